@@ -86,7 +86,7 @@ class Plan(FabricPlan):
 
     @property
     def mtu(self) -> int:
-        """As specified."""
+        """MTU of all links, bytes."""
         return self.spec.mtu
 
     @property

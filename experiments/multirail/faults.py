@@ -32,7 +32,7 @@ def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: Fault
             with steps.step(f"{session.label}: {what}, {repeat + 1} of {fault.repeats}"):
                 where = (session.label, fault.policy, fault.size, repeat)
                 interval = allreduce_interval(*where, fault.kind, fault.target)
-                with session.watch().record_load(interval, faulted=True):
+                with session.watch().record_load(session.run, interval, faulted=True):
                     injected, reports = _inject_and_repair(spec, session, ranks, fault, rail, sent, interval)
                 cut(injected, reports).add_to(session.run)
                 session.run.goodput += nic_rates(injected, reports[fault.node], [one.name for one in session.rails])

@@ -1,51 +1,62 @@
-"""One multi-rail fabric, built for an experiment: its network, its rails as they are predicted with, what is noted."""
+"""Session on a multi-rail fabric: its rails as predictions take them, and the allreduce engines that run on it."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final, Self
 
 from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
-from railyard.core.host_load import LoadMeter
-from railyard.core.records import IntervalId
+from railyard.core.wait import poll
+from railyard.experiments.multirail.measured import check_complete
 from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.session import Session
 from railyard.results.runs.allreduce import Skipped
-from railyard.results.runs.records import LinkCheck, Load, Run
-from railyard.topologies.measure.counters import Counters, count_in
+from railyard.results.runs.records import LinkCheck, Run
 from railyard.topologies.measure.rates import measured_bps, start_flow
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail
-from railyard.workloads.allreduce.engine.jobs import GroupBroken
-from railyard.workloads.allreduce.engine_kind import Group, engine_of, rails_of
+from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import Group, engine_of, is_own, rails_of
+
+PAUSE_S: Final = 0.05
+_SHARED_ENGINE: Final = "nezha"
+"""The policy that the shared processes start with."""
 
 
-@dataclass(frozen=True)
-class MultirailSession:
-    """A fabric that stands. `label` is its name in every record; whatever is measured goes into `run`."""
+@dataclass
+class MultirailSession(Session):
+    """A built multi-rail fabric. Whatever is measured goes into `run`."""
 
-    label: str
     net: MultirailNet
     run: Run = field(repr=False)
 
     @property
     def plan(self) -> MultirailPlan:
+        """The plan of its network."""
         return self.net.plan
 
     @property
+    def dilation(self) -> float:
+        """That of its plan."""
+        return self.plan.dilation
+
+    @property
     def nodes(self) -> int:
+        """The number of nodes."""
         return self.plan.spec.nodes
 
     @cached_property
     def rails(self) -> tuple[Rail, ...]:
-        """With what is left of their rates for payload."""
+        """The rails as predictions take them: rates are those of payload."""
         return rails_of(self.plan)
 
     @contextmanager
     def recording_skips(self, policy: str) -> Iterator[None]:
-        """What can't run here, or breaks down, is noted, and the rest goes on."""
+        """Record a policy that can't run here, or fails, and go on."""
         try:
             yield
         except MissingRequirement as error:
@@ -54,52 +65,8 @@ class MultirailSession:
             Skipped(self.label, policy, str(error), failed=True).add_to(self.run)
 
     def engine(self, policy: str) -> AbstractContextManager[Group]:
-        """Ranks of a policy, not yet started; what they raise is for `recording_skips`."""
+        """Return the ranks of a policy, not yet started; `recording_skips` takes what they raise."""
         return engine_of(policy).start(self.net, policy)
-
-    def watch(self) -> "Watch":
-        """Begin to watch: what the kernel counted until now is no stretch's."""
-        return Watch(self, count_in(self.plan.namespaces))
-
-
-@dataclass
-class _Interval:
-    """What was seen of it so far; `row`: where it is among the run's loads, once it is."""
-
-    row: int | None = None
-    meter: LoadMeter = field(default_factory=LoadMeter)
-    spent: Counters = field(default_factory=lambda: Counters(0, 0, 0))
-
-
-@dataclass
-class Watch:
-    """Stretches of a run, one after the other. `counted` is what the kernel had counted when the last one ended."""
-
-    session: MultirailSession
-    counted: Counters
-    _intervals: dict[IntervalId, _Interval] = field(default_factory=dict)
-
-    @contextmanager
-    def record_load(self, interval_id: IntervalId, faulted: bool = False) -> Iterator[None]:
-        """Record how hard the machine worked meanwhile, and what TCP and queues lost. Of one that comes in several
-        parts, with others between them, it's one record."""
-        loads, interval = self.session.run.loads, self._intervals.setdefault(interval_id, _Interval())
-        before = self.counted
-        try:
-            with interval.meter:
-                yield
-        finally:
-            self.counted = count_in(self.session.plan.namespaces)  # what went wrong is nobody's but its own, too
-        interval.spent += self.counted - before
-        spent, load = interval.spent.non_negative, interval.meter.load
-        interval.row = len(loads) if interval.row is None else interval.row
-        loads[interval.row : interval.row + 1] = [
-            Load(
-                interval_id, load.busy, load.foreign, load.lag_p99_ms,
-                spent.retransmits, spent.segments, spent.drops,
-                transfers_faulted=faulted, dilation=self.session.plan.dilation,
-            )
-        ]  # fmt: skip
 
 
 @contextmanager
@@ -107,21 +74,16 @@ def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: 
     """Build a fabric, measure a NIC of each rail, and take it down again."""
     net = MultirailNet(plan, datapath)
     slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
-    with steps.step(f"{label}: building and calibrating{slower}"):
-        net.start()
-        try:
+    with ExitStack() as cleanup:
+        with steps.step(f"{label}: building and calibrating{slower}"):
+            net.start()
+            cleanup.callback(net.stop)
             run.links += check_links(label, plan, slower)
-        except BaseException:
-            net.stop()
-            raise
-    try:
         yield MultirailSession(label, net, run)
-    finally:
-        net.stop()
 
 
 def check_links(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck]:
-    """iperf3 from node 1 to node 0 on every rail at once: what each carries is its own (3 s, more below 10 Mbit/s)."""
+    """Measure all rails at once by iperf3 from node 1 to node 0 (3 s, more below 10 Mbit/s)."""
     flows = [
         (rail.name, plan.payload_bps(number), start_flow("n1", "n0", Nic(number, 0).ip, plan.payload_bps(number)))
         for number, rail in enumerate(plan.rails)
@@ -130,3 +92,100 @@ def check_links(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck]
         LinkCheck(label, f"rail {name}{slower}", "n1 -> n0", expected, measured_bps(flow), plan.dilation)
         for name, expected, flow in flows
     ]
+
+
+class MonitoredEngine:
+    """An allreduce engine, and the rails that it has lost and that aren't back.
+
+    When the machine stands still for a while, an engine may declare a rail dead that no fault broke. Engines that
+    report no rails lose none.
+    """
+
+    def __init__(self, ranks: Group) -> None:
+        self.lost: frozenset[int] = frozenset()
+        self._abandoned: frozenset[int] = frozenset()
+        self._ranks = ranks
+        self.pause, self.resume = ranks.pause, ranks.resume
+
+    def run(self, operations: Operations) -> Sequence[RankReport]:
+        """Run operations on all ranks."""
+        reports = self._ranks.run(operations)
+        self.lost |= _lost_rails(reports)
+        return reports
+
+    def wait_for_rails(self, operations: Operations, within_s: float) -> None:
+        """Repeat `operations`, which should be minimal, until no rail is lost.
+
+        A rail that isn't back in time isn't waited for again. CheckFailed if a rank fails.
+        """
+
+        def all_back() -> bool:
+            reports = self._ranks.run(operations)
+            check_complete(reports)
+            self.lost = _lost_rails(reports)
+            return not self.lost
+
+        if self.lost:
+            poll(all_back, 0 if self.lost <= self._abandoned else within_s, PAUSE_S)
+        self._abandoned = self.lost
+
+
+def _lost_rails(reports: Sequence[RankReport]) -> frozenset[int]:
+    died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
+    return frozenset(died.union(*(report.dead_rails for report in reports)))
+
+
+class EnginePool:
+    """Processes of several engines on one fabric; one engine at a time works, the others are paused.
+
+    A machine may be slower from one second to the next (its host has other guests), so policies that are compared take
+    turns. All policies of Railyard's own engine share its processes and connections. An engine is started when it is
+    first needed.
+    """
+
+    def __init__(self, session: MultirailSession) -> None:
+        self._session = session
+        self._started: dict[str, tuple[ExitStack, MonitoredEngine]] = {}
+        self._active: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as ends:  # an engine that can't be ended keeps no other from it
+            for name in reversed(self._started):
+                ends.callback(self._end, name)
+
+    def engine_for(self, policy: str) -> MonitoredEngine:
+        """Return a policy's engine, running, with all others paused. Raises what the engine raises at its start."""
+        name = _engine_name(policy)
+        if self._active != name:
+            active, self._active = self._active, None
+            if active is not None:
+                self._started[active][1].pause()
+            if name in self._started:
+                self._started[name][1].resume()
+            else:
+                stack = ExitStack()
+                self._started[name] = stack, MonitoredEngine(stack.enter_context(self._session.engine(name)))
+            self._active = name
+        return self._started[name][1]
+
+    @staticmethod
+    def share_engine(policy: str, other: str) -> bool:
+        """Return whether two policies have the same processes."""
+        return _engine_name(policy) == _engine_name(other)
+
+    def drop(self, policy: str) -> None:
+        """End a policy's engine, which failed; the next policy that needs it gets new processes."""
+        if _engine_name(policy) in self._started:
+            self._end(_engine_name(policy))
+
+    def _end(self, name: str) -> None:
+        stack, _ = self._started.pop(name)
+        self._active = None if self._active == name else self._active
+        stack.close()
+
+
+def _engine_name(policy: str) -> str:
+    return _SHARED_ENGINE if is_own(policy) else policy

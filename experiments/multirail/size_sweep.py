@@ -1,17 +1,17 @@
-"""All policies on one fabric, in turn: every size, checked against numpy's sum, then timed.
+"""Size sweep: an allreduce of every size under all policies in turn, checked against numpy's sum, then timed.
 
-A turn in which a rail was lost, though nothing cut it, is void, and so is what Nezha learnt of the size until then.
+Policies take turns forward, then backward, so that none always follows the same one. A turn in which a rail was lost
+that no fault broke is void, and so is what a policy had learnt of the size until then.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 from railyard.core.records import IntervalId
-from railyard.experiments.multirail.engine_pool import EnginePool, MonitoredEngine
 from railyard.experiments.multirail.measured import check_complete, merge_turns, point, undilated
 from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
-from railyard.experiments.multirail.session import MultirailSession, Watch
+from railyard.experiments.multirail.session import EnginePool, MonitoredEngine, MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
 from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval, size_name
@@ -19,19 +19,19 @@ from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s
 
 CHECKED: Final = 3
-"""Operations whose every element is compared: results are the same code, whatever is timed."""
+"""Operations whose every element is compared: the results come from the same code as those that are timed."""
 MAX_RESTARTS: Final = 5
-"""Void turns of a size: on a machine that loses rails again and again it has to end."""
+"""Void turns of a size, so that the sweep ends on a machine that loses rails again and again."""
 RAIL_WAIT_S: Final = 10.0
-"""How long a rail that was lost is waited for before a turn, in the fabric's own time."""
+"""Seconds of the fabric's own time that a lost rail may take to return before a turn."""
 
 
 @dataclass
-class _PolicyRun:
-    """A policy's operations of one size: its turns, and what ranks told so far. `predicted_s` of an operation.
+class PolicyRun:
+    """A policy's operations of one size: a check, then its turns. `predicted_s`: of one operation.
 
-    `lost`: rails that were, in the last turn or before it; `kept`: those that were in turns of its point. `restarts`:
-    how often turns were void for that. `wrong`: elements, in checks that are void.
+    `lost`: rails that were lost in the last turn or before it; `kept`: those lost in turns that count. `restarts`: how
+    often turns were void. `wrong`: wrong elements in void checks.
     """
 
     interval: IntervalId
@@ -42,173 +42,170 @@ class _PolicyRun:
     turns: Sequence[tuple[int, int]]
     checked: Sequence[RankReport] = ()
     timed: list[Sequence[RankReport]] = field(default_factory=list)
-    state: Literal["under way", "done", "broken"] = "under way"
+    is_broken: bool = False
     lost: frozenset[int] = frozenset()
     kept: frozenset[int] = frozenset()
     restarts: int = 0
     wrong: int = 0
 
-    def turn(self, ranks: Group) -> None:
-        """The next one; before the first, the check."""
+    @property
+    def policy(self) -> str:
+        """The policy."""
+        return self.interval.policy
+
+    @property
+    def is_done(self) -> bool:
+        """All turns were taken."""
+        return len(self.timed) == len(self.turns)
+
+    @property
+    def is_under_way(self) -> bool:
+        """There are turns left, and the engine works."""
+        return not (self.is_done or self.is_broken)
+
+    def take_turn(self, ranks: Group) -> None:
+        """Run the next turn; before the first, the check."""
         if not self.timed:
             self.checked = self._run(ranks, "int32", CHECKED, check=True)
         self.timed.append(self._run(ranks, "float32", sum(self.turns[len(self.timed)])))
-        if len(self.timed) == len(self.turns):
-            self.state = "done"
 
     def restart(self) -> None:
-        """As if none had been taken, but for what was wrong."""
+        """Discard all turns and the check, but keep what was wrong."""
         self.wrong += sum(report.wrong for report in self.checked)
-        self.checked, self.kept, self.state = (), frozenset(), "under way"
+        self.checked, self.kept = (), frozenset()
         self.timed.clear()
 
     def discard_last_turn(self) -> None:
-        """The last turn; with the first goes the check."""
+        """Discard the last turn; with the first, the check too."""
         if len(self.timed) == 1:
             self.restart()
         else:
             self.timed.pop()
-            self.state = "under way"
 
     def point(self) -> Point:
-        """When all turns were taken."""
-        found = point(
-            self.interval, self.size, self.sent, merge_turns(self.timed), self.checked, self.turns, self.predicted_s
-        )
+        """Return the point, once all turns were taken."""
+        merged = merge_turns(self.timed)
+        found = point(self.interval, self.size, self.sent, merged, self.checked, self.turns, self.predicted_s)
         return replace(found, wrong=found.wrong + self.wrong)
 
-    @property
-    def total_s(self) -> float:
-        """What all turns should take."""
-        return sum(map(sum, self.turns)) * self.predicted_s
-
-    @property
-    def done_s(self) -> float:
-        """The same of those that were taken."""
-        return sum(map(sum, self.turns[: len(self.timed)])) * self.predicted_s
+    def predicted_total_s(self, turns: int | None = None) -> float:
+        """Return the predicted time of all turns, or of the first ones, in s."""
+        return sum(map(sum, self.turns[:turns])) * self.predicted_s
 
     def _run(self, ranks: Group, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
-        policy = self.interval.policy if is_own(self.interval.policy) else ""
+        policy = self.policy if is_own(self.policy) else ""
         reports = ranks.run(Operations("allreduce", dtype, self.sent, count, self.seed, check, policy=policy))
         check_complete(reports)
         return reports
 
 
+class SizeSweep:
+    """Measurement of sizes over the same connections; whatever is measured goes into the session's run."""
+
+    def __init__(self, spec: MultirailExperiment, session: MultirailSession, pool: EnginePool, steps: Steps) -> None:
+        self._spec, self._session, self._pool, self._steps = spec, session, pool, steps
+        self._watch = session.watch()
+
+    def attempt(self, policy: str, do: Callable[[MonitoredEngine], None]) -> bool:
+        """Do something with a policy's engine; return whether it worked. If not, the reason is recorded."""
+        worked = False
+        with self._session.recording_skips(policy):
+            try:
+                do(self._pool.engine_for(policy))
+                worked = True
+            finally:
+                if not worked:
+                    self._pool.drop(policy)
+        return worked
+
+    def measure(self, policies: Sequence[str], size: int, repeat: int) -> list[str]:
+        """Measure a size under all policies; return those that got through."""
+        runs = [self._policy_run(policy, size, repeat) for policy in policies]
+        name = f"{self._session.label}: {size_name(size)}, {len(runs)} policies in turn"
+        try:
+            with self._steps.step(name, sum(run.predicted_total_s() for run in runs)):
+                self._take_turns(runs)
+        finally:
+            done = [run for run in runs if run.is_done]
+            for run in done:
+                undilated(run.point(), self._session.dilation).add_to(self._session.run)
+                if run.kept:
+                    self._record_lost_rails(run, run.kept, kept=True)
+        return [run.policy for run in done]
+
+    def _policy_run(self, policy: str, size: int, repeat: int) -> PolicyRun:
+        session, seed = self._session, self._spec.seed
+        sent = sent_bytes(size, session.plan.scale)
+        operation_s = predicted_s(policy, session.rails, session.nodes, sent, peer_rail(session.plan.spec))
+        parts = turns(learning(policy, self._spec.learning), counted(self._spec, operation_s))
+        interval = allreduce_interval(session.label, policy, size, repeat)
+        return PolicyRun(interval, size, sent, seed, operation_s, parts)
+
+    def _take_turns(self, runs: Sequence[PolicyRun]) -> None:
+        """Let each policy take a turn, forward and backward, until none is under way.
+
+        When a policy's engine fails, the others that share it start anew, with new processes.
+        """
+        backward = False
+        while under_way := [run for run in runs if run.is_under_way]:
+            for run in reversed(under_way) if backward else under_way:
+                sharing = [
+                    other
+                    for other in under_way
+                    if other is not run and other.is_under_way and self._pool.share_engine(run.policy, other.policy)
+                ]
+                if not self._take_turn(run):
+                    run.is_broken = True
+                    for other in sharing:
+                        other.restart()
+                elif run.lost:
+                    self._after_loss(run, sharing)
+                self._steps.reached(sum(each.predicted_total_s(len(each.timed)) for each in runs))
+            backward = not backward
+
+    def _take_turn(self, run: PolicyRun) -> bool:
+        """Take a policy's next turn when all rails are there, with its load recorded; return whether it worked."""
+        policy = "equal" if is_own(run.policy) else ""  # fixed weights: no policy learns from it
+        minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
+
+        def turn(ranks: MonitoredEngine) -> None:
+            ranks.wait_for_rails(minimal, RAIL_WAIT_S * self._session.dilation)
+            with self._watch.record_load(self._session.run, run.interval):
+                run.take_turn(ranks)
+            run.lost = ranks.lost
+
+        return self.attempt(run.policy, turn)
+
+    def _after_loss(self, run: PolicyRun, sharing: Sequence[PolicyRun]) -> None:
+        """Discard a turn in which a rail was lost. Policies that relearn start the size anew: they learn once more when
+        the rail returns. After `MAX_RESTARTS` the turn is kept, and they learn in operations that count.
+        """
+        relearning = [each for each in (run, *sharing) if definition_of(each.policy).relearns]
+        if run.restarts == MAX_RESTARTS:
+            for each in (run, *(each for each in relearning if each.timed)):
+                each.kept |= run.lost
+            return
+        self._record_lost_rails(run, run.lost, kept=False)
+        if run not in relearning:
+            run.discard_last_turn()
+        for each in relearning:
+            each.restart()
+        for each in (run, *sharing):
+            each.restarts += 1
+
+    def _record_lost_rails(self, run: PolicyRun, lost: frozenset[int], kept: bool) -> None:
+        """Record lost rails; the engine `virtual` has channels in place of rails."""
+        rails = self._session.rails
+        names = tuple(rails[n].name if is_own(run.policy) else f"channel {n}" for n in sorted(lost))
+        LostRails(run.interval, names, kept).add_to(self._session.run)
+
+
 def run_sizes(
     spec: MultirailExperiment, session: MultirailSession, number: int, sizes: Sequence[int], repeat: int, steps: Steps
 ) -> None:
-    """These sizes of fabric `number`, over the same connections; of each size a turn of every policy, then the next one
-    of every policy. Whoever can't, or breaks down, is left out of the rest."""
-    with EnginePool(session) as engine_pool:
-        left = [policy for policy in spec.policies_on(number) if _attempt(session, engine_pool, policy, lambda _: None)]
-        watch = session.watch()
+    """Measure these sizes on fabric `number`. A policy that can't run, or fails, is left out of the rest."""
+    with EnginePool(session) as pool:
+        sweep = SizeSweep(spec, session, pool, steps)
+        left = [policy for policy in spec.policies_on(number) if sweep.attempt(policy, lambda _: None)]
         for size in sizes:
-            policy_runs = [_policy_run(spec, session, policy, size, repeat) for policy in left]
-            name = f"{session.label}: {size_name(size)}, {len(policy_runs)} policies in turn"
-            try:
-                with steps.step(name, sum(policy_run.total_s for policy_run in policy_runs)):
-                    _run_turns(session, engine_pool, watch, policy_runs, steps)
-            finally:
-                done = [policy_run.point() for policy_run in policy_runs if policy_run.state == "done"]
-                for each in done:
-                    undilated(each, session.plan.dilation).add_to(session.run)
-                for policy_run in policy_runs:
-                    if policy_run.state == "done" and policy_run.kept:
-                        _record_lost_rails(session, policy_run, policy_run.kept, kept=True)
-            left = [policy_run.interval.policy for policy_run in policy_runs if policy_run.state == "done"]
-
-
-def _run_turns(
-    session: MultirailSession, engine_pool: EnginePool, watch: Watch, policy_runs: Sequence[_PolicyRun], steps: Steps
-) -> None:
-    """There and back, until none is under way: so none is always next after the same. When one breaks its crew, the
-    others that this plays begin anew, with new processes; when a crew lost a rail, the turn is taken anew."""
-    back = False
-    while under_way := [policy_run for policy_run in policy_runs if policy_run.state == "under way"]:
-        for policy_run in reversed(under_way) if back else under_way:
-            if not _run_turn(session, engine_pool, watch, policy_run):
-                policy_run.state = "broken"
-                for other in _sharing_engine(engine_pool, policy_run, under_way):
-                    other.restart()
-            elif policy_run.lost:
-                _after_loss(session, policy_run, _sharing_engine(engine_pool, policy_run, under_way))
-            steps.reached(sum(policy_run.done_s for policy_run in policy_runs))
-        back = not back
-
-
-def _sharing_engine(engine_pool: EnginePool, policy_run: _PolicyRun, among: Sequence[_PolicyRun]) -> list[_PolicyRun]:
-    """The others that are under way, and played by the same crew."""
-    policy = policy_run.interval.policy
-    return [
-        x
-        for x in among
-        if x is not policy_run and x.state == "under way" and engine_pool.share_engine(policy, x.interval.policy)
-    ]
-
-
-def _after_loss(session: MultirailSession, policy_run: _PolicyRun, sharing: Sequence[_PolicyRun]) -> None:
-    """Its turn is void, and who forgets begins the size anew, since it learns once more when the rail comes back. After
-    `MAX_RESTARTS` times the turn is kept, and who forgets learns in operations that count."""
-    relearning = [each for each in (policy_run, *sharing) if definition_of(each.interval.policy).relearns]
-    if policy_run.restarts == MAX_RESTARTS:
-        for each in (policy_run, *(each for each in relearning if each.timed)):
-            each.kept |= policy_run.lost
-        return
-    _record_lost_rails(session, policy_run, policy_run.lost, kept=False)
-    if policy_run not in relearning:
-        policy_run.discard_last_turn()
-    for each in relearning:
-        each.restart()
-    for each in (policy_run, *sharing):
-        each.restarts += 1
-
-
-def _record_lost_rails(session: MultirailSession, policy_run: _PolicyRun, lost: frozenset[int], kept: bool) -> None:
-    """Record rails that were lost; `virtual` has channels in place of rails."""
-    interval = policy_run.interval
-    names = tuple(session.rails[n].name if is_own(interval.policy) else f"channel {n}" for n in sorted(lost))
-    LostRails(interval, names, kept).add_to(session.run)
-
-
-def _policy_run(
-    spec: MultirailExperiment, session: MultirailSession, policy: str, size: int, repeat: int
-) -> _PolicyRun:
-    sent = sent_bytes(size, session.plan.scale)
-    operation_s = predicted_s(policy, session.rails, session.nodes, sent, peer_rail(session.plan.spec))
-    parts = turns(learning(policy, spec.learning), counted(spec, operation_s))
-    return _PolicyRun(
-        allreduce_interval(session.label, policy, size, repeat), size, sent, spec.seed, operation_s, parts
-    )
-
-
-def _run_turn(session: MultirailSession, engine_pool: EnginePool, watch: Watch, policy_run: _PolicyRun) -> bool:
-    """A course's next turn, with all rails, watched: small sizes keep cores busiest. Whether it went well."""
-
-    def turn(ranks: MonitoredEngine) -> None:
-        ranks.wait_for_rails(_minimal_operation(policy_run), RAIL_WAIT_S * session.plan.dilation)
-        with watch.record_load(policy_run.interval):
-            policy_run.turn(ranks)
-        policy_run.lost = ranks.lost
-
-    return _attempt(session, engine_pool, policy_run.interval.policy, turn)
-
-
-def _minimal_operation(policy_run: _PolicyRun) -> Operations:
-    """An operation of one element, planned by fixed weights: nobody learns from it."""
-    policy = "equal" if is_own(policy_run.interval.policy) else ""
-    return Operations("allreduce", "float32", ITEM, 1, policy_run.seed, policy=policy)
-
-
-def _attempt(
-    session: MultirailSession, engine_pool: EnginePool, policy: str, do: Callable[[MonitoredEngine], None]
-) -> bool:
-    """Whether it could; why not is noted."""
-    done = False
-    with session.recording_skips(policy):
-        try:
-            do(engine_pool.engine_for(policy))
-            done = True
-        finally:
-            if not done:
-                engine_pool.drop(policy)
-    return done
+            left = sweep.measure(left, size, repeat)

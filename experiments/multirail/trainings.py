@@ -26,7 +26,7 @@ def run_training(
 ) -> None:
     """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
     batch = 0 if isinstance(load_model(training.model), GptModel) else training.batch
-    peer, dilation = peer_rail(session.plan.spec), session.plan.dilation
+    peer, dilation = peer_rail(session.plan.spec), session.dilation
     step = step_of(training, session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, session.rails, session.nodes, policy, peer)
@@ -34,7 +34,7 @@ def run_training(
     what, interval = f"{name}, {policy}", IntervalId(session.label, name, policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
-        session.watch().record_load(interval),
+        session.watch().record_load(session.run, interval),
         session.recording_skips(policy),
         session.engine(policy) as ranks,
     ):
@@ -75,7 +75,7 @@ def run_ddp(spec: MultirailExperiment, session: MultirailSession, ddp_run: DdpSp
     interval = IntervalId(session.label, f"DDP, width {ddp_run.width}", ddp_run.policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
-        session.watch().record_load(interval),
+        session.watch().record_load(session.run, interval),
         session.recording_skips(what),
         DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
     ):

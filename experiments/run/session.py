@@ -1,4 +1,4 @@
-"""One fabric, built for an experiment: its network, its controller, what the controller told, and what it carries."""
+"""Sessions: a fabric built for an experiment, with its controller's events, its load and the rates of its links."""
 
 import gc
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import Event, FabricRun, LinkCheck, Load, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
-from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
 from railyard.topologies.measure.rates import calibrate
 from railyard.topologies.plan import Plan
@@ -23,20 +23,72 @@ _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their o
 
 
 @dataclass
-class Watch:
-    """A stretch that is watched: the fabric's counters at its begin, and once it is over, at its end."""
+class _Interval:
+    """An interval so far. `row`: its place among the run's loads."""
 
-    counted: Counters
+    row: int | None = None
+    meter: LoadMeter = field(default_factory=lambda: LoadMeter())
+    spent: Counters = field(default_factory=lambda: Counters(0, 0, 0))
 
 
 @dataclass
-class FabricSession:
-    """A built fabric. `label`: its name in every record; `steered_by`: the policy that steers its routes, if any.
+class Watch:
+    """Load and losses of a run's intervals. `counted`: the kernel's counters when the last interval ended."""
 
-    `received`: what its controller and agents have said so far.
-    """
+    net: EmulatedNet
+    counted: Counters
+    dilation: float = 1.0
+    _intervals: dict[IntervalId, _Interval] = field(default_factory=dict)
+
+    @contextmanager
+    def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator[None]:
+        """Record the machine's load while entered, and what TCP and queues lost.
+
+        An interval of several parts, with others between them, gets one record. The losses of a part that fails belong
+        to no later interval.
+        """
+        interval = self._intervals.setdefault(interval_id, _Interval())
+        before = self.counted
+        try:
+            with interval.meter:
+                yield
+        finally:
+            self.counted = count(self.net)
+        interval.spent += self.counted - before
+        spent, load = interval.spent.non_negative, interval.meter.load
+        lost = (spent.retransmits, spent.segments, spent.drops)
+        found = Load(
+            interval_id, load.busy, load.foreign, load.lag_p99_ms, *lost,
+            transfers_faulted=faulted, dilation=self.dilation,
+        )  # fmt: skip
+        interval.row = len(run.loads) if interval.row is None else interval.row
+        run.loads[interval.row : interval.row + 1] = [found]
+
+
+@dataclass
+class Session:
+    """A built fabric. `label`: its name in every record."""
 
     label: str
+    net: EmulatedNet
+
+    @property
+    def dilation(self) -> float:
+        """How many times slower time passes on the fabric."""
+        return 1.0
+
+    def watch(self, since: Counters | None = None) -> Watch:
+        """Return a watch that counts from now on, or from `since`."""
+        return Watch(self.net, since or count(self.net), self.dilation)
+
+
+@dataclass
+class FabricSession(Session):
+    """A built fabric of GPUs. `steered_by`: the policy that steers its routes, if any.
+
+    `received`: the events of its controller and agents so far.
+    """
+
     net: FabricNet
     controller: ControllerProcess
     received: list[ControllerEvent] = field(default_factory=list)
@@ -60,37 +112,32 @@ class FabricSession:
         return IntervalId(self.label, workload, self.policy, scene, script, repeat)
 
     def on_event(self, at: int, what: str, detail: dict[str, Any]) -> None:
-        """From whatever thread."""
+        """Note an event; called from any thread."""
         self.received.append((at, what, detail))
 
     def events(self) -> list[ControllerEvent]:
-        """What the controller has told so far."""
+        """Return the events so far."""
         return list(self.received)
 
     @contextmanager
     def watched(
         self, run: Run, interval: IntervalId, faulted: bool = False, since: Counters | None = None
     ) -> Iterator[Watch]:
-        """Record how hard the machine worked meanwhile, and what TCP and queues lost. `since`: counted just before."""
-        watch = Watch(since or count(self.net))
-        before = watch.counted
-        with LoadMeter() as meter:
+        """Record the machine's load while entered, and what TCP and queues lost. `since`: counted just before."""
+        watch = self.watch(since)
+        with watch.record_load(run, interval, faulted):
             yield watch
-        watch.counted = count(self.net)
-        spent, load = watch.counted.since(before), meter.load
-        lost = (spent.retransmits, spent.segments, spent.drops)
-        run.loads.append(Load(interval, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted))
 
 
 @contextmanager
 def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[FabricSession]:
-    """Build a fabric and take it down again, and record both. `reroute`: find ways round what is broken."""
+    """Build a fabric and take it down again, and record both. `reroute`: the controller reroutes pairs."""
     received: list[ControllerEvent] = []
     controller = ControllerProcess(reroute, lambda *event: received.append(event))
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     gc.collect()
-    gc.freeze()  # to look through all libraries takes 0.1 s, and hearts and takeovers wait for this process meanwhile
+    gc.freeze()  # a full collection takes 0.1 s, and heartbeats and GPU replacements would wait for it
     run.provenance["switch_buffers"] = net.switch_buffers
     try:
         yield FabricSession(label, net, controller, received)
@@ -102,7 +149,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
 
 
 def _record_fabric(label: str, net: FabricNet, run: Run) -> None:
-    """Once for each label, however often it was built."""
+    """Record a fabric once, however often it is built."""
     if any(fabric.label == label for fabric in run.fabrics):
         return
     plan = net.plan
@@ -129,7 +176,7 @@ def _record_fabric(label: str, net: FabricNet, run: Run) -> None:
 
 
 def check_links(session: FabricSession, run: Run) -> None:
-    """iperf3 on a sample of every class of link."""
+    """Measure a sample of every class of link by iperf3."""
     with relaxed_tcp_timers(session.net.gpu_names):
         measured = calibrate(session.net)
     run.links += [LinkCheck(session.label, s.link_class, s.name, s.expected_bps, s.measured_bps) for s in measured]

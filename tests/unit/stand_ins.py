@@ -48,7 +48,7 @@ class QuietSession(FabricSession):
     def watched(
         self, run: Run, interval: IntervalId, faulted: bool = False, since: counters.Counters | None = None
     ) -> Iterator[Watch]:
-        yield Watch(since or counters.Counters(0, 0, 0))
+        yield Watch(self.net, since or counters.Counters(0, 0, 0))
 
 
 def session_of(plan: Plan, label: str = "a fabric") -> tuple[QuietSession, CountingController]:

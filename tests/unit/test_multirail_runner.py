@@ -9,12 +9,13 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.multirail import engine_pool, faults, runner, session, trainings
+from railyard.experiments.multirail import faults, runner, session, trainings
 from railyard.experiments.multirail import size_sweep as points
 from railyard.experiments.multirail.runner import step_count
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment, parse
 from railyard.experiments.run import runner as common_runner
+from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
 from railyard.failure.faults import Fault
@@ -122,7 +123,7 @@ class Runs:
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self.built)
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
-        monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
+        monkeypatch.setattr(common_session, "count", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
         for name in ("prepare", "confirm"):
             monkeypatch.setattr(faults, name, lambda *_: None)
@@ -353,7 +354,7 @@ def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_pool, "PAUSE_S", 0.0)
+    monkeypatch.setattr(session, "PAUSE_S", 0.0)
 
     def tell(policy: str, at: int, reports: Sequence[RankReport]) -> Sequence[RankReport]:
         away = (policy, at) == ("nezha", 2) or (policy == "equal" and at < 4)
@@ -368,7 +369,7 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
 
 
 def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_pool, "PAUSE_S", 0.01)
+    monkeypatch.setattr(session, "PAUSE_S", 0.01)
     monkeypatch.setattr(points, "RAIL_WAIT_S", 0.1)
     monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
@@ -403,9 +404,9 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    take = points._run_turn
+    take = points.SizeSweep._take_turn
     calls = iter([take] * 17 + [interrupted])
-    monkeypatch.setattr(points, "_run_turn", lambda *given: next(calls)(*given))
+    monkeypatch.setattr(points.SizeSweep, "_take_turn", lambda *given: next(calls)(*given))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), NOWHERE, None)
     (run,) = runs.saved

@@ -7,13 +7,13 @@ Interfaces are read often, by one netlink socket in each namespace that is kept 
 import json
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from railyard.topologies.build import namespaces, netlink
-from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.build.shaping import DISCARD_INTERFACE
 
 _DEV_DROPS: Final = (3, 11)  # rx and tx drop columns of /proc/net/dev, after the interface's name
@@ -46,14 +46,9 @@ class Counters:
         return replace(self, retransmits=max(0, self.retransmits))
 
 
-def count(net: FabricNet) -> Counters:
+def count(net: EmulatedNet) -> Counters:
     """Read every namespace once (a few ms each)."""
-    return count_in(net.node_names)
-
-
-def count_in(nodes: Sequence[str]) -> Counters:
-    """The same of some namespaces."""
-    read = namespaces.in_threads(_read, nodes)
+    read = namespaces.in_threads(_read, net.node_names)
     return Counters(*(sum(values) for values in zip(*read, strict=True)))
 
 

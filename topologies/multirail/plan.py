@@ -116,7 +116,7 @@ class MultirailPlan(FabricPlan):
 
     @property
     def mtu(self) -> int:
-        """As specified."""
+        """MTU of all links, bytes."""
         return self.spec.mtu
 
     @property
