@@ -45,7 +45,7 @@ def assert_right(reports: Sequence[RankReport], operations: Operations) -> None:
     assert len(latencies_s(reports)) == operations.count
 
 
-def test_every_collective_gives_numpys_result_on_every_rank_by_every_policy_in_turn() -> None:
+def test_every_collective_and_policy_gives_numpys_results() -> None:
     net = built()
     asked = [
         *(Operations("allreduce", "int32", size, 2, seed=size, check=True) for size in (0, 4, 4004, 1_000_004)),
@@ -67,7 +67,7 @@ def test_every_collective_gives_numpys_result_on_every_rank_by_every_policy_in_t
         assert [report.migrations for report in reports] == [[]] * NODES, "nobody takes a pause for a dead rail"
 
 
-def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
+def test_rail_that_dies_in_an_operation_costs_no_element() -> None:
     net = built()
     breaks = [
         (0, "int32", Fault("link-down", "tcp0 of n1")),
@@ -105,7 +105,7 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
         assert eventually(both_carry)
 
 
-def test_a_nic_that_disappears_leaves_the_other_rail_to_carry_on() -> None:
+def test_other_rail_carries_on_when_a_nic_disappears() -> None:
     """Neither its connections nor a socket for the next ones can be had: in an operation and between two."""
     net = built()
     with Ranks(net, "equal") as ranks:
@@ -124,7 +124,7 @@ def test_a_nic_that_disappears_leaves_the_other_rail_to_carry_on() -> None:
         assert {report.shares[0] for report in reports} == {(0, ONE.size_bytes)}
 
 
-def test_three_rails_share_an_operation_and_when_one_dies_the_other_two_do() -> None:
+def test_two_of_three_rails_take_over_when_one_dies() -> None:
     """
     n0   n1   n2   n3
     ||+--||+--||+--||+---- rail2 (glex)
@@ -147,7 +147,7 @@ def test_three_rails_share_an_operation_and_when_one_dies_the_other_two_do() -> 
         assert [bool(share) for share in reports[0].shares[-1]] == [True, True, False]
 
 
-def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_are_told_of_on_every_rank() -> None:
+def test_hung_dead_and_deviating_ranks_are_named_on_all() -> None:
     net = built(["tcp"])
     with Ranks(net, "nezha", Timeouts(operation_s=1.5)) as ranks:
         assert_right(ranks.run(ONE), ONE)
@@ -170,7 +170,7 @@ def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_ar
         assert "rank 2: allreduce of 50000 int64" in told.pop()
 
 
-def test_the_set_up_of_every_message_is_waited_for() -> None:
+def test_every_message_waits_for_its_set_up() -> None:
     net = built(["glex"], setup=f"{SETUP_S * 1000:g}ms")
     asked = Operations("allreduce", "float32", 1000, count=3, seed=1)
     with Ranks(net, "single") as ranks:

@@ -65,9 +65,9 @@ def carried(reports: list[RankReport]) -> list[float]:
     return [each / sum(moved) for each in moved]
 
 
-def test_gloo_sums_on_the_rail_that_it_is_given() -> None:
+def test_gloo_sums_on_its_rail() -> None:
     skip_without(GlooRanks)
-    with GlooRanks(built(), rail=1) as ranks:
+    with GlooRanks(built(), [1]) as ranks:
         reports = play_all(ranks)
         assert carried(reports)[1] > 0.99
         moved = [after - before for before, after in zip(*ends(reports[0]), strict=True)]
@@ -82,7 +82,7 @@ def ends(report: RankReport) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return report.rail_bytes_over_time[0][1], report.rail_bytes_over_time[-1][1]
 
 
-def test_mpi_stripes_over_the_rails_that_it_is_given() -> None:
+def test_mpi_stripes_over_its_rails() -> None:
     skip_without(MpiRanks)
     net = built()
     with MpiRanks(net, rails=[1]) as ranks:
@@ -92,7 +92,7 @@ def test_mpi_stripes_over_the_rails_that_it_is_given() -> None:
         assert all(0.3 < part < 0.7 for part in carried(play_all(ranks)))
 
 
-def test_the_kernels_mptcp_uses_all_rails() -> None:
+def test_mptcp_uses_all_rails() -> None:
     skip_without(MptcpRanks)
     with MptcpRanks(built()) as ranks:
         assert all(0.1 < part < 0.9 for part in carried(play_all(ranks)))
@@ -103,7 +103,7 @@ def test_the_kernels_mptcp_uses_all_rails() -> None:
         ranks.pause()  # who is asleep can be ended too
 
 
-def test_a_training_script_runs_over_all_rails_to_gloos_weights() -> None:
+def test_ddp_training_over_all_rails_reaches_gloos_weights() -> None:
     skip_without(DdpRanks)
     with DdpRanks(built()) as ranks:
         training = Training(steps=30, width=64, bucket_mb=0.05)

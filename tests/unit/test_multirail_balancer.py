@@ -55,7 +55,7 @@ def used_times(balancer: Balancer, truth: list[Cost], size: int) -> list[float]:
     noise=[1.0],
 )
 @example(rails=[(Cost(3e-3, 1e-10), 1, 1), (Cost(0, 1e-10), 1, 0.3)], size=2**25, noise=[1.0])
-def test_within_100_operations_the_rails_end_within_the_papers_9_3_percent(
+def test_rails_end_within_9_percent_after_100_operations(
     rails: list[tuple[Cost, float, float]], size: int, noise: list[float]
 ) -> None:
     truth = [cost for cost, _, _ in rails]
@@ -71,7 +71,7 @@ def test_within_100_operations_the_rails_end_within_the_papers_9_3_percent(
 
 
 @given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(1, 2**28))
-def test_with_the_right_rates_it_ends_near_the_best_split_or_on_the_best_rail(truth: list[Cost], size: int) -> None:
+def test_right_rates_lead_to_the_best_split_or_rail(truth: list[Cost], size: int) -> None:
     balancer = Balancer(truth)
     play(balancer, truth, size, 100, [1.0])
     near = rails_to_split(truth, size)
@@ -118,14 +118,14 @@ def off_the_rail(balancer: Balancer, truth: list[Cost], size: int, operations: i
 
 
 @pytest.mark.parametrize("kinds", [(0, 1), (1, 0), (0, 0), (1, 1)])
-def test_what_the_machine_adds_at_small_sizes_makes_no_other_rail_look_better(kinds: tuple[int, int]) -> None:
+def test_small_size_overhead_makes_no_other_rail_look_better(kinds: tuple[int, int]) -> None:
     rails = Cost(6e-6, 3e-8), Cost(1e-3, 5e-8)
     nominal = [rails[kind] for kind in kinds]
     slow = [Cost(cost.setup_s + 2e-3, cost.s_per_byte) for cost in nominal]
     assert off_the_rail(Balancer(nominal), slow, 1024, 1000) == 0
 
 
-def test_what_large_sizes_tell_of_a_rail_makes_it_no_faster_at_small_ones() -> None:
+def test_large_sizes_make_a_rail_no_faster_at_small_ones() -> None:
     """What a message costs the machine is hidden while bytes take longer, and is all there is where they don't."""
     rails = [Cost(0.02e-3, 2e-9), Cost(0.1e-3, 1e-9)]
     balancer = Balancer(rails)
@@ -135,7 +135,7 @@ def test_what_large_sizes_tell_of_a_rail_makes_it_no_faster_at_small_ones() -> N
     assert off_the_rail(balancer, machine, 2**16, 1000) == 0
 
 
-def test_a_class_that_stayed_cold_begins_no_split_for_a_window_that_scatters() -> None:
+def test_one_scattered_window_starts_no_split_of_a_cold_class() -> None:
     """Two rails of which a split gains a bit less than 10%: a slow window is nothing, a rail slow for good is left."""
     truth, size = [Cost(0.5e-3, 1e-9), Cost(0.64e-3, 1e-9)], 2**18
     balancer = Balancer(truth)
@@ -164,7 +164,7 @@ def test_one_window_alone_moves_no_class_that_has_settled(truth: list[Cost], siz
         assert balancer.shares(size) == resting
 
 
-def test_a_futile_split_is_tried_for_20_operations_at_most_and_later_ever_more_seldom() -> None:
+def test_futile_splits_are_short_and_get_rarer() -> None:
     nominal = [Cost(1e-3, 1e-7), Cost(1e-3, 1e-7)]
     balancer, size = Balancer(nominal), 16384
     total = 0
@@ -181,7 +181,7 @@ def test_a_futile_split_is_tried_for_20_operations_at_most_and_later_ever_more_s
     assert first < len(tried) <= 0.006 * total
 
 
-def test_a_descent_that_only_makes_things_slower_ends_with_the_best_shares_it_saw() -> None:
+def test_share_updates_that_slow_down_end_with_the_best_shares() -> None:
     truth, size = [Cost(1e-4, 5e-8), Cost(1e-4, 5e-8)], 2**17
     balancer = Balancer(truth)
     for _ in range(10):
@@ -231,7 +231,7 @@ def learn_all(balancer: Balancer, size: int, windows: Sequence[Sequence[float]])
         balancer.learn(size, seconds)
 
 
-def test_a_dead_rail_gets_no_share_again_where_the_best_shares_are_gone_back_to() -> None:
+def test_restored_best_shares_leave_out_a_dead_rail() -> None:
     balancer, size = Balancer([Cost(0, 1e-9)] * 3), 3_000_000
     learn_all(balancer, size, [(9e-3, 0, 0), (3e-3, 3e-3, 3.4e-3), (3.4e-3, 3.4e-3, 0.4)])
     assert balancer.shares(size)[2] == 0
@@ -241,7 +241,7 @@ def test_a_dead_rail_gets_no_share_again_where_the_best_shares_are_gone_back_to(
         assert balancer.shares(size)[2] == 0
 
 
-def test_sizes_of_a_class_in_turn_are_split_as_if_they_were_alike() -> None:
+def test_sizes_of_one_class_are_split_alike() -> None:
     """1.1 MB and 2 MB are of one class; what the smaller took on one rail isn't what the larger would."""
     truth = [Cost(0, 1e-9), Cost(0, 2e-9)]
     balancer = Balancer(truth)
@@ -251,7 +251,7 @@ def test_sizes_of_a_class_in_turn_are_split_as_if_they_were_alike() -> None:
     assert balancer.shares(2_000_000) == pytest.approx((2 / 3, 1 / 3), abs=0.02)
 
 
-def test_when_all_rails_slow_down_a_split_is_compared_with_what_one_would_take_now() -> None:
+def test_slow_split_is_compared_with_one_rail_as_slow() -> None:
     truth, size = [Cost(0, 1e-9), Cost(0, 1e-9)], 2**24
     balancer = Balancer(truth)
     play(balancer, truth, size, 200, [1.0])
@@ -260,7 +260,7 @@ def test_when_all_rails_slow_down_a_split_is_compared_with_what_one_would_take_n
     assert balancer.shares(size) == pytest.approx(ideal_shares(slower, size), abs=0.03)
 
 
-def test_when_the_rail_of_the_cold_start_dies_a_split_of_the_others_is_compared_with_one_of_them() -> None:
+def test_split_is_compared_with_a_live_rail() -> None:
     named, size = [Cost(0, 1e-9), Cost(0, 2e-9), Cost(0, 2e-9)], 2**20
     balancer = Balancer(named)
     play(balancer, named, size, 40, [1.0])
@@ -273,7 +273,7 @@ def test_when_the_rail_of_the_cold_start_dies_a_split_of_the_others_is_compared_
 
 
 @pytest.mark.parametrize("size", [0, 1024])
-def test_a_class_on_one_rail_comes_to_rest_however_much_slower_that_is_than_it_was(size: int) -> None:
+def test_class_on_one_slowed_rail_comes_to_rest(size: int) -> None:
     balancer = Balancer([Cost(1e-5, 1e-9), Cost(1e-5, 1e-9)])
     learn_all(balancer, size, [(1e-3, 1e-3)] * 10 + [(2e-3, 2e-3)] * 5)  # may have tried the other one
     resting = balancer.shares(size)
@@ -282,7 +282,7 @@ def test_a_class_on_one_rail_comes_to_rest_however_much_slower_that_is_than_it_w
         learn_all(balancer, size, [(2e-3, 2e-3)])
 
 
-def test_a_rail_gone_back_to_after_a_split_is_left_if_it_is_slower_than_its_line_said() -> None:
+def test_rail_slower_than_its_estimate_is_left() -> None:
     named, size = [Cost(1e-5, 1e-9), Cost(1e-5, 1e-9)], 2**20
     balancer = Balancer(named)
     for _ in range(30):
@@ -294,7 +294,7 @@ def test_a_rail_gone_back_to_after_a_split_is_left_if_it_is_slower_than_its_line
     assert balancer.shares(size) == (1, 0)
 
 
-def test_windows_that_say_opposite_things_move_no_class_at_rest() -> None:
+def test_contradicting_windows_move_no_class_at_rest() -> None:
     truth, size = [Cost(0, 1e-9), Cost(0, 1e-9)], 2**24
     balancer = Balancer(truth)
     play(balancer, truth, size, 100, [1.0])
@@ -306,7 +306,7 @@ def test_windows_that_say_opposite_things_move_no_class_at_rest() -> None:
     assert balancer.shares(size)[0] > resting[0]
 
 
-def test_the_last_rail_cant_be_taken_away_and_one_that_returns_starts_cold() -> None:
+def test_last_rail_stays_and_a_returning_one_starts_cold() -> None:
     truth = [Cost(0, 1e-9), Cost(0, 2e-9)]
     balancer = Balancer(truth)
     play(balancer, truth, 2**24, 100, [1.0])
@@ -320,7 +320,7 @@ def test_the_last_rail_cant_be_taken_away_and_one_that_returns_starts_cold() -> 
     assert balancer.shares(2**24)[0] == pytest.approx(2 / 3, rel=0.03)
 
 
-def test_what_a_dead_rail_did_alone_ends_no_split_of_the_others() -> None:
+def test_times_of_a_dead_rail_end_no_split_of_the_others() -> None:
     truth, size = [Cost(0, 1e-9), Cost(0, 4e-9), Cost(0, 4e-9)], 2**24
     balancer = Balancer(truth)
     play(balancer, truth, size, 100, [1.0])
@@ -329,7 +329,7 @@ def test_what_a_dead_rail_did_alone_ends_no_split_of_the_others() -> None:
     assert balancer.shares(size) == pytest.approx((0, 0.5, 0.5), abs=0.02)
 
 
-def test_another_rail_that_a_split_showed_to_be_faster_is_the_one_to_go_back_to() -> None:
+def test_failed_split_ends_on_the_faster_rail() -> None:
     """By name the second and the third are nearly alike; on this machine the third costs three times as much."""
     named = [Cost(3.9e-3, 9e-7), Cost(0.02e-3, 5.4e-7), Cost(0.17e-3, 4.8e-7)]
     machine, size = [Cost(6e-3, 9e-7), Cost(1.4e-3, 1.6e-7), Cost(4.6e-3, 1e-8)], 2620
@@ -340,7 +340,7 @@ def test_another_rail_that_a_split_showed_to_be_faster_is_the_one_to_go_back_to(
     assert balancer.shares(size) == (0, 1, 0)
 
 
-def test_a_settled_class_descends_again_when_a_rail_slows_down() -> None:
+def test_settled_class_is_adjusted_when_a_rail_slows_down() -> None:
     truth = [Cost(0, 1e-9), Cost(0, 1e-9)]
     balancer = Balancer(truth)
     play(balancer, truth, 2**24, 200, [1.0])
@@ -360,7 +360,7 @@ def test_equation_8_sums_to_one_and_gives_the_slower_less(seconds: list[float]) 
 
 
 @given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(2**20, 2**28))
-def test_one_step_of_descent_with_the_true_slopes_is_enough(truth: list[Cost], size: int) -> None:
+def test_one_share_update_with_true_slopes_is_enough(truth: list[Cost], size: int) -> None:
     even = [1 / len(truth)] * len(truth)
     times = [cost.seconds(size / len(truth)) for cost in truth]
     shares = update_shares(even, times, [cost.s_per_byte * size for cost in truth])
@@ -373,9 +373,7 @@ def test_classes_are_powers_of_two() -> None:
 
 
 @given(noise=st.lists(st.floats(0.94, 1.06), min_size=3, max_size=13), size=st.integers(2**16, 2**26))
-def test_times_that_scatter_keep_shares_from_settling_no_longer_than_100_operations(
-    noise: list[float], size: int
-) -> None:
+def test_shares_settle_in_100_operations_of_scattered_times(noise: list[float], size: int) -> None:
     truth = [Cost(1e-4, 5e-8), Cost(1e-4, 5e-8)]
     balancer = Balancer(truth)
     play(balancer, truth, size, 100, noise)
@@ -388,13 +386,13 @@ def test_times_that_scatter_keep_shares_from_settling_no_longer_than_100_operati
     noise=st.lists(st.floats(0.6, 1.6), min_size=3, max_size=31),
     size=st.integers(2**16, 2**26),
 )
-def test_however_much_times_scatter_100_operations_are_enough(rails: list[Cost], noise: list[float], size: int) -> None:
+def test_100_operations_are_enough_however_much_times_scatter(rails: list[Cost], noise: list[float], size: int) -> None:
     balancer = Balancer(rails)
     play(balancer, rails, size, 100, noise)
     assert balancer.state(size) in ("cold", "settled")
 
 
-def test_shares_that_are_held_are_left_when_a_rail_slows_down() -> None:
+def test_held_shares_are_left_when_a_rail_slows_down() -> None:
     """And not since the fastest of the short windows was faster than any long one."""
     truth, size = [Cost(1e-4, 5e-8), Cost(1e-4, 5e-8)], 2**24
     balancer = Balancer(truth)
@@ -408,7 +406,7 @@ def test_shares_that_are_held_are_left_when_a_rail_slows_down() -> None:
     assert spread(used_times(balancer, slower, size)) <= 0.093
 
 
-def test_rails_that_slow_down_faster_than_their_bytes_tell_keep_no_share_swinging() -> None:
+def test_nonlinear_rails_keep_no_share_swinging() -> None:
     """Of times that rise twice as steeply as T/alpha, whole steps go from 40% to a half and back for ever."""
     balancer, size, equal_finish_s = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24, (0.45, 0.55)
     for _ in range(20):
@@ -424,9 +422,7 @@ def test_rails_that_slow_down_faster_than_their_bytes_tell_keep_no_share_swingin
     size=st.integers(2**10, 2**26),
     noise=st.lists(st.floats(0.3, 30), min_size=1, max_size=40),
 )
-def test_what_a_machine_did_while_a_class_was_learnt_keeps_it_from_no_better_split_for_good(
-    truth: list[Cost], size: int, noise: list[float]
-) -> None:
+def test_disturbed_learning_is_corrected_later(truth: list[Cost], size: int, noise: list[float]) -> None:
     balancer = Balancer(truth)
     play(balancer, truth, size, 150, noise)
     play(balancer, truth, size, 4000, [1.0])
@@ -442,7 +438,7 @@ def test_what_a_machine_did_while_a_class_was_learnt_keeps_it_from_no_better_spl
     size=st.integers(2**10, 2**26),
     machine=st.floats(0, 5e-3),
 )
-def test_who_looks_for_something_better_is_soon_no_slower_than_before(
+def test_recheck_is_soon_no_slower_than_before(
     rails: list[tuple[Cost, float, float]], size: int, machine: float
 ) -> None:
     """Names are wrong, and the machine adds to every rail's set-up: so looks often fail."""
@@ -471,7 +467,7 @@ def test_a_third_rail_that_makes_a_settled_split_slower_is_left_again() -> None:
     assert max(balancer.shares(size)) == pytest.approx(0.5, abs=0.05)
 
 
-def test_rails_whose_names_promise_nothing_are_not_looked_for() -> None:
+def test_recheck_ignores_rails_that_are_nominally_slow() -> None:
     """Three rails, of which the first has no share in the best split."""
     truth, size = [Cost(1e-3, 3.2e-8), Cost(0.2e-3, 3.2e-8), Cost(0.19e-3, 3.1e-8)], 10_000
     assert ideal_shares(truth, size)[0] == 0
@@ -483,7 +479,7 @@ def test_rails_whose_names_promise_nothing_are_not_looked_for() -> None:
         play(balancer, truth, size, 100, [1.0])
 
 
-def test_a_rail_that_was_left_is_gone_back_to_if_the_one_tried_is_any_slower() -> None:
+def test_slower_rail_of_a_recheck_is_left_again() -> None:
     truth, size = [Cost(3.25e-3, 1e-12), Cost(3e-3, 1e-12)], 1024
     balancer = Balancer([Cost(1.0e-3, 1e-12), Cost(1.2e-3, 1e-12)])
     balancer.down(0)

@@ -17,7 +17,7 @@ RAILS = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "50Mbit",
 PLAN = make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": 3, "rails": RAILS, "scale": 20}))
 
 
-def test_headers_take_their_part_of_a_rate_and_what_isnt_said_is_the_papers() -> None:
+def test_rails_have_payload_rates_and_the_papers_defaults() -> None:
     tcp, sharp = rails_of(PLAN)
     assert tcp.rate == pytest.approx(100e6 / 8 * payload_fraction(PLAN.spec.mtu))
     assert tcp.setup_s == paper_rail("tcp").setup_s
@@ -36,7 +36,7 @@ def test_headers_take_their_part_of_a_rate_and_what_isnt_said_is_the_papers() ->
     ],
 )
 @pytest.mark.parametrize("dilation", [1, 10])
-def test_mrib_goes_by_what_nics_are_called(rates: dict[str, str], weights: tuple[float, float], dilation: int) -> None:
+def test_mrib_uses_nominal_rates(rates: dict[str, str], weights: tuple[float, float], dilation: int) -> None:
     described = [{"kind": kind, "rate": rate} for kind, rate in rates.items()]
     scale = {} if any(rate.endswith("bit") for rate in rates.values()) else {"scale": 50}
     spec = parse_multirail({"kind": "multi-rail", "nodes": 4, "rails": described, **scale})
@@ -47,7 +47,7 @@ def test_mrib_goes_by_what_nics_are_called(rates: dict[str, str], weights: tuple
     assert predicted_s("mrib", rails, 4, sent) == pytest.approx(predicted_s(by_hand, rails, 4, sent), rel=1e-3)
 
 
-def test_everybody_is_at_its_nics() -> None:
+def test_layout_and_placement_have_each_nodes_nics() -> None:
     where = layout(PLAN)
     assert where.nodes[1] == tuple((f"198.18.1.{node + 1}", PORT) for node in range(3))
     assert where.aggregators == (None, ("198.18.1.254", PORT))
@@ -56,7 +56,7 @@ def test_everybody_is_at_its_nics() -> None:
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "all_gather", "broadcast"])
-def test_a_report_has_a_row_an_operation_and_counts_what_is_wrong(collective: str) -> None:
+def test_report_has_a_row_per_operation_and_counts_errors(collective: str) -> None:
     asked = Operations(collective, "int32", 12_000, count=4, seed=5, check=True)
 
     def body(group: Group) -> tuple[RankReport, RankReport]:

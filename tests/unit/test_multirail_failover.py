@@ -92,9 +92,7 @@ def test_every_result_is_right_whenever_a_rail_dies(seed: int) -> None:
         ("sharp tcp", (0, -1), True),
     ],
 )
-def test_a_nic_that_is_cut_or_gone_is_found_its_work_moves_and_the_rail_returns(
-    kinds: str, nic: tuple[int, int], gone: bool
-) -> None:
+def test_work_of_a_cut_nic_moves_and_the_rail_returns(kinds: str, nic: tuple[int, int], gone: bool) -> None:
     net = Net()
     steps = threading.Barrier(3, timeout=30)
 
@@ -128,7 +126,7 @@ def test_a_nic_that_is_cut_or_gone_is_found_its_work_moves_and_the_rail_returns(
     assert on_all(kinds, 3, body, timeouts=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
 
 
-def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_up_again() -> None:
+def test_new_policy_leaves_out_dead_rails_until_they_return() -> None:
     net = Net()
     steps = threading.Barrier(3, timeout=30)
 
@@ -159,7 +157,7 @@ def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_
     assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
 
 
-def test_a_report_tells_which_rails_died_since_the_last_one_and_which_are_away() -> None:
+def test_report_has_new_migrations_and_dead_rails() -> None:
     net, steps = Net(), threading.Barrier(3)
 
     def body(group: Group) -> Any:
@@ -190,7 +188,7 @@ def test_a_report_tells_which_rails_died_since_the_last_one_and_which_are_away()
     assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [reported_migrations] * 3
 
 
-def test_whoever_has_joined_calls_again_when_the_other_end_hangs_up() -> None:
+def test_closed_connection_is_dialled_again_before_use() -> None:
     """An aggregator does, of which one caller was gone: nobody else may wait with a connection that ended."""
     address = ("127.0.0.1", free_port())
     listener = listening_socket(plain_socket, 0, address)
@@ -222,7 +220,7 @@ def test_whoever_has_joined_calls_again_when_the_other_end_hangs_up() -> None:
     listener.close()
 
 
-def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -> None:
+def test_rail_lost_before_its_use_joins_once_more() -> None:
     net = Net()
     steps = threading.Barrier(3, timeout=30)
     lost: list[int] = []
@@ -258,7 +256,7 @@ def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -
     assert lost == [1]
 
 
-def test_the_last_rail_that_dies_is_a_clear_error_on_every_rank() -> None:
+def test_loss_of_the_last_rail_is_an_error_on_every_rank() -> None:
     net = Net()
 
     def body(group: Group) -> None:
@@ -274,7 +272,7 @@ def test_the_last_rail_that_dies_is_a_clear_error_on_every_rank() -> None:
         assert "no rail" in str(problem) or "is gone" in str(problem)
 
 
-def test_both_rails_cut_one_after_the_other_ends_in_an_error_and_nobody_hangs() -> None:
+def test_two_cut_rails_end_in_an_error_on_every_rank() -> None:
     net = Net()
 
     def body(group: Group) -> None:
@@ -289,7 +287,7 @@ def test_both_rails_cut_one_after_the_other_ends_in_an_error_and_nobody_hangs() 
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
 
 
-def test_short_operations_have_a_tenth_of_the_beats_and_a_rail_that_is_cut_idle_is_found_all_the_same() -> None:
+def test_idle_cut_rail_is_found_with_few_heartbeats() -> None:
     timeouts = Timeouts(heartbeat_s=0.05, missed_heartbeats=4, join_s=10, operation_s=20)
     net = Net()
 

@@ -62,7 +62,7 @@ def test_the_sum_is_numpys_on_every_rank(kinds: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 5])
-def test_any_number_of_nodes_and_every_type(nodes: int) -> None:
+def test_sums_with_any_number_of_nodes_and_every_type(nodes: int) -> None:
     brought = [parts(997, nodes, dtype.name, seed) for seed, dtype in enumerate(DTYPES)]
 
     def body(group: Group) -> list[np.ndarray[Any, Any]]:
@@ -77,7 +77,7 @@ def test_any_number_of_nodes_and_every_type(nodes: int) -> None:
 
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("length", [0, 4_001])
-def test_gather_scatter_and_broadcast(kinds: str, length: int) -> None:
+def test_gather_scatter_and_broadcast_give_numpys_results(kinds: str, length: int) -> None:
     def body(group: Group) -> tuple[np.ndarray[Any, Any], ...]:
         gathered = group.all_gather(np.full(length, group.rank, np.int32))
         scattered = group.reduce_scatter(np.repeat(np.arange(3, dtype=np.int64), length) * (group.rank + 1))
@@ -91,7 +91,7 @@ def test_gather_scatter_and_broadcast(kinds: str, length: int) -> None:
         assert told.tolist() == [2.0] * length
 
 
-def test_a_rank_that_comes_late_finds_what_came_early() -> None:
+def test_late_rank_gets_frames_that_came_early() -> None:
     def body(group: Group) -> tuple[list[int], int]:
         array = np.full(30_000, group.rank + 1)
         if group.rank == 1:
@@ -102,7 +102,7 @@ def test_a_rank_that_comes_late_finds_what_came_early() -> None:
     assert [values for values, _ in on_all("tcp tcp", 3, body)] == [[6]] * 3
 
 
-def test_the_result_is_copied_once_and_nothing_else_is() -> None:
+def test_only_the_result_is_copied() -> None:
     def body(group: Group) -> tuple[int, int]:
         group.allreduce(np.ones(50_000))
         return group.copies.result, group.copies.own_part
@@ -121,7 +121,7 @@ def test_the_balancers_of_all_nodes_learn_the_same() -> None:
     assert sum(part.length for part in plans[0]) == 20_000
 
 
-def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> None:
+def test_policies_in_turn_keep_what_they_learned() -> None:
     def body(group: Group) -> Any:
         def turn(policy: str) -> Any:
             group.set_policy(policy)
@@ -146,7 +146,7 @@ def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> N
     assert learnt != tuple(allreduce_cost(rail, 3) for rail in rails_of("tcp tcp"))
 
 
-def test_a_policy_that_isnt_known_is_refused_and_the_one_before_goes_on() -> None:
+def test_unknown_policy_is_refused_and_the_old_one_stays() -> None:
     def body(group: Group) -> str:
         with pytest.raises(BadInput) as caught:
             group.set_policy("nehza")
@@ -188,7 +188,7 @@ def unlike_collectives(group: Group) -> None:
         (unlike_collectives, ["rank 1: broadcast of 100 float64 from rank 0"]),
     ],
 )
-def test_unlike_calls_are_one_clear_error_on_every_rank(kinds: str, body: Call, words: list[str]) -> None:
+def test_unlike_calls_are_an_error_on_every_rank(kinds: str, body: Call, words: list[str]) -> None:
     problems = on_all(kinds, 3, body)
     assert {type(problem) for problem in problems} == {GroupBroken}
     assert len({str(problem) for problem in problems}) == 1
@@ -200,7 +200,7 @@ IMPATIENT = Timeouts(heartbeat_s=0.02, missed_heartbeats=10, join_s=0.5, operati
 
 
 @pytest.mark.parametrize(("late", "kinds"), [(0, "tcp tcp"), (2, "sharp")])
-def test_a_rank_that_never_comes_is_named_on_the_others(late: int, kinds: str) -> None:
+def test_rank_without_a_call_is_named_on_the_others(late: int, kinds: str) -> None:
     def body(group: Group) -> None:
         group.allreduce(np.ones(10))
         if group.rank == late:
@@ -235,7 +235,7 @@ def test_a_process_that_dies_is_named_and_the_others_end() -> None:
     assert "rank 1" in str(problems[0])
 
 
-def test_what_cant_be_summed_is_refused_before_anything_is_sent() -> None:
+def test_arrays_that_cant_be_summed_are_refused() -> None:
     with Group(0, loopback(rails_of("tcp"), 1, free_port())) as group:
         with pytest.raises(BadInput, match="contiguous"):
             group.allreduce(np.ones((4, 4))[:, 1])
@@ -253,7 +253,7 @@ def test_what_cant_be_summed_is_refused_before_anything_is_sent() -> None:
     assert [str(problem) for problem in refused] == ["array: 3 must be a multiple of 2 elements long"] * 2
 
 
-def test_an_address_that_is_taken_or_not_this_nodes_is_told() -> None:
+def test_taken_or_foreign_address_is_named() -> None:
     port = free_port()
     taken = loopback(rails_of("tcp tcp"), 2, port)
     host, second = taken.nodes[1][0]
@@ -261,7 +261,7 @@ def test_an_address_that_is_taken_or_not_this_nodes_is_told() -> None:
         Group(0, taken)
 
 
-def test_a_layout_needs_rails_nodes_and_an_aggregator_where_one_is_due() -> None:
+def test_layout_needs_rails_nodes_and_aggregators() -> None:
     rail = Rail("a", "tcp", 1e6)
     with pytest.raises(BadInput, match="one rail or more"):
         Layout((), (), ())
@@ -285,7 +285,7 @@ with Group(rank, loopback([Rail("a", "tcp", 1e9), Rail("b", "glex", 1e9)], 3, po
 """
 
 
-def test_a_process_a_node() -> None:
+def test_group_of_processes_sums() -> None:
     port = str(free_port())
     nodes = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), port], stdout=subprocess.PIPE, text=True)

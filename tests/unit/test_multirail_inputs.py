@@ -16,7 +16,7 @@ def asked(collective: str = "allreduce", dtype: str = "float32", size: int = 400
 
 @pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("index", [0, 5])
-def test_a_sum_in_any_order_is_right_and_one_of_another_operation_is_not(dtype: str, index: int) -> None:
+def test_sum_in_any_order_is_right_and_a_stale_one_wrong(dtype: str, index: int) -> None:
     operations = asked(dtype=dtype)
     parts = [rotated(draw_input(operations, NODES, rank), index) for rank in range(NODES)]
     backwards = parts[3] + parts[2] + parts[1] + parts[0]
@@ -28,7 +28,7 @@ def test_a_sum_in_any_order_is_right_and_one_of_another_operation_is_not(dtype: 
     assert wrong(backwards, reference, NODES) == 1
 
 
-def test_every_collective_gives_each_rank_its_own() -> None:
+def test_expected_results_differ_by_collective_and_rank() -> None:
     parts = [rotated(draw_input(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
     gathered = expected(asked("all_gather"), NODES, 1)
     assert np.array_equal(outcome(asked("all_gather"), NODES, 1, gathered, 2), np.concatenate(parts))
@@ -56,7 +56,7 @@ def test_a_result_of_another_size_is_all_wrong() -> None:
         (asked(size=-1), "size_bytes"),
     ],
 )
-def test_what_nobody_can_run_is_named(operations: Operations, field: str) -> None:
+def test_impossible_operations_name_their_field(operations: Operations, field: str) -> None:
     with pytest.raises(BadInput) as problem:
         checked(operations)
     assert problem.value.field == field

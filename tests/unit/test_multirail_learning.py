@@ -22,7 +22,7 @@ def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
     return learning, policy, told
 
 
-def test_a_table_is_learnt_once_it_is_here_and_others_are_nobodys() -> None:
+def test_only_the_awaited_table_is_learned() -> None:
     learning, policy, (window,) = after_a_window()
     before = policy.costs
     learning.received({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
@@ -33,7 +33,7 @@ def test_a_table_is_learnt_once_it_is_here_and_others_are_nobodys() -> None:
 
 
 @pytest.mark.parametrize("came", [False, True])
-def test_what_was_measured_before_the_rails_changed_is_not_learnt_after_it(came: bool) -> None:
+def test_changed_rails_discard_earlier_measurements(came: bool) -> None:
     """A policy may be out of turn meanwhile, with its table on the way or unread."""
     learning, policy, (window,) = after_a_window()
     table = {"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]}

@@ -7,7 +7,7 @@ from railyard.workloads.allreduce.transport.transport import ReliableChannel
 
 
 @given(order=st.permutations(list(range(1, 7))), twice=st.lists(st.integers(1, 6), max_size=6))
-def test_messages_arrive_once_and_in_order_whatever_ways_they_took(order: list[int], twice: list[int]) -> None:
+def test_messages_arrive_once_and_in_order(order: list[int], twice: list[int]) -> None:
     sender, receiver = ReliableChannel(), ReliableChannel()
     texts = dict(sender.write({"type": "table", "op": number}) for number in range(1, 7))
     came = [message["op"] for number in [*order, *twice] for message in receiver.received(number, texts[number])]
@@ -15,7 +15,7 @@ def test_messages_arrive_once_and_in_order_whatever_ways_they_took(order: list[i
     assert receiver.last_received == 6
 
 
-def test_what_the_peer_has_does_not_go_out_again_on_a_rail_that_joins() -> None:
+def test_acknowledged_messages_are_not_sent_again() -> None:
     sender, receiver = ReliableChannel(), ReliableChannel()
     first, second, third = (sender.write({"type": "times", "op": op}) for op in range(3))
     list(receiver.received(*first))
@@ -28,7 +28,7 @@ def test_what_the_peer_has_does_not_go_out_again_on_a_rail_that_joins() -> None:
     sender.acknowledge(1)  # a beat that was late
 
 
-def test_a_beat_has_no_number_and_is_not_kept() -> None:
+def test_heartbeat_has_no_number_and_is_not_kept() -> None:
     channel = ReliableChannel()
     assert list(channel.received(0, b'{"type": "beat"}')) == [{"type": "beat"}]
     assert (channel.last_received, channel.unacknowledged()) == (0, ())

@@ -11,7 +11,7 @@ import pytest
 from railyard.workloads.allreduce.transport.links import CATCH_UP_S, DATA, LEAD_S, Framed, Header, Links, Pacer
 
 
-def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:
+def test_message_waits_for_earlier_ones_and_its_set_up() -> None:
     pacer = Pacer(setup_s=0.1, cpu_s_per_byte=1e-3)
     pacer.start_message(ready_at=5.0)
     assert pacer.free_at == pytest.approx(5.1)
@@ -20,7 +20,7 @@ def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:
     assert pacer.free_at == pytest.approx(5.4)
 
 
-def test_a_sender_that_runs_late_catches_up_a_little_and_one_that_rested_does_not() -> None:
+def test_late_sender_catches_up_and_idle_one_does_not() -> None:
     late = Pacer(cpu_s_per_byte=1e-3)
     late.note_sent(10, now=1.0)
     assert late.free_at == pytest.approx(1.0 - CATCH_UP_S + 0.01)
@@ -30,7 +30,7 @@ def test_a_sender_that_runs_late_catches_up_a_little_and_one_that_rested_does_no
     assert note_idle.free_at == pytest.approx(1.01)
 
 
-def test_a_link_that_binds_is_given_its_bytes_early_but_never_a_message_before_its_set_up() -> None:
+def test_bottleneck_link_gets_bytes_early_after_set_up() -> None:
     pacer = Pacer(setup_s=0.1, cpu_s_per_byte=1e-3, link_s_per_byte=1e-3)
     pacer.start_message(ready_at=5.0)
     assert pacer.next_send_at == pytest.approx(5.1)
@@ -83,13 +83,13 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_files")
-def test_a_process_with_many_files_open_is_served_too() -> None:
+def test_links_work_above_the_limit_of_select() -> None:
     came, took = sent_through(Pacer(setup_s=0.02), 4, 1000)
     assert came == b"".join(bytes([number]) * 1000 for number in range(4))
     assert took >= 4 * 0.02
 
 
-def test_set_up_and_cost_are_really_waited_for() -> None:
+def test_sender_waits_for_set_up_and_processor_cost() -> None:
     next_send_at = b"".join(bytes([number]) * 100_000 for number in range(4))
     came, took = sent_through(Pacer(setup_s=0.02, cpu_s_per_byte=2e-7), 4, 100_000)
     assert came == next_send_at

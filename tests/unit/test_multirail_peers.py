@@ -69,7 +69,9 @@ class OneRank(PeerRanks):
         (MptcpRanks, "this machine lacks MPTCP; sudo sysctl net.mptcp.enabled=1"),
     ],
 )
-def test_what_isnt_here_is_named_with_what_gets_it(engine: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_is_named_with_its_install_command(
+    engine: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(kernel, "has_mptcp", lambda: False)
@@ -79,12 +81,12 @@ def test_what_isnt_here_is_named_with_what_gets_it(engine: Any, said: str, monke
     assert missing_requirement.value.exit_status == 3
 
 
-def test_a_rail_that_isnt_there_is_refused() -> None:
+def test_unknown_rail_is_refused() -> None:
     with pytest.raises(BadInput, match=r"rails: 2 must be from 0 to 1"):
-        GlooRanks(net(), rail=2)
+        GlooRanks(net(), [2])
 
 
-def test_in_slow_motion_ranks_wait_for_each_other_as_many_times_longer() -> None:
+def test_dilated_fabric_has_longer_rank_timeouts() -> None:
     class Seated(PeerRanks):
         def waits_s(self) -> float:
             return self._rank_config(0).timeout_s
@@ -95,7 +97,7 @@ def test_in_slow_motion_ranks_wait_for_each_other_as_many_times_longer() -> None
     assert Seated(slow, [0]).waits_s() == 600
 
 
-def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
+def test_failed_start_shows_the_programs_last_output() -> None:
     class Broken(PeerRanks):
         program = "broken"
 
@@ -116,7 +118,7 @@ def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
         ),
     ],
 )
-def test_a_rank_that_cant_join_is_told(then: str, said: str) -> None:
+def test_rank_that_cant_join_is_an_error(then: str, said: str) -> None:
     ranks = OneRank(net(), [0])
     ranks.then = then
     ranks.layout = replace(ranks.layout, nodes=tuple(row[:1] for row in ranks.layout.nodes))
@@ -124,16 +126,16 @@ def test_a_rank_that_cant_join_is_told(then: str, said: str) -> None:
         ranks.start()
 
 
-def test_nics_count_for_their_rails() -> None:
+def test_nic_counters_give_bytes_by_rail() -> None:
     assert count_bytes(NET_DEV, 2) == (64_000_001, 1500)
 
 
-def test_a_buffer_is_shared_out_as_the_nics_moved_it() -> None:
+def test_shares_are_in_proportion_to_nic_bytes() -> None:
     assert parts_of(1000, (5, 5), (35, 15)) == (750, 250)
     assert parts_of(1000, (5, 5), (5, 5)) == (0, 0)
 
 
-def test_an_engine_that_fails_ends_its_operations_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_engine_ends_its_operations_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         """The one that all begin with, and two more, go well."""
 
@@ -151,7 +153,7 @@ def test_an_engine_that_fails_ends_its_operations_and_is_told(monkeypatch: pytes
     assert len(report.starts_ns) == len(report.ends_ns) == 2
 
 
-def test_to_the_engine_mptcp_is_one_rail_as_fast_as_all() -> None:
+def test_mptcp_is_one_rail_as_fast_as_all() -> None:
     whole = layout(net().plan)
     (rail,) = one_rail(whole).rails
     assert rail.rate == pytest.approx(sum(each.rate for each in whole.rails))
@@ -160,7 +162,7 @@ def test_to_the_engine_mptcp_is_one_rail_as_fast_as_all() -> None:
     assert one_rail(whole).size == 2
 
 
-def test_a_listener_for_subflows_is_one_for_all_addresses() -> None:
+def test_mptcp_listener_binds_all_addresses() -> None:
     with AnyAddress(socket.AF_INET, socket.SOCK_STREAM) as listener, AnyAddress() as caller:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]

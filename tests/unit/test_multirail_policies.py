@@ -55,7 +55,7 @@ def test_a_plan_covers_the_buffer_once_on_live_rails(
 
 
 @given(length=st.integers(0, 2**60), shares=st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(any))
-def test_whole_elements_come_as_near_to_the_shares_as_they_can(length: int, shares: list[float]) -> None:
+def test_whole_elements_are_nearest_to_the_shares(length: int, shares: list[float]) -> None:
     counts = split_by_share(length, shares)
     assert sum(counts) == length
     assert min(counts) >= 0
@@ -67,7 +67,7 @@ def test_whole_elements_come_as_near_to_the_shares_as_they_can(length: int, shar
 UNLIKE = [Rail("a", "tcp", 3e6), Rail("b", "tcp", 1e6)]
 
 
-def test_fixed_weights() -> None:
+def test_fixed_weights_give_segments_in_proportion() -> None:
     rails = UNLIKE
     assert [part.length for part in make_planner("mrib", rails, 4).plan(100, 4)] == [75, 25]
     assert [part.length for part in make_planner("equal", rails, 4).plan(101, 4)] == [51, 50]
@@ -84,14 +84,14 @@ def slice_rails(policy: Planner, size: int, itemsize: int = 1) -> list[int]:
 @pytest.mark.parametrize(
     ("paper", "count"), [("512KiB", 1), ("1MiB", 2), ("2MiB", 4), ("8MiB", 4), ("64MiB", 6), ("512MiB", 41)]
 )
-def test_a_slice_is_a_quarter_of_the_buffer_as_long_as_thats_a_fair_length(paper: str, count: int) -> None:
+def test_slice_is_a_quarter_of_the_buffer_within_limits(paper: str, count: int) -> None:
     size = parse_size(paper) // 50 // 4 * 4
     lengths = [4 * part.length for part in make_planner("slicing", UNLIKE, 4).plan(size // 4, 4)]
     assert len(lengths) == slice_count(size) == count
     assert count == 1 or 8 * 1024 <= min(lengths) <= max(lengths) <= MAX_SLICE_BYTES
 
 
-def test_a_slice_goes_to_the_rail_that_is_free_first_by_what_slices_as_long_have_taken() -> None:
+def test_slice_goes_to_the_rail_that_is_free_first() -> None:
     policy, size = make_planner("slicing", UNLIKE, 4), 4 * MAX_SLICE_BYTES
     assert slice_rails(policy, size).count(0) == 3
     policy.learn(size, [0.3, 0.3])  # three slices in the time of one: as the rates have it
@@ -106,7 +106,7 @@ def test_a_slice_goes_to_the_rail_that_is_free_first_by_what_slices_as_long_have
     assert slice_rails(policy, size) == [0] * 4
 
 
-def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such() -> None:
+def test_slice_windows_are_short_until_all_rails_are_measured() -> None:
     policy, size = make_planner("slicing", [*UNLIKE, Rail("c", "tcp", 1e3)], 4), 4 * MAX_SLICE_BYTES
     assert [policy.window(small) for small in (0, 1, 16 * 1024 - 1)] == [0] * 3  # a single slice shares nothing out
     assert policy.window(16 * 1024) == LEARNING_WINDOW
@@ -122,7 +122,7 @@ def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such(
     windows=st.lists(st.tuples(st.integers(1, 2**22), st.lists(st.floats(0, 1), min_size=4, max_size=4)), max_size=8),
     length=st.integers(0, 2**22),
 )
-def test_slices_are_given_alike_on_every_node_and_whatever_an_element_is(
+def test_slices_do_not_depend_on_node_or_element_size(
     rails: list[Rail], windows: list[tuple[int, list[float]]], length: int
 ) -> None:
     one, other = make_planner("slicing", rails, 4), make_planner("slicing", rails, 4)
@@ -142,7 +142,7 @@ def test_slices_are_given_alike_on_every_node_and_whatever_an_element_is(
         ("weights:0", "policy: 'weights:0' must have a whole number a rail, not all 0: weights:99"),
     ],
 )
-def test_an_unknown_policy_is_told_in_one_line(name: str, message: str) -> None:
+def test_unknown_policy_is_one_line(name: str, message: str) -> None:
     with pytest.raises(BadInput) as error:
         make_planner(name, [Rail("a", "tcp", 1e6)], 4)
     assert str(error.value).startswith(message)
@@ -151,7 +151,7 @@ def test_an_unknown_policy_is_told_in_one_line(name: str, message: str) -> None:
 
 
 @given(first=SPANS, second=SPANS)
-def test_spans_are_sets_of_elements(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+def test_span_functions_match_sets_of_elements(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
     def elements(spans: list[tuple[int, int]]) -> set[int]:
         return {i for a, b in spans for i in range(a, b)}
 
@@ -170,7 +170,7 @@ def test_pieces_cover_a_range_in_order(start: int, length: int, longest: int) ->
     assert all(0 < b - a <= longest for a, b in spans) or length == 0
 
 
-def test_an_empty_buffer_has_one_empty_part() -> None:
+def test_empty_buffer_has_one_empty_segment() -> None:
     assert [(part.rail, part.length) for part in partition(0, [0.2, 0.8])] == [(1, 0)]
     with pytest.raises(ValueError, match="one above 0"):
         split_by_share(5, [0.0, 0.0])

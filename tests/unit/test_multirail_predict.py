@@ -83,14 +83,14 @@ def test_ideal_shares_sum_to_one_and_no_other_split_is_faster(costs: list[Cost],
 
 
 @given(costs=st.lists(COSTS, min_size=2, max_size=4), gain=st.sampled_from([0.0, 0.1, 0.5]))
-def test_at_the_threshold_a_split_gains_just_so_much(costs: list[Cost], gain: float) -> None:
+def test_split_at_the_threshold_gains_exactly_the_minimum(costs: list[Cost], gain: float) -> None:
     size = threshold(costs, gain)
     if size is not None and size > 1:
         cold = costs[fastest_rail(costs, size)].seconds(size)
         assert equal_finish_s(costs, size) * (1 + gain) == pytest.approx(cold, rel=1e-5)
 
 
-def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_never() -> None:
+def test_threshold_of_like_and_of_unlike_rails() -> None:
     tcp = allreduce_cost(paper_rail("tcp"), 4)
     by_itself, gaining = threshold([tcp, tcp]), threshold([tcp, tcp], 0.1)
     assert by_itself is not None
@@ -100,7 +100,7 @@ def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_n
     assert threshold([Cost(0, 1e-9), Cost(0, 2e-8)], 0.1) is None
 
 
-def test_rails_too_unlike_are_not_shared() -> None:
+def test_too_unlike_rails_are_not_split() -> None:
     tcp, sharp = (allreduce_cost(paper_rail(kind), 4) for kind in ("tcp", "sharp"))
     assert efficiency_ratio([sharp, tcp], 1024)[1] > 100
     assert rails_to_split([sharp, tcp], 32 * 1024) == ()
@@ -120,7 +120,7 @@ def test_rails_too_unlike_are_not_shared() -> None:
         ({"kind": "tpc"}, "rails.a.kind: 'tpc' is not known: did you mean 'tcp'? allowed are glex, sharp, tcp"),
     ],
 )
-def test_a_bad_rail_is_told_in_one_line(changed: dict[str, object], message: str) -> None:
+def test_bad_rail_is_one_line(changed: dict[str, object], message: str) -> None:
     given: dict[str, object] = {"name": "a", "kind": "tcp", "rate": 1e6} | changed
     with pytest.raises(BadInput) as error:
         Rail(**given)  # type: ignore[arg-type]

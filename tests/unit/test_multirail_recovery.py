@@ -23,7 +23,7 @@ def state(job: Job, final: list[tuple[int, int]], done: bool | None = None) -> J
 
 
 @given(finals=st.lists(SPANS, min_size=2, max_size=4))
-def test_what_isnt_final_everywhere_is_added_up_again_or_sent_by_one_that_has_it_all(
+def test_unfinished_elements_are_redone_or_relayed(
     finals: list[list[tuple[int, int]]],
 ) -> None:
     job = Job(3, 0, "reduce", 1, 0, LENGTH)
@@ -40,7 +40,7 @@ def test_what_isnt_final_everywhere_is_added_up_again_or_sent_by_one_that_has_it
     assert {(new.op, new.rail) for new in again} <= {(3, 0)}
 
 
-def test_a_node_that_hasnt_begun_has_nothing() -> None:
+def test_node_that_has_not_begun_has_nothing_final() -> None:
     job = Job(3, 0, "reduce", 1, 5, 10)
     again = replacements({0: [state(job, [(5, 9)])], 1: []}, {0: 3, 1: 2}, lambda _: 2, count(9))
     assert again == [Job(3, 9, "reduce", 2, 5, 10)]
@@ -57,35 +57,33 @@ def test_a_node_that_hasnt_begun_has_nothing() -> None:
         ("scatter", (True, True), 0),
     ],
 )
-def test_empty_jobs_barriers_and_collectives_that_end_with_one(
-    action: Action, done: tuple[bool, bool], again: int
-) -> None:
+def test_replacements_of_empty_jobs_and_barriers(action: Action, done: tuple[bool, bool], again: int) -> None:
     job = Job(1, 0, action, 0, 0, 0)
     states = {rank: [state(job, [], done=each)] for rank, each in enumerate(done)}
     assert len(replacements(states, dict.fromkeys(states, 3), lambda _: 1, count())) == again
 
 
-def test_a_collective_that_some_have_left_long_ago_isnt_done_again() -> None:
+def test_collective_that_a_node_has_left_is_not_redone() -> None:
     """Rank 1 is two operations on and has forgotten it: it was through, so all were."""
     job = Job(3, 0, "scatter", 1, 0, LENGTH)
     assert replacements({0: [state(job, [], done=True)], 1: []}, {0: 4, 1: 5}, lambda _: 0, count()) == []
 
 
 @given(final=SPANS)
-def test_a_relay_that_is_lost_is_begun_again_for_what_is_missing(final: list[tuple[int, int]]) -> None:
+def test_lost_relay_is_redone_for_missing_elements(final: list[tuple[int, int]]) -> None:
     job = Job(3, 7, "relay", 1, 0, LENGTH, root=1)
     states = {0: [state(job, final)], 1: [state(job, [(0, LENGTH)])]}
     again = replacements(states, dict.fromkeys(states, 3), lambda _: 0, count())
     assert elements([(new.start, new.start + new.length) for new in again]) == set(range(LENGTH)) - elements(final)
 
 
-def test_a_broadcast_is_begun_again_for_those_that_havent_come() -> None:
+def test_broadcast_is_redone_for_nodes_that_have_not_begun() -> None:
     job = Job(3, 0, "relay", 1, 0, 8, root=0)
     again = replacements({0: [state(job, [(0, 8)])], 1: []}, {0: 3, 1: 2}, lambda _: 0, count())
     assert again == [Job(3, 0, "relay", 0, 0, 8, root=0)]
     assert replacements({0: [state(job, [(0, 8)])], 1: []}, {0: 4, 1: 5}, lambda _: 0, count()) == []
 
 
-def test_reports_survive_the_way_to_rank_0() -> None:
+def test_job_state_survives_json() -> None:
     one = state(Job(3, 7, "relay", 1, 0, 8, root=1), [(0, 3), (5, 6)])
     assert JobState.from_json(one.as_json()) == one

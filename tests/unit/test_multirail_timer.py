@@ -9,7 +9,7 @@ from railyard.workloads.allreduce.balancing.policy import Timer, Window, median_
 TIMES = st.floats(0, 1e3)
 
 
-def test_a_window_is_full_after_so_many_operations_of_its_class() -> None:
+def test_window_is_full_after_enough_operations_of_a_class() -> None:
     timer = Timer()
     assert [timer.add(1000 + n, n, (n + 0.5,), lambda _: 3) for n in range(2)] == [None, None]
     assert timer.add(5000, 0.0, (1.0,), lambda _: 3) is None, "another class"
@@ -19,20 +19,20 @@ def test_a_window_is_full_after_so_many_operations_of_its_class() -> None:
     assert timer.add(1000, 4, (4.5,), lambda _: 1) == Window(1000, (4,), ((4.5,),))
 
 
-def test_nothing_is_told_where_nobody_asks() -> None:
+def test_policy_that_never_learns_gets_no_window() -> None:
     timer = Timer()
     assert [timer.add(1000, 0.0, (1.0,), lambda _: 0) for _ in range(3)] == [None] * 3
     assert timer.add(1000, 5.0, (6.0,), lambda _: 1) == Window(1000, (5.0,), ((6.0,),)), "nothing was kept of those"
 
 
-def test_of_a_long_window_some_operations_are_told_from_all_over_it() -> None:
+def test_long_window_reports_operations_from_all_over_it() -> None:
     timer = Timer()
     (window,) = filter(None, (timer.add(1000, n, (n + 1.0,), lambda _: 100) for n in range(100)))
     assert window.starts == tuple(range(0, 100, 11))
     assert window.ends == tuple((n + 1.0,) for n in range(0, 100, 11))
 
 
-def test_sizes_and_times_of_a_window_are_of_the_same_operations() -> None:
+def test_window_has_sizes_and_times_of_the_same_operations() -> None:
     """Two sizes of a class in turn, as a program's buckets: a byte takes a second, whichever are told."""
     timer = Timer()
     sizes = [600 + 400 * (n % 2) for n in range(100)]
@@ -41,17 +41,17 @@ def test_sizes_and_times_of_a_window_are_of_the_same_operations() -> None:
     assert 700 < window.size < 900
 
 
-def test_who_begins_late_on_a_ring_neither_shortens_nor_lengthens_its_time() -> None:
+def test_late_node_on_a_ring_does_not_change_its_time() -> None:
     """Node 2 begins 3 s late; the ring ends 4 s after that, on another node, and node 2's own end is earlier."""
     assert rail_seconds([0.0, 0.0, 3.0], [(7.0,), (6.0,), (6.5,)]) == (4.0,)
 
 
-def test_a_rail_without_work_took_no_time() -> None:
+def test_rail_without_work_takes_no_time() -> None:
     assert rail_seconds([0.0, 1.0], [(2.0, 0.0), (2.5, 1.0)]) == (1.5, 0.0)
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=8), TIMES)
-def test_waiting_for_others_is_no_rails_time(nodes: list[tuple[float, float, float]], waited: float) -> None:
+def test_waiting_for_others_counts_for_no_rail(nodes: list[tuple[float, float, float]], waited: float) -> None:
     """That all but the last to begin had begun earlier changes nothing."""
     starts = [start for start, _, _ in nodes]
     ends = [(start + a, start + b) for start, a, b in nodes]
@@ -59,7 +59,7 @@ def test_waiting_for_others_is_no_rails_time(nodes: list[tuple[float, float, flo
     assert rail_seconds(earlier, ends) == rail_seconds(starts, ends)
 
 
-def test_an_operation_that_was_held_up_says_nothing_of_its_window() -> None:
+def test_delayed_operation_does_not_change_the_median() -> None:
     ends = ((2.0, 1.0), (12.5, 11.5), (80.0, 21.25))
     one = Window(1000, (0.0, 10.0, 20.0), ends)
     other = Window(1000, (1.0, 10.0, 20.0), ends)

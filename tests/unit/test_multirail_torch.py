@@ -25,14 +25,14 @@ def ranks() -> Any:
     return pickle.loads(done.stdout)
 
 
-def test_every_collective_gives_what_gloo_gives(ranks: Any) -> None:
+def test_every_collective_gives_gloos_results(ranks: Any) -> None:
     for seen in ranks:
         assert len(seen["results"]["gloo"]) == 14
         for name, result in seen["results"]["gloo"].items():
             assert seen["results"]["railyard"][name] == result, name
 
 
-def test_a_sum_is_done_in_the_tensors_own_memory(ranks: Any) -> None:
+def test_sum_uses_the_tensors_own_memory(ranks: Any) -> None:
     assert all(seen["in_place"] for seen in ranks)
 
 
@@ -58,24 +58,24 @@ def test_an_unmodified_script_trains_to_the_same_weights(ranks: Any) -> None:
         ("second", "BadInput: group: 'a second one' can't be: a process has one railyard group at a time"),
     ],
 )
-def test_what_cant_be_is_said_to_the_caller_at_once(ranks: Any, what: str, said: str) -> None:
+def test_impossible_calls_raise_at_once(ranks: Any, what: str, said: str) -> None:
     for seen in ranks:
         assert said in seen["refused"][what]
 
 
-def test_a_group_of_some_nodes_is_refused_on_those(ranks: Any) -> None:
+def test_group_of_some_nodes_is_refused(ranks: Any) -> None:
     assert "BadInput: world_size: 2 must be 3" in ranks[0]["refused"]["some"]
     assert ranks[2]["refused"]["some"] == ""
 
 
-def test_ranks_that_call_for_unlike_sizes_are_all_told(ranks: Any) -> None:
+def test_unlike_sizes_are_an_error_on_all_ranks(ranks: Any) -> None:
     said = {seen["refused"]["unlike"] for seen in ranks}
     assert len(said) == 1
     pattern = r"GroupBroken: operation \d+ isn't the same on all ranks: rank \d: allreduce of \d float32; rank \d: "
     assert re.match(pattern, said.pop())
 
 
-def test_a_rank_that_aborts_waits_for_nothing_and_all_are_told(ranks: Any) -> None:
+def test_abort_is_immediate_and_fails_all_ranks(ranks: Any) -> None:
     assert ranks[1]["abort_s"] < 1
     assert ranks[1]["aborted"] == ["GroupBroken: this rank aborted it"] * 2
     # as rank 0 finds it, or rail by rail, if rank 2 finds it first and tells rank 0
@@ -86,6 +86,6 @@ def test_a_rank_that_aborts_waits_for_nothing_and_all_are_told(ranks: Any) -> No
         assert gone.match(ranks[rank]["aborted"][0])
 
 
-def test_training_on_a_broken_group_fails_and_says_why(ranks: Any) -> None:
+def test_training_on_a_broken_group_fails_with_the_reason(ranks: Any) -> None:
     for seen in ranks:
         assert "isn't the same on all ranks" in seen["refused"]["after"]

@@ -27,7 +27,7 @@ MIB = 2**20
 
 @pytest.mark.parametrize("model", ["alexnet", "vgg-11"])
 @given(bucket=st.integers(2**16, 2**28))
-def test_every_gradient_is_sent_once_and_no_bucket_is_larger_than_asked(model: str, bucket: int) -> None:
+def test_buckets_hold_every_gradient_once_within_the_limit(model: str, bucket: int) -> None:
     layers = load_layers(model)
     step = layers_step(model, layers, 32, bucket, 0.2)
     assert sum(step.sizes) == layers.gradient_bytes
@@ -36,7 +36,7 @@ def test_every_gradient_is_sent_once_and_no_bucket_is_larger_than_asked(model: s
     assert all(a != b for (a, _), (b, _) in pairwise(step.groups))
 
 
-def test_alexnets_operations_are_as_in_figure_15() -> None:
+def test_alexnets_operations_match_figure_15() -> None:
     """None above 4 MB, though its first dense layer alone has 151 MB; the last layers are sent first."""
     step = layers_step("alexnet", load_layers("alexnet"), 32, 4 * MIB, 0.2)
     assert len(step.sizes) == 61
@@ -45,7 +45,7 @@ def test_alexnets_operations_are_as_in_figure_15() -> None:
 
 
 @pytest.mark.parametrize(("model", "batch"), SPEEDS)
-def test_computing_and_a_communication_that_nics_share_make_the_published_step_times(model: str, batch: int) -> None:
+def test_computing_and_communication_make_published_step_times(model: str, batch: int) -> None:
     compute = published_compute_s(model, batch)
     assert compute is not None
     steps = [SPEEDS_NODES * batch / speed for speed in SPEEDS[model, batch]]
@@ -57,13 +57,13 @@ def test_computing_and_a_communication_that_nics_share_make_the_published_step_t
 
 
 @given(st.lists(st.integers(1, 10**6), max_size=5).map(tuple), st.integers(1, 10**5))
-def test_splitting_loses_nothing(sizes: tuple[int, ...], largest: int) -> None:
+def test_split_sizes_keep_the_total(sizes: tuple[int, ...], largest: int) -> None:
     parts = split(sizes, min(largest, max(sizes, default=1)))
     assert sum(parts) == sum(sizes)
     assert all(part > 0 for part in parts)
 
 
-def test_gpt_gradients_above_a_gigabyte_are_sent_in_parts_as_the_paper_had_to() -> None:
+def test_gpt_gradients_above_a_gigabyte_are_split() -> None:
     small, large = (gpt_step(name, load_gpt(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
     assert small.sizes == (337_500_000,)
     assert large.sizes[:13] == (GPT_MAX_MESSAGE,) * 13
@@ -73,7 +73,7 @@ def test_gpt_gradients_above_a_gigabyte_are_sent_in_parts_as_the_paper_had_to() 
         gpt_step("gpt3-30b", load_gpt("gpt3-30b"), 3)
 
 
-def test_a_part_of_a_step_keeps_its_proportions() -> None:
+def test_part_of_a_step_keeps_its_proportions() -> None:
     step = Step("mine", 32.0, (1000, 1000, 400), 0.3)
     part = in_proportion(step, 0.5)
     assert (part.sizes, part.samples, part.compute_s) == ((500, 500, 200), 16.0, 0.15)
@@ -88,7 +88,7 @@ def test_a_part_of_a_step_keeps_its_proportions() -> None:
 
 
 @given(st.floats(1e-6, 1))
-def test_what_is_sent_to_scale_is_whole_elements(factor: float) -> None:
+def test_scaled_steps_have_whole_elements(factor: float) -> None:
     step = Step("mine", 32.0, (1000, 1001, 3), 0.3).scaled(factor)
     assert all(size % 4 == 0 and size >= 4 for size in step.sizes)
     assert step.compute_s == 0.3

@@ -15,7 +15,7 @@ def heartbeat(
     return Heartbeat(number, op, "", moved, busy)
 
 
-def test_a_rail_without_the_beats_that_another_brings_is_silent() -> None:
+def test_rail_without_heartbeats_of_another_is_silent() -> None:
     watch = LivenessMonitor(2, TIMEOUTS)
     for number in range(1, 4):
         watch.received(1, 0, heartbeat(number), 0.0)
@@ -25,7 +25,7 @@ def test_a_rail_without_the_beats_that_another_brings_is_silent() -> None:
     assert watch.silent([1], {0}) == {}
 
 
-def test_a_node_that_sleeps_is_silent_on_all_rails_and_nothing_is_dead() -> None:
+def test_sleeping_node_makes_no_rail_dead() -> None:
     watch = LivenessMonitor(2, TIMEOUTS)
     for rail in (0, 1):
         watch.received(1, rail, heartbeat(1), 0.0)
@@ -33,7 +33,7 @@ def test_a_node_that_sleeps_is_silent_on_all_rails_and_nothing_is_dead() -> None
     assert watch.silent([1], {0, 1}) == {}
 
 
-def test_a_rail_that_is_back_has_missed_nothing() -> None:
+def test_restored_rail_has_missed_nothing() -> None:
     watch = LivenessMonitor(2, TIMEOUTS)
     for number in range(1, 50):
         watch.received(1, 0, heartbeat(number), 0.0)
@@ -48,26 +48,26 @@ def fed(*heartbeats: tuple[int, Heartbeat, float]) -> LivenessMonitor:
     return watch
 
 
-def test_a_rail_that_moves_nothing_anywhere_while_all_are_there_is_stalled() -> None:
+def test_rail_that_moves_nothing_on_any_node_is_stalled() -> None:
     start = [(rank, heartbeat(1), 0.0) for rank in (0, 1)]
     moved = [(rank, heartbeat(4, moved=(5, 0)), 0.25) for rank in (0, 1)]
     assert fed(*start, *moved).stalled([0, 1], {0, 1}, 0.26) == {1: "nothing moved for 200 ms"}
     assert fed(*start, moved[0], (1, heartbeat(4, moved=(0, 1)), 0.25)).stalled([0, 1], {0, 1}, 0.26) == {}
 
 
-def test_waiting_for_a_node_that_hasnt_come_is_no_stall() -> None:
+def test_waiting_for_a_late_node_is_no_stall() -> None:
     late = [(0, heartbeat(1, op=2), 0.0), (1, heartbeat(1, op=1, busy=(IDLE, IDLE)), 0.0), (0, heartbeat(4, op=2), 0.3)]
     assert fed(*late).stalled([0, 1], {0, 1}, 0.31) == {}
     assert fed((0, heartbeat(1), 0.0), (0, heartbeat(4), 0.3)).stalled([0, 1], {0, 1}, 0.31) == {}
 
 
-def test_a_node_not_run_by_the_machine_is_no_stall() -> None:
+def test_node_not_run_by_the_machine_is_no_stall() -> None:
     """Both wake after five seconds and say so before anything else: that's a beat of each, not fifty."""
     woken = [(rank, heartbeat(number), now) for number, now in ((1, 0.0), (2, 5.0)) for rank in (0, 1)]
     assert fed(*woken).stalled([0, 1], {0, 1}, 5.0) == {}
 
 
-def test_a_barrier_waits_for_the_other_rails() -> None:
+def test_barrier_that_waits_for_other_rails_is_no_stall() -> None:
     start = [(0, heartbeat(1, busy=(BARRIER, IDLE)), 0.0), (1, heartbeat(1, busy=(IDLE, DATA)), 0.0)]
     busy = [(0, heartbeat(4, busy=(BARRIER, IDLE)), 0.3), (1, heartbeat(4, moved=(0, 9), busy=(IDLE, DATA)), 0.3)]
     still = [(0, heartbeat(4, busy=(BARRIER, IDLE)), 0.3), (1, heartbeat(4, busy=(BARRIER, IDLE)), 0.3)]
@@ -75,7 +75,7 @@ def test_a_barrier_waits_for_the_other_rails() -> None:
     assert fed(*start, *still).stalled([0, 1], {0, 1}, 0.31) == {0: "nothing moved for 200 ms"}
 
 
-def test_unlike_calls_of_one_operation_are_told_by_rank() -> None:
+def test_unlike_calls_of_one_operation_are_listed_by_rank() -> None:
     watch = LivenessMonitor(1, TIMEOUTS)
     for rank, call in enumerate(["allreduce of 3 int64", "allreduce of 4 int64", "allreduce of 3 int64"]):
         watch.received(rank, 0, Heartbeat(1, 5, call, (0,), (DATA,)), 0.0)
@@ -83,12 +83,12 @@ def test_unlike_calls_of_one_operation_are_told_by_rank() -> None:
     assert watch.mismatch() == said
 
 
-def test_who_is_absent() -> None:
+def test_absent_ranks_are_late_or_quiet() -> None:
     watch = fed((1, heartbeat(1, op=4), 0.0), (2, heartbeat(1, op=3), 0.0), (3, heartbeat(1, op=4), -2.0))
     assert watch.absent([1, 2, 3, 4], 4, 0.5) == [2, 3, 4]
 
 
-def test_where_beats_are_seldom_nobody_is_absent_before_some_are_missing() -> None:
+def test_rare_heartbeats_make_no_rank_absent_too_early() -> None:
     assert TIMEOUTS.dilated(10).heartbeat_s == 1.0
     watch = LivenessMonitor(2, TIMEOUTS.dilated(10))
     watch.received(1, 0, heartbeat(1), 0.0)
@@ -114,12 +114,12 @@ SHORT = st.lists(st.floats(0.001, 0.09), min_size=1, max_size=200)
 
 
 @given(SHORT)
-def test_short_operations_have_a_tenth_of_the_beats(lasting: list[float]) -> None:
+def test_short_operations_send_a_tenth_of_the_heartbeats(lasting: list[float]) -> None:
     assert abs(len(told_at(lasting)) - sum(lasting) / (10 * TIMEOUTS.heartbeat_s)) <= 1
 
 
 @given(SHORT, st.floats(0.5, 3.0))
-def test_one_that_lasts_has_a_beat_every_time_after_any_before_it(lasting: list[float], long: float) -> None:
+def test_long_operation_sends_every_heartbeat(lasting: list[float], long: float) -> None:
     begins = sum(lasting)
     mine = [at for at in told_at([*lasting, long]) if at > begins + 1e-9]
     assert mine[0] <= begins + TIMEOUTS.heartbeat_s + 1e-9

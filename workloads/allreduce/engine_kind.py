@@ -119,100 +119,9 @@ def placement(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Se
     return ProcessPlacement(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
 
 
-class AllreduceEngine:
-    """Definition of an engine.
-
-    `equation`: what its prediction follows. `colour`: of its line in figures, a name of results/plots/style.py.
-    `runs_policies`: it runs the allreduce policies, which an experiment names in its place.
-    """
-
-    equation: ClassVar[str] = ""
-    colour: ClassVar[str] = ""
-    runs_policies: ClassVar[bool] = False
-    learns: Final = False
-    relearns: Final = False
-
-    def missing_requirement(self) -> MissingRequirement | None:
-        """Return what this machine lacks for it, None if it can run here."""
-        return None
-
-    def problem(self, fabric: MultirailSpec) -> str | None:
-        """Return why it can't run on a fabric, as `allowed` of a BadInput; None if it can."""
-        return None
-
-    def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
-        """Raise BadInput for `field` unless it can run `policy` on a fabric."""
-        if problem := self.problem(fabric):
-            raise BadInput(field, policy, problem)
-
-    def definition(self, policy: str) -> "AllreducePolicy | AllreduceEngine":
-        """Return the definition that has the equation and colour of `policy`."""
-        return self
-
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
-        """Return ranks on a built fabric, not yet started. Entering raises MissingRequirement or RailyardError."""
-        raise NotImplementedError
-
-    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
-        """Predict the seconds of an allreduce of `size` bytes: by default the wire alone of rail `rail`, Eq. 1 without
-        set-up.
-        """
-        return 2 * (nodes - 1) / nodes * size / rails[rail].rate
-
-
-def _problems(name: str, engine: object) -> Iterator[str]:
-    if not isinstance(engine, AllreduceEngine):
-        yield "must be an instance of a subclass of AllreduceEngine"
-        return
-    if type(engine).start is AllreduceEngine.start:
-        yield "the method start(net, policy) is missing"
-    if not engine.equation:
-        yield "`equation` is missing"
-    if name in ALLREDUCE_POLICIES:
-        yield f"an allreduce policy is called {name} too"
-
-
-ALLREDUCE_ENGINES: Final = Registry[AllreduceEngine](
-    "allreduce engine", "railyard.workloads.allreduce.engines", check=_problems
-)
-
-
 def peer_rail(fabric: MultirailSpec) -> int:
     """Return the rail on which engines of one rail run: the first ordinary TCP rail, else the first."""
     return next((number for number, rail in enumerate(fabric.rails) if RAIL_KINDS[rail.kind].is_tcp), 0)
-
-
-def engine_of(policy: str) -> AllreduceEngine:
-    """Return the engine of this name, or else Railyard's, which runs policies."""
-    return ALLREDUCE_ENGINES[policy if policy in ALLREDUCE_ENGINES else OWN]
-
-
-def is_own(policy: str) -> bool:
-    """Whether Railyard's engine runs it: a group of that can change its policy from one operation to the next."""
-    return engine_of(policy).runs_policies
-
-
-def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
-    """Raise BadInput unless every one of these fabrics can run a policy or engine."""
-    for fabric in fabrics:
-        engine_of(policy).check(policy, field, fabric)
-
-
-def check_own(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
-    """Raise BadInput unless it is a policy of Railyard's engine that every one of these fabrics can run."""
-    if not is_own(policy):
-        raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
-    check_policy(policy, field, fabrics)
-
-
-def definition_of(policy: str) -> AllreducePolicy | AllreduceEngine:
-    """Return the definition of a policy or engine. KeyError if its name is not registered."""
-    return engine_of(policy).definition(policy)
-
-
-def predicted_s(policy: str, rails: Sequence[Rail], nodes: int, size: int, rail: int = 0) -> float:
-    """Predict the seconds of an allreduce of `size` bytes. `rail`: the one on which engines of one rail run."""
-    return engine_of(policy).seconds(rails, nodes, size, rail, policy)
 
 
 class PeerRanks:
@@ -221,15 +130,17 @@ class PeerRanks:
         with GlooRanks(net, rail=0) as ranks:
             reports = ranks.run(Operations("allreduce", "float32", 8 << 20, count=20, seed=1))
 
-    `rails`: those that the engine uses. `program`: the module that has its `PROGRAM` (engine/worker.py). `timeout_s`:
-    of one operation, in the fabric's own time: in a dilated fabric ranks wait as many times longer.
+    `rails`: those that the engine uses, by default `default_rails`. `program`: the module that has its `PROGRAM`
+    (engine/worker.py). `timeout_s`: of one operation, in the fabric's own time: in a dilated fabric ranks wait as many
+    times longer.
     """
 
     program: ClassVar[str]
     replies: ClassVar[tuple[type[Message], ...]] = (Report,)
 
-    def __init__(self, net: PlannedFabric, rails: Sequence[int], timeout_s: float = 60.0) -> None:
+    def __init__(self, net: PlannedFabric, rails: Sequence[int] | None = None, timeout_s: float = 60.0) -> None:
         self._plan, self.layout = net.plan, layout(net.plan)
+        rails = self.default_rails(net.plan.spec) if rails is None else rails
         for rail in rails:
             if not 0 <= rail < len(self.layout.rails):
                 raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
@@ -237,6 +148,11 @@ class PeerRanks:
         self._pipes: dict[int, Pipe] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
+
+    @staticmethod
+    def default_rails(fabric: MultirailSpec) -> Sequence[int]:
+        """Return the rails that it uses on a fabric: the first ordinary TCP rail."""
+        return [peer_rail(fabric)]
 
     @property
     def name(self) -> str:
@@ -379,3 +295,98 @@ class PeerRanks:
                 raise RailyardError(f"{self.name}: rank {rank} sent {answer!r:.200}, and not {reply.__name__}")
             answers.append(answer)
         return answers
+
+
+class AllreduceEngine:
+    """Definition of an engine.
+
+    `equation`: what its prediction follows. `colour`: of its line in figures, a name of results/plots/style.py.
+    `ranks`: of another program's engine, its ranks. `runs_policies`: it runs the allreduce policies, which an
+    experiment names in its place.
+    """
+
+    equation: ClassVar[str] = ""
+    colour: ClassVar[str] = ""
+    ranks: ClassVar[type[PeerRanks] | None] = None
+    runs_policies: ClassVar[bool] = False
+    learns: Final = False
+    relearns: Final = False
+
+    def missing_requirement(self) -> MissingRequirement | None:
+        """Return what this machine lacks for it, None if it can run here."""
+        return self.ranks.missing_requirement() if self.ranks else None
+
+    def problem(self, fabric: MultirailSpec) -> str | None:
+        """Return why it can't run on a fabric, as `allowed` of a BadInput; None if it can."""
+        return None
+
+    def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
+        """Raise BadInput for `field` unless it can run `policy` on a fabric."""
+        if problem := self.problem(fabric):
+            raise BadInput(field, policy, problem)
+
+    def definition(self, policy: str) -> "AllreducePolicy | AllreduceEngine":
+        """Return the definition that has the equation and colour of `policy`."""
+        return self
+
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+        """Return ranks on a built fabric, not yet started. Entering raises MissingRequirement or RailyardError."""
+        if self.ranks is None:
+            raise NotImplementedError
+        return self.ranks(net)
+
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
+        """Predict the seconds of an allreduce of `size` bytes: by default the wire alone of rail `rail`, Eq. 1 without
+        set-up.
+        """
+        return 2 * (nodes - 1) / nodes * size / rails[rail].rate
+
+
+def _problems(name: str, engine: object) -> Iterator[str]:
+    if not isinstance(engine, AllreduceEngine):
+        yield "must be an instance of a subclass of AllreduceEngine"
+        return
+    if type(engine).start is AllreduceEngine.start and engine.ranks is None:
+        yield "`ranks` or the method start(net, policy) is missing"
+    if not engine.equation:
+        yield "`equation` is missing"
+    if name in ALLREDUCE_POLICIES:
+        yield f"an allreduce policy is called {name} too"
+
+
+ALLREDUCE_ENGINES: Final = Registry[AllreduceEngine](
+    "allreduce engine", "railyard.workloads.allreduce.engines", check=_problems
+)
+
+
+def engine_of(policy: str) -> AllreduceEngine:
+    """Return the engine of this name, or else Railyard's, which runs policies."""
+    return ALLREDUCE_ENGINES[policy if policy in ALLREDUCE_ENGINES else OWN]
+
+
+def is_own(policy: str) -> bool:
+    """Whether Railyard's engine runs it: a group of that can change its policy from one operation to the next."""
+    return engine_of(policy).runs_policies
+
+
+def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
+    """Raise BadInput unless every one of these fabrics can run a policy or engine."""
+    for fabric in fabrics:
+        engine_of(policy).check(policy, field, fabric)
+
+
+def check_own(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
+    """Raise BadInput unless it is a policy of Railyard's engine that every one of these fabrics can run."""
+    if not is_own(policy):
+        raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
+    check_policy(policy, field, fabrics)
+
+
+def definition_of(policy: str) -> AllreducePolicy | AllreduceEngine:
+    """Return the definition of a policy or engine. KeyError if its name is not registered."""
+    return engine_of(policy).definition(policy)
+
+
+def predicted_s(policy: str, rails: Sequence[Rail], nodes: int, size: int, rail: int = 0) -> float:
+    """Predict the seconds of an allreduce of `size` bytes. `rail`: the one on which engines of one rail run."""
+    return engine_of(policy).seconds(rails, nodes, size, rail, policy)

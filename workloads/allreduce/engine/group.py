@@ -104,10 +104,7 @@ class Group:
     def allreduce(self, array: Array) -> None:
         """Sum `array` over all ranks, in place."""
         data = flat(array)
-        if self._node is not None:
-            result = self._take(len(data), data)
-            self._node.run(Call("allreduce", len(data), str(data.dtype)), data, result)
-            self._deliver(result, data)
+        self._run(Call("allreduce", len(data), str(data.dtype)), data, data, len(data))
 
     def reduce_scatter(self, array: Array) -> Array:
         """Return this rank's part of the sum of `array`, which has a part of the same length for each rank."""
@@ -116,24 +113,17 @@ class Group:
             raise BadInput("array", len(data), f"must be a multiple of {self.size} elements long")
         length = len(data) // self.size
         out = np.empty(length, data.dtype)
-        result = data
-        if self._node is not None:
-            result = self._take(len(data), data)
-            self._node.run(Call("reduce_scatter", length, str(data.dtype)), data, result)
-        self._deliver(result[self.rank * length : (self.rank + 1) * length], out)
+        part = slice(self.rank * length, (self.rank + 1) * length)
+        self._run(Call("reduce_scatter", length, str(data.dtype)), data, out, len(data), part=part)
         return out
 
     def all_gather(self, array: Array) -> Array:
         """Return every rank's `array`, one after the other; all have the same length."""
         data = flat(array)
-        out = np.empty(len(data) * self.size, data.dtype)
-        result = data
-        if self._node is not None:
-            result = self._take(len(out), data)
-            result[self.rank * len(data) : (self.rank + 1) * len(data)] = data
-            self.copies.own_part += data.nbytes
-            self._node.run(Call("all_gather", len(data), str(data.dtype)), data, result)
-        self._deliver(result, out)
+        length = len(data)
+        out = np.empty(length * self.size, data.dtype)
+        own = slice(self.rank * length, (self.rank + 1) * length)
+        self._run(Call("all_gather", length, str(data.dtype)), data, out, len(out), own=own)
         return out
 
     def broadcast(self, array: Array, root: int) -> None:
@@ -141,13 +131,8 @@ class Group:
         data = flat(array)
         if not 0 <= root < self.size:
             raise BadInput("root", root, f"must be from 0 to {self.size - 1}")
-        if self._node is not None:
-            result = self._take(len(data), data)
-            if self.rank == root:
-                result[:] = data
-                self.copies.own_part += data.nbytes
-            self._node.run(Call("broadcast", len(data), str(data.dtype), root), data, result)
-            self._deliver(result, data)
+        own = slice(None) if self.rank == root else None
+        self._run(Call("broadcast", len(data), str(data.dtype), root), data, data, len(data), own=own)
 
     def abandon(self, why: str) -> None:
         """From another thread: let the call that runs, and all later ones, end with GroupBroken at once."""
@@ -171,10 +156,21 @@ class Group:
             self._policies[name] = make_planner(name, self._rails, self.size)
         return self._policies[name]
 
-    def _take(self, length: int, like: Array) -> Array:
-        self._calls += 1
-        return self._results.take(self._calls, length, like.dtype)
+    def _run(
+        self, call: Call, data: Array, out: Array, length: int, own: slice | None = None, part: slice = slice(None)
+    ) -> None:
+        """Run a collective into a result of `length` elements, and copy `part` of it to `out`.
 
-    def _deliver(self, result: Array, to: Array) -> None:
-        to[:] = result
-        self.copies.result += to.nbytes
+        `own`: where `data` belongs in the result, which a gather or a broadcast's root begins with.
+        """
+        result = data
+        if self._node is not None:
+            self._calls += 1
+            result = self._results.take(self._calls, length, data.dtype)
+            if own is not None:
+                result[own] = data
+                self.copies.own_part += data.nbytes
+            self._node.run(call, data, result)
+        if result is not out:
+            out[:] = result[part]
+            self.copies.result += out.nbytes

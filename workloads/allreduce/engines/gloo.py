@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -15,10 +14,7 @@ from railyard.workloads.allreduce.engine.worker import Program
 from railyard.workloads.allreduce.engine_kind import (
     ALLREDUCE_ENGINES,
     AllreduceEngine,
-    Group,
     PeerRanks,
-    PlannedFabric,
-    peer_rail,
 )
 
 
@@ -30,12 +26,9 @@ def torch_missing() -> MissingRequirement | None:
 
 
 class GlooRanks(PeerRanks):
-    """Ranks with one NIC each: that of `rail`."""
+    """Ranks of Gloo, which uses one rail."""
 
     program = __name__
-
-    def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
-        super().__init__(net, [rail])
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
@@ -97,12 +90,7 @@ class GlooEngine(AllreduceEngine):
 
     equation = "Eq. 1 without set-up"
     colour = "grey"
-
-    def missing_requirement(self) -> MissingRequirement | None:
-        return torch_missing()
-
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
-        return GlooRanks(net, peer_rail(net.plan.spec))
+    ranks = GlooRanks
 
 
 ALLREDUCE_ENGINES.add("gloo", GlooEngine())

@@ -8,8 +8,6 @@ poll for messages (Open MPI has no other mode) and yield at each poll.
 import importlib.util
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +22,7 @@ from railyard.workloads.allreduce.engine.worker import Program
 from railyard.workloads.allreduce.engine_kind import (
     ALLREDUCE_ENGINES,
     AllreduceEngine,
-    Group,
     PeerRanks,
-    PlannedFabric,
-    peer_rail,
 )
 
 ENTER: Final = Path(__file__).parent.with_name("peers") / "enter"
@@ -44,9 +39,6 @@ class MpiRanks(PeerRanks):
     """Open MPI stripes large messages over all of `rails`."""
 
     program = __name__
-
-    def __init__(self, net: PlannedFabric, rails: Sequence[int] = (0,)) -> None:
-        super().__init__(net, rails)
 
     def pause(self) -> None:
         """Do nothing: idle ranks wait for a request, and mpirun would send the signal to all of them over the rails."""
@@ -124,12 +116,7 @@ class MpiEngine(AllreduceEngine):
 
     equation = "Eq. 1 without set-up"
     colour = "yellow"
-
-    def missing_requirement(self) -> MissingRequirement | None:
-        return mpi_missing()
-
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
-        return MpiRanks(net, (peer_rail(net.plan.spec),))
+    ranks = MpiRanks
 
 
 ALLREDUCE_ENGINES.add("mpi", MpiEngine())

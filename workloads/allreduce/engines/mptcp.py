@@ -6,11 +6,11 @@ mptcp.py). The engine sees one rail with the sum of all rates and the set-up lat
 
 import socket
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from railyard.core.errors import MissingRequirement
 from railyard.topologies.multirail import commands
+from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, combined_rail
 from railyard.workloads.allreduce.engine import group
 from railyard.workloads.allreduce.engine.jobs import Layout, RankConfig, Timeouts
@@ -19,9 +19,7 @@ from railyard.workloads.allreduce.engine_kind import (
     ALLREDUCE_ENGINES,
     PORT,
     AllreduceEngine,
-    Group,
     PeerRanks,
-    PlannedFabric,
 )
 
 _PORT = PORT + 1
@@ -40,8 +38,9 @@ class MptcpRanks(PeerRanks):
 
     program = __name__
 
-    def __init__(self, net: PlannedFabric) -> None:
-        super().__init__(net, range(len(net.plan.rails)))
+    @staticmethod
+    def default_rails(fabric: MultirailSpec) -> Sequence[int]:
+        return range(len(fabric.rails))
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
@@ -80,12 +79,7 @@ class MptcpEngine(AllreduceEngine):
 
     equation = "Eq. 1 and 2, all rails as one"
     colour = "green"
-
-    def missing_requirement(self) -> MissingRequirement | None:
-        return mptcp_missing()
-
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
-        return MptcpRanks(net)
+    ranks = MptcpRanks
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         return allreduce_cost(combined_rail(rails), nodes).seconds(size)

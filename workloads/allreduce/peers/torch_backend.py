@@ -1,11 +1,11 @@
-"""Railyard's collectives as a backend of `torch.distributed`: a script that knows nothing of them trains over them.
+"""Railyard's collectives as a backend of `torch.distributed`, for scripts that know only its name.
 
     torch_backend.register(layout, policy="nezha")
     torch.distributed.init_process_group("railyard", rank=rank, world_size=layout.size, store=store)
 
-From there on it's PyTorch's: DistributedDataParallel, all_reduce, broadcast, all_gather, reduce_scatter, barrier, and
-their asynchronous forms. Tensors are the CPU's; sums and broadcasts work on their memory as it is. One thread does what
-a process calls for, in its order, while the caller goes on: `Work.wait` and `Work.get_future` say when, and why not.
+DistributedDataParallel, all_reduce, broadcast, all_gather, reduce_scatter, barrier and their asynchronous forms work
+from there on. Tensors are the CPU's; sums and broadcasts work in their memory. One thread does a process's calls in
+order, while the caller goes on: `Work.wait` and `Work.get_future` tell when, and why not.
 
 Source: torch.distributed.Backend.register_backend, torch 2.13; PyProcessGroup.hpp has what C++ calls in Python.
 """
@@ -32,9 +32,9 @@ NAME: Final = "railyard"
 def register(
     layout: Layout, policy: str = "nezha", timeouts: Timeouts | None = None, make_socket: SocketMaker = plain_socket
 ) -> None:
-    """Let this process say `init_process_group("railyard", ...)`: a group over all of `layout`, one at a time.
+    """Let this process call `init_process_group("railyard", ...)`: a group over all of `layout`, one at a time.
 
-    Without `timeouts` the group waits as long as `init_process_group`'s `timeout` has it.
+    Without `timeouts` the group waits as long as `timeout` of `init_process_group`.
     """
     latest: list[RailyardProcessGroup] = []
 
@@ -52,7 +52,7 @@ def register(
 
 
 def array_of(tensor: Any, summed: bool) -> Array:
-    """A tensor's memory, flat. What isn't summed may be of any type: those unknown to numpy go as bytes.
+    """Return a tensor's memory, flat. If it is not summed, types unknown to numpy are returned as bytes.
 
     BadInput where that needs a copy, is on another device, or can't be summed.
     """
@@ -63,7 +63,7 @@ def array_of(tensor: Any, summed: bool) -> Array:
     whole = tensor.detach().view(-1)
     try:
         array: Array = whole.numpy()
-    except TypeError:  # bfloat16 and its like
+    except TypeError:  # bfloat16, for example
         array = np.empty(0, np.bool_)
     if array.dtype in DTYPES:
         return array
@@ -74,7 +74,7 @@ def array_of(tensor: Any, summed: bool) -> Array:
 
 
 class Pending(dist._Work):
-    """A collective that is to be done, or was: `tensors` hold its result then."""
+    """Collective that is queued, runs, or has ended: then `tensors` hold its result."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         super().__init__()
@@ -90,31 +90,36 @@ class Pending(dist._Work):
         self._result = self._ended.then(outcome)
 
     def end(self, problem: Exception | None) -> None:
-        """It's done, or can't be."""
+        """Mark it as ended, with the error if it failed."""
         self._problem = problem
         self._ended.set_result(None)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:  # the group's own patience ends it
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it has ended (the group has time limits of its own), and raise its error."""
         self._ended.wait()
         if self._problem is not None:
             raise self._problem
         return True
 
     def is_completed(self) -> bool:
+        """Return whether it has ended."""
         return bool(self._ended.done())
 
     def is_success(self) -> bool:
+        """Return whether it has ended without an error."""
         return self.is_completed() and self._problem is None
 
     def exception(self) -> Exception | None:
+        """Return its error."""
         return self._problem
 
     def get_future(self) -> Any:
+        """Return a future of the tensors."""
         return self._result
 
 
 class RailyardProcessGroup(dist.ProcessGroup):
-    """What PyTorch calls, from Python and from C++: `opts` as PyTorch makes them, None where C++ gives no others."""
+    """Process group as PyTorch calls it, from Python and from C++. `opts` are PyTorch's, None for C++'s defaults."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group.rank, group.size)
@@ -124,22 +129,25 @@ class RailyardProcessGroup(dist.ProcessGroup):
         atexit.register(self.shutdown)
 
     def getBackendName(self) -> str:  # noqa: N802  # PyTorch's name
+        """Return the backend's name."""
         return NAME
 
     def allreduce(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
+        """Sum each tensor over all ranks, in place."""
         _only_sums(opts)
         arrays = [array_of(tensor, summed=True) for tensor in tensors]
         return self._begin(tensors, *(partial(self.group.allreduce, array) for array in arrays))
 
-    def allreduce_coalesced(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
+        """Copy the root's tensors to every rank, in place."""
         root = opts.rootRank if opts is not None else 0
         arrays = [array_of(tensor, summed=False) for tensor in tensors]
         return self._begin(tensors, *(partial(self.group.broadcast, array, root) for array in arrays))
 
     def allgather(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Pending:
+        """Gather each input of all ranks into a list of tensors."""
         whole = [torch.empty((self.group.size, tensor.numel()), dtype=tensor.dtype) for tensor in inputs]
 
         def gather() -> None:
@@ -153,27 +161,34 @@ class RailyardProcessGroup(dist.ProcessGroup):
         return self._begin([part for parts in outputs for part in parts], gather)
 
     def all_gather_single(self, output: Any, own_part: Any, opts: Any = None) -> Pending:
+        """Gather a tensor of all ranks into one."""
         array_of(output, summed=False), array_of(own_part, summed=False)
         _same_length("output", output.numel(), own_part.numel() * self.group.size)
         return self._begin([output], partial(self._gather, output, own_part))
 
     def reduce_scatter(self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any = None) -> Pending:
+        """Sum lists of tensors, one for each rank, and keep this rank's sum."""
         _only_sums(opts)
-        whole = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
-        for output, tensor in zip(outputs, whole, strict=True):
-            self._check_scatter(output, tensor)
-        return self._begin(outputs, *(partial(self._scatter, *pair) for pair in zip(outputs, whole, strict=True)))
+        pairs = [
+            (output, torch.cat([part.reshape(-1) for part in parts]))
+            for output, parts in zip(outputs, inputs, strict=True)
+        ]
+        for output, whole in pairs:
+            self._check_scatter(output, whole)
+        return self._begin(outputs, *(partial(self._scatter, *pair) for pair in pairs))
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Pending:
+        """Sum a tensor, and keep this rank's part."""
         _only_sums(opts)
         self._check_scatter(output, whole)
         return self._begin([output], partial(self._scatter, output, whole))
 
     def barrier(self, opts: Any = None) -> Pending:
+        """Wait for all ranks."""
         return self._begin([], partial(self.group.allreduce, np.zeros(1, np.uint8)))
 
     def shutdown(self) -> None:
-        """End what was begun, say goodbye, close; `destroy_process_group` does this. Doing it twice is no harm."""
+        """End what was begun, leave the group and close it, as `destroy_process_group` does. May be called twice."""
         self.is_open = False
         atexit.unregister(self.shutdown)
         self._thread.shutdown()
@@ -188,13 +203,13 @@ class RailyardProcessGroup(dist.ProcessGroup):
         pending = Pending(tensors)
 
         def do() -> None:
+            problem: Exception | None = None
             try:
                 for step in work:
                     step()
-            except Exception as problem:
-                pending.end(problem)
-            else:
-                pending.end(None)
+            except Exception as error:
+                problem = error
+            pending.end(problem)
 
         self._thread.submit(do)
         return pending
