@@ -5,6 +5,7 @@ A command is a file in experiments/commands/ with a function `command`, whose do
 """
 
 import ast
+import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -116,13 +117,14 @@ def start(context: typer.Context) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors become one line."""
-    from railyard.core.sandbox import init
-
     try:
-        if init.inside():
-            from railyard.experiments.run import sandboxed
+        if os.getpid() == 1:  # only then can this be a sandbox init, whose modules take a while to import
+            from railyard.core.sandbox import init
 
-            return sandboxed.main()
+            if init.inside():
+                from railyard.experiments.run import sandboxed
+
+                return sandboxed.main()
         status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
     except RailyardError as error:
         return print_error(str(error), error.exit_status)

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core import plugins
-from railyard.core.sandbox.hidden import check_visible
 
 
 def load_plugins(files: list[Path]) -> list[Path]:
     """Load plugin files while the command line is read, before any name in it is looked up."""
     for file in files:
+        from railyard.core.sandbox.hidden import check_visible
+
         plugins.load(file)
         check_visible("--plugin", file)
     return files
