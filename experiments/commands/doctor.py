@@ -35,14 +35,7 @@ def _runs_here(machine: Machine) -> bool:
 
 def frames_per_s() -> float | None:
     """Return the full frames a second through a switch; None if they could not be measured. Takes about 4 s."""
-    argv = [
-        sys.executable,
-        "-m",
-        "railyard.core.sandbox",
-        sys.executable,
-        "-m",
-        "railyard.experiments.commands.doctor",
-    ]
+    argv = [sys.executable, "-m", "railyard.core.sandbox", sys.executable, "-m", "railyard.experiments.commands.doctor"]
     try:
         done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
         return float(done.stdout)

@@ -8,7 +8,9 @@ one assumption, so that its effect can be seen.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Claim, Figure
@@ -17,10 +19,6 @@ from railyard.results.theory.iteration.job import A100, Cluster, Job, Recipe, ma
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import load_gpt
-
-if TYPE_CHECKING:
-    import matplotlib.figure
-
 
 GPT_1T: Final = "gpt-1008b"
 GPT_146B: Final = "gpt-145.6b"
@@ -167,7 +165,7 @@ def _cells(row: Measured) -> tuple[str | float, ...]:
     return row.model, row.mode, row.seconds, predicted_s(row), error_pct(row), _use(row), left_out_pct(row)
 
 
-def _draw(drawn: "matplotlib.figure.Figure", rows: list[Measured]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, rows: list[Measured]) -> None:
     axes = drawn.subplots()
     labels = [f"{row.model}, {row.mode}" for row in rows]
     for use, colour in (("fitted", BLUE), ("held out", ORANGE)):

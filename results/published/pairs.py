@@ -1,19 +1,22 @@
 """What Fig. 2 to 5 of Rail-only share: rows that sum a traffic matrix up, heatmaps, and bars of volume."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell
 from railyard.results.views.format import percent, size
 from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 K = TypeVar("K", bound=str)
 COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
@@ -28,16 +31,7 @@ def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
     whole = sum(traffic.volumes.values())
     parts = [(kind, where, pairs) for kind in traffic.pairs for where, pairs in places(traffic, kind).items()]
     return [
-        (
-            count,
-            kind,
-            where,
-            pairs.count,
-            pairs.total,
-            pairs.min_bytes,
-            pairs.max_bytes,
-            100 * pairs.total / whole,
-        )
+        (count, kind, where, pairs.count, pairs.total, pairs.min_bytes, pairs.max_bytes, 100 * pairs.total / whole)
         for kind, where, pairs in parts
         if pairs.count
     ]
@@ -48,7 +42,7 @@ def places(traffic: Traffic, kind: str) -> dict[str, Pairs | Uniform]:
     return dict(zip(WHERE, (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind)), strict=True))
 
 
-def volume_bars(axes: "Axes", volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:
+def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:
     """Shares by kind, a bar for each name, with its whole volume."""
     names = list(volumes)
     left = np.zeros(len(names))
@@ -67,10 +61,8 @@ def volume_bars(axes: "Axes", volumes: Mapping[str, Mapping[K, float]], colours:
     style.quiet(axes)
 
 
-def heatmap(axes: "Axes", matrix: NDArray[np.float64], rails: int, title: str) -> None:
+def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> None:
     """Bytes, sender down, receiver across; HB domains of `rails` GPUs in orange, pairs of one rail on pink lines."""
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     sent = matrix[matrix > 0]
     low, high = float(sent.min()), float(sent.max())
@@ -89,9 +81,8 @@ def heatmap(axes: "Axes", matrix: NDArray[np.float64], rails: int, title: str) -
     style.quiet(axes)
 
 
-def legend(drawn: "Figure") -> None:
+def legend(drawn: Figure) -> None:
     """What the lines of a figure's heatmaps mean."""
-    from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=style.ORANGE, label="HB domain"),
@@ -100,8 +91,7 @@ def legend(drawn: "Figure") -> None:
     drawn.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
 
 
-def _domains(axes: "Axes", gpus: int, rails: int) -> None:
-    from matplotlib.patches import Rectangle
+def _domains(axes: Axes, gpus: int, rails: int) -> None:
 
     for first in range(0, gpus, rails):
         corner = (first - 0.5, first - 0.5)
@@ -109,9 +99,8 @@ def _domains(axes: "Axes", gpus: int, rails: int) -> None:
         axes.add_patch(box)
 
 
-def _rails(axes: "Axes", gpus: int, rails: int) -> None:
+def _rails(axes: Axes, gpus: int, rails: int) -> None:
     """Pairs of one rail lie on diagonals, `rails` apart: thin, so that the bytes are seen."""
-    from matplotlib.collections import LineCollection
 
     apart: Sequence[int] = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
     lines = [[(max(o, 0), max(-o, 0)), (gpus - 1 + min(o, 0), gpus - 1 - max(o, 0))] for o in apart]

@@ -1,22 +1,11 @@
-"""The least time of an AllGather on a grid of GPUs: Rail-only Eq. 12 (rail-optimized) and Eq. 13 (rail-only).
+"""Lower bound on the time of an AllGather on a grid of GPUs: Rail-only Eq. 12 (rail-optimized) and Eq. 13 (rail-only).
 
-A grid has x GPUs in each of y HB domains. A matrix A says on which side of a cut each GPU is: a row is an HB domain, a
+A grid has x GPUs in each of y HB domains. A matrix says on which side of a cut each GPU is: a row is an HB domain, a
 column a rail, so it has y rows of x cells (the paper says x by y, but takes x from a row). The unit of data is what one
-GPU contributes: the numerators count GPUs. All gathered data is x y units, and (y-1)/C_S is Eq. 1's first term.
+GPU contributes. Bandwidths are whole numbers (9 and 1, or bit/s), units of data a second; times are exact fractions.
 
-Bandwidths are whole numbers (9 and 1, or bit/s), units of data a second; times are exact fractions.
-
-With A or its negation as S, and S as likely as its negation, both equations are the largest of
-max(|S|, xy - |S|) / ((C_F + C_S) |S| - x R C_F - y C C_S) over every S but none and all (Eq. 12 without the last term).
-
-Reduction. Let S have at least R full rows and C full columns, u = R x + C y - R C cells in all. Of a given R and C the
-fraction falls as |S| grows, on either side of xy/2, so the smallest S is the worst: u cells, or one where R = C = 0. So
-xy pairs (R, C) stand for 2^(xy) matrices. Tests set it against all of these.
-
-Closed form, for y > 1 and C_F/C_S >= y/(y-1). With u cells the denominator is C_F C (y-R) + C_S R (x-C). Pairs with
-R > 0 give at most (y-1)/C_S, reached by R = 1, C = 0: a domain against the rest. Pairs with R = 0, C > 0 give at most
-(x-1)/C_F, a rail against the rest. One GPU against the rest gives (xy-1)/(C_F + C_S), which is no less. So both are
-max((y-1)/C_S, (xy-1)/(C_F + C_S)), and the paper's (y-1)/C_S holds exactly where C_F/C_S >= y(x-1)/(y-1).
+A cut by its R full rows, C full columns and |S| cells takes max(|S|, xy - |S|) / ((C_F + C_S) |S| - x R C_F - y C C_S);
+Eq. 12 is without the last term. docs/published.md proves why xy pairs (R, C) suffice, and the closed form.
 """
 
 from dataclasses import dataclass
@@ -27,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_CELLS: Final = 20
-"""Of a grid all of whose matrices are gone through: a million of them."""
+"""Cells of a grid all of whose matrices are tried: a million of them."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -40,55 +29,41 @@ class Bound:
     matrix: tuple[tuple[bool, ...], ...]
 
 
-def rail_optimized(x: int, y: int, hb: int, rail: int) -> Bound:
-    """Rail-only Eq. 12, exactly, for a grid of any size."""
-    return _largest_over_pairs(x, y, hb, rail, rails_are_apart=False)
+def rail_optimized(x: int, y: int, hb: int, rail: int, every_matrix: bool = False) -> Bound:
+    """Return Rail-only Eq. 12 exactly, for a grid of any size; `every_matrix`: over all matrices of a small grid."""
+    return (_largest_over_matrices if every_matrix else _largest_over_pairs)(x, y, hb, rail, rails_are_apart=False)
 
 
-def rail_only(x: int, y: int, hb: int, rail: int) -> Bound:
-    """Rail-only Eq. 13, exactly, for a grid of any size."""
-    return _largest_over_pairs(x, y, hb, rail, rails_are_apart=True)
-
-
-def rail_optimized_of_all(x: int, y: int, hb: int, rail: int) -> Bound:
-    """Rail-only Eq. 12, over every matrix of a small grid."""
-    return _largest_over_matrices(x, y, hb, rail, rails_are_apart=False)
-
-
-def rail_only_of_all(x: int, y: int, hb: int, rail: int) -> Bound:
-    """Rail-only Eq. 13, over every matrix of a small grid."""
-    return _largest_over_matrices(x, y, hb, rail, rails_are_apart=True)
+def rail_only(x: int, y: int, hb: int, rail: int, every_matrix: bool = False) -> Bound:
+    """Return Rail-only Eq. 13 exactly, for a grid of any size; `every_matrix`: over all matrices of a small grid."""
+    return (_largest_over_matrices if every_matrix else _largest_over_pairs)(x, y, hb, rail, rails_are_apart=True)
 
 
 def conjectured(y: int, rail: int) -> Fraction:
-    """(y-1)/C_S per unit of data: what the paper postulates for C_F >> C_S and x >= y (appendix I)."""
+    """Return (y-1)/C_S per unit of data, which the paper postulates for C_F >> C_S and x >= y (appendix I)."""
     return Fraction(y - 1, rail)
 
 
 def closed_form(x: int, y: int, hb: int, rail: int) -> Fraction:
-    """Both bounds, for y > 1 and C_F/C_S >= y/(y-1): a domain, or one GPU, against the rest."""
+    """Return both bounds, for y > 1 and C_F/C_S >= y/(y-1): a domain, or one GPU, against the rest."""
     if y < 2 or hb * (y - 1) < rail * y:
         raise ValueError(f"{x} x {y}, C_F {hb}, C_S {rail}: the closed form needs y > 1 and C_F/C_S >= y/(y-1)")
     return max(conjectured(y, rail), Fraction(x * y - 1, hb + rail))
 
 
 def least_ratio(x: int, y: int) -> Fraction:
-    """C_F/C_S from which the paper's (y-1)/C_S is right: y(x-1)/(y-1), about x."""
+    """Return the C_F/C_S from which the paper's (y-1)/C_S is right: y(x-1)/(y-1), about x."""
     if y < 2:
         raise ValueError(f"{y} HB domain has no network to be bound by")
     return Fraction(y * (x - 1), y - 1)
 
 
-def _check(x: int, y: int, hb: int, rail: int) -> None:
+def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
+    """Return the bound over all R and C, with as few cells as they take."""
     if x < 1 or y < 1 or x * y < 2:
         raise ValueError(f"a grid of {x} x {y} has no cut: it takes two GPUs")
     if hb < 1 or rail < 1:
         raise ValueError(f"C_F {hb} and C_S {rail} must be 1 or more")
-
-
-def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
-    """Over all R and C, with as few cells as they take."""
-    _check(x, y, hb, rail)
     rows, columns = (grid.ravel() for grid in np.meshgrid(np.arange(y), np.arange(x), indexing="ij"))
     cells = np.maximum(rows * x + columns * y - rows * columns, 1)
     best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
@@ -99,8 +74,7 @@ def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: boo
 
 
 def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
-    """Over all matrices but zeros and ones, each a number whose bits are its cells, row by row."""
-    _check(x, y, hb, rail)
+    """Return the bound over all matrices but zeros and ones, each a number whose bits are its cells, row by row."""
     if x * y > MAX_CELLS:
         raise ValueError(f"a grid of {x} x {y} has too many matrices: {MAX_CELLS} cells at most")
     numbers = np.arange(1, 2 ** (x * y) - 1, dtype=np.int64)
@@ -121,7 +95,7 @@ def _contains_line(numbers: Ints, line: int) -> Ints:
 
 
 def _largest(x: int, y: int, hb: int, rail: int, cells: Ints, rows: Ints, columns: Ints) -> tuple[int, Fraction]:
-    """Which cut has the largest fraction (the first of equals), and that."""
+    """Return the number of the cut with the largest fraction (the first of equals), and the fraction."""
     sent = np.maximum(cells, x * y - cells)
     bandwidth = (hb + rail) * cells - x * rows * hb - y * columns * rail
     best = int(np.argmax(sent / bandwidth))

@@ -42,13 +42,7 @@ def last_stage_compute_s(micro_batches: N, compute_s: N) -> N:
     return micro_batches * compute_s
 
 
-def last_stage_network_s(
-    micro_batches: N,
-    collectives_s: N,
-    virtual_stages: N,
-    boundary_bytes: N,
-    bytes_per_s: N,
-) -> N:
+def last_stage_network_s(micro_batches: N, collectives_s: N, virtual_stages: N, boundary_bytes: N, bytes_per_s: N) -> N:
     """Rail-only Eq. 10: collectives and pipeline traffic of the last stage.
 
     `collectives_s`: those of one micro-batch at a stage (8 l AGtime / p with tensor parallelism). `bytes_per_s` is C_*:

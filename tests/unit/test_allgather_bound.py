@@ -38,20 +38,22 @@ def as_printed(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Fra
 @pytest.mark.parametrize(("x", "y"), [(1, 2), (2, 1), (2, 2), (3, 2), (2, 3), (4, 2), (3, 3)])
 @pytest.mark.parametrize(("hb", "rail"), [(1, 1), (2, 1), (9, 1), (1, 3)])
 def test_every_matrix_at_once_is_the_equation_as_printed(x: int, y: int, hb: int, rail: int) -> None:
-    assert bound.rail_optimized_of_all(x, y, hb, rail).time == as_printed(x, y, hb, rail, rails_are_apart=False)
-    assert bound.rail_only_of_all(x, y, hb, rail).time == as_printed(x, y, hb, rail, rails_are_apart=True)
+    assert bound.rail_optimized(x, y, hb, rail, every_matrix=True).time == as_printed(
+        x, y, hb, rail, rails_are_apart=False
+    )
+    assert bound.rail_only(x, y, hb, rail, every_matrix=True).time == as_printed(x, y, hb, rail, rails_are_apart=True)
 
 
 @given(grid=st.sampled_from(small_grids), hb=rates, rail=rates)
 @example(grid=(4, 3), hb=1, rail=40)  # rails the faster: then a rail decides, not a domain
 def test_full_rows_and_columns_stand_for_every_matrix(grid: tuple[int, int], hb: int, rail: int) -> None:
-    assert bound.rail_optimized(*grid, hb, rail).time == bound.rail_optimized_of_all(*grid, hb, rail).time
-    assert bound.rail_only(*grid, hb, rail).time == bound.rail_only_of_all(*grid, hb, rail).time
+    assert bound.rail_optimized(*grid, hb, rail).time == bound.rail_optimized(*grid, hb, rail, every_matrix=True).time
+    assert bound.rail_only(*grid, hb, rail).time == bound.rail_only(*grid, hb, rail, every_matrix=True).time
 
 
 @pytest.mark.parametrize("ratio", [2, 9, 12])
 def test_the_largest_grid_that_is_gone_through(ratio: int) -> None:
-    assert bound.rail_only(5, 4, ratio, 1).time == bound.rail_only_of_all(5, 4, ratio, 1).time
+    assert bound.rail_only(5, 4, ratio, 1).time == bound.rail_only(5, 4, ratio, 1, every_matrix=True).time
 
 
 @given(grid=st.sampled_from(small_grids), hb=rates, rail=rates)
@@ -59,8 +61,8 @@ def test_the_cut_that_is_shown_gives_the_bound(grid: tuple[int, int], hb: int, r
     for found, apart in (
         (bound.rail_optimized(*grid, hb, rail), False),
         (bound.rail_only(*grid, hb, rail), True),
-        (bound.rail_optimized_of_all(*grid, hb, rail), False),
-        (bound.rail_only_of_all(*grid, hb, rail), True),
+        (bound.rail_optimized(*grid, hb, rail, every_matrix=True), False),
+        (bound.rail_only(*grid, hb, rail, every_matrix=True), True),
     ):
         assert term(found.matrix, hb, rail, apart) == found.time
 
@@ -115,13 +117,12 @@ def test_either_bandwidth_shortens_the_bound_that_it_is_in() -> None:
     ("x", "y", "hb", "rail"), [(1, 1, 9, 1), (0, 4, 9, 1), (4, -1, 9, 1), (4, 4, 0, 1), (4, 4, 9, 0)]
 )
 def test_a_grid_without_a_cut_is_refused(x: int, y: int, hb: int, rail: int) -> None:
-    for equation in (bound.rail_only, bound.rail_only_of_all):
-        with pytest.raises(ValueError, match=r"^(a grid of|C_F) .*$"):
-            equation(x, y, hb, rail)
+    with pytest.raises(ValueError, match=r"^(a grid of|C_F) .*$"):
+        bound.rail_only(x, y, hb, rail)
 
 
 def test_too_many_matrices_are_refused() -> None:
     with pytest.raises(ValueError, match="20 cells at most"):
-        bound.rail_only_of_all(7, 3, 9, 1)
+        bound.rail_only(7, 3, 9, 1, every_matrix=True)
     with pytest.raises(ValueError, match="no network"):
         bound.least_ratio(8, 1)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory import allgather_bound as bound
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_gather import all_gather_s
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 Grid = tuple[int, int, Fraction]
 """x, y, and C_F/C_S."""
@@ -31,7 +31,8 @@ COLUMNS: Final = (
 
 def figure() -> Figure:
     """Small grids by every matrix, the platforms' by full rows and columns."""
-    rows = [_row("–", grid, bound.rail_optimized_of_all, bound.rail_only_of_all) for grid in SMALL]
+    small = (partial(bound.rail_optimized, every_matrix=True), partial(bound.rail_only, every_matrix=True))
+    rows = [_row("–", grid, *small) for grid in SMALL]
     rows += [_row(name, grid, bound.rail_optimized, bound.rail_only) for name in SHOWN for grid in _of_platform(name)]
     return Figure(
         name="allgather",
@@ -45,7 +46,7 @@ def figure() -> Figure:
             "The unit of data is what one GPU contributes; eq12 to eq1 are times in units of data over C_S. So the "
             "paper's (y-1)/C_S is y-1 here, which is Eq. 1's first term.",
             "Eq. 1 runs its two phases one after the other; overlapped, they could come closer to the bound.",
-            "closed_form is max(y-1, (xy-1)/(C_F/C_S + 1)), proved in theory/allgather_bound.py. Without a platform: "
+            "closed_form is max(y-1, (xy-1)/(C_F/C_S + 1)), proved in docs/published.md. Without a platform: "
             "over every matrix; with one: over all numbers of full rows and columns.",
             "holds_from: C_F/C_S from which the conjecture holds. cut: HB domains / rails / GPUs in the set that "
             "decides Eq. 13; the first two count whole ones.",
@@ -92,7 +93,7 @@ def search() -> dict[Grid, tuple[Fraction, Fraction]]:
 
 
 def counterexamples(searched: Mapping[Grid, tuple[Fraction, Fraction]]) -> dict[Grid, Fraction]:
-    """Those on which a bound isn't (y-1)/C_S, and Eq. 13's."""
+    """Return the grids on which a bound isn't (y-1)/C_S, with Eq. 13's bound."""
     return {grid: both[1] for grid, both in searched.items() if set(both) != {bound.conjectured(grid[1], 1)}}
 
 
@@ -114,7 +115,7 @@ def _claims() -> tuple[Claim, ...]:
     )
 
 
-def _draw(drawn: "matplotlib.figure.Figure") -> None:
+def _draw(drawn: matplotlib.figure.Figure) -> None:
     left, right = drawn.subplots(1, 2)
     ratios = [Fraction(2**i) for i in range(1, 11)]
     for colour, (x, y) in zip(SERIES, ((2, 2), (8, 8), (72, 16), (256, 16)), strict=False):

@@ -1,15 +1,14 @@
 """What data parallelism costs the 530B model, measured and by Eq. 11."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, GREY, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import load_gpt
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 MODEL: Final = "gpt-530b"
 DATA: Final = 8
@@ -59,7 +58,7 @@ def _sync_s(gradient_bytes: int) -> float:
     return all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
 
 
-def _draw(drawn: "matplotlib.figure.Figure", bars: list[tuple[str, float]]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, bars: list[tuple[str, float]]) -> None:
     axes = drawn.subplots()
     drawn_bars = axes.barh(range(len(bars)), [s for _, s in bars], color=[GREY, BLUE, BLUE], height=0.6)
     axes.bar_label(drawn_bars, fmt="%.2f s", padding=3)

@@ -1,15 +1,14 @@
 """What a Clos costs and draws, against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import table2
 from railyard.results.theory.clos import AT_400G, Network, rail_only, rail_optimized
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 RADICES: Final = (64, 128, 256)
 SCALES: Final = (2048, 4096, 8192, 16_384, 30_000, 32_768, 65_536)
@@ -113,7 +112,7 @@ def _mw(network: Network) -> float:
     return network.power_w() / 1e6
 
 
-def _draw(drawn: "matplotlib.figure.Figure") -> None:
+def _draw(drawn: matplotlib.figure.Figure) -> None:
     scales = tuple(range(STEP, LARGE + 1, STEP))
     panels: tuple[tuple[str, Callable[[Network], float]], ...] = (
         ("cost, million USD", _million),

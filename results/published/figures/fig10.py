@@ -1,14 +1,13 @@
 """Iteration time against batch size (Rail-only Fig. 10)."""
 
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.iteration_figures import AS_PRINTED, GPT_1T, NOTES, OTHERS, Reading, best, listed
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 GPUS: Final = 32_768
 BATCHES: Final = (256, 512, 1024, 2048, 4096)
@@ -62,7 +61,7 @@ def _rows(reading: Reading, times: Times) -> list[tuple[str | int | float, ...]]
     return [(reading.name, k, b, seconds, _relative_pct(times, k, b)) for (k, b), seconds in times.items()]
 
 
-def _draw(drawn: "matplotlib.figure.Figure", times: Times) -> None:
+def _draw(drawn: matplotlib.figure.Figure, times: Times) -> None:
     left, right = drawn.subplots(1, 2)
     for colour, k in zip(SERIES, SIZES, strict=False):
         label = f"K = {k:,}" + (", ideal" if k == GPUS else "")

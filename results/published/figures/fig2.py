@@ -1,8 +1,9 @@
 """Traffic volume by kind, and how many pairs it is on (Rail-only Fig. 2)."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import matplotlib.figure
 import numpy as np
 
 from railyard.results.plots import style
@@ -11,9 +12,6 @@ from railyard.results.published.pairs import volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt, shares
 from railyard.workloads.placement.layout import hierarchical
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 MODELS: Final = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
 KINDS: Final[dict[str, str]] = {"TP": style.KINDS["TP"], "PP": style.KINDS["PP"], "DP": style.KINDS["DP"]}
@@ -101,7 +99,7 @@ def _tp_pairs(name: str, traffic: Traffic) -> Claim:
     return Claim(f"pairs with TP traffic, {name}", TP_PAIRS_PCT, ours, "%", bound="at most", note=note)
 
 
-def _draw(drawn: "matplotlib.figure.Figure", traffic: dict[str, Traffic]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, traffic: dict[str, Traffic]) -> None:
     left, right = drawn.subplots(1, 2)
     volume_bars(left, {name: t.volumes for name, t in traffic.items()}, KINDS)
     left.set_title("(a) volume", pad=26)

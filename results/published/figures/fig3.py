@@ -1,16 +1,15 @@
 """Traffic heatmaps of GPT-1T on DGX A100 (Rail-only Fig. 3)."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.layout import hierarchical
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 MODEL: Final = "gpt-1008b"
 DENSE: Final[tuple[str, ...]] = ("TP", "PP", "DP")
@@ -56,7 +55,7 @@ def _claims(traffic: Traffic) -> tuple[Claim, ...]:
     )
 
 
-def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, stage: int) -> None:
+def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, stage: int) -> None:
     left, right = drawn.subplots(1, 2)
     heatmap(left, traffic.dense(stage), traffic.rails, f"(a) one stage, {stage} GPUs")
     heatmap(right, traffic.dense(STAGES * stage), traffic.rails, f"(b) {STAGES} stages, {STAGES * stage} GPUs")

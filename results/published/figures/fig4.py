@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import matplotlib.axes
+import matplotlib.figure
 import numpy as np
 
 from railyard.results.plots import style
@@ -14,10 +16,6 @@ from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform, gpt_
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.layout import Layout, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism
-
-if TYPE_CHECKING:
-    import matplotlib.axes
-    import matplotlib.figure
 
 MODEL: Final = "gpt-1008b"
 DOMAINS: Final = 16
@@ -103,7 +101,7 @@ def _shares(traffic: Traffic) -> dict[str, float]:
     return {name: parts[name] for name in COLOURS}
 
 
-def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str, Traffic]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, Traffic]) -> None:
     parts = drawn.subplot_mosaic([["a", "a"], ["b", "c"]], height_ratios=(1, 1.3))
     above, left, right = (parts[name] for name in "abc")
     volume_bars(above, {count: _shares(t) for count, t in counts.items()}, COLOURS)
@@ -114,7 +112,7 @@ def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str,
     legend(drawn)
 
 
-def _group(axes: "matplotlib.axes.Axes", dp: Traffic) -> None:
+def _group(axes: matplotlib.axes.Axes, dp: Traffic) -> None:
     """AllReduce of one data-parallel group: 32 GPUs of each of two domains, in the order of the replicas."""
     members = layout(TENSOR).data_groups[0]
     matrix = dp.dense(int(members.max()) + 1)[members][:, members]
@@ -122,7 +120,7 @@ def _group(axes: "matplotlib.axes.Axes", dp: Traffic) -> None:
     axes.set(xlabel="receiver, replica", ylabel="sender, replica")
 
 
-def _close_up(axes: "matplotlib.axes.Axes", traffic: Traffic) -> None:
+def _close_up(axes: matplotlib.axes.Axes, traffic: Traffic) -> None:
     """The first GPUs of a stage's two domains, which are 256 apart."""
     chosen = np.concatenate([np.arange(SHOWN), traffic.rails + np.arange(SHOWN)])
     matrix = traffic.dense(2 * traffic.rails)[chosen][:, chosen]

@@ -1,7 +1,9 @@
 """Traffic of MoE-1.3B with 128 experts (Rail-only Fig. 5)."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Claim, Figure
@@ -9,9 +11,6 @@ from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, vol
 from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
 from railyard.workloads.placement.layout import data_parallel
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 MODEL: Final = "moe-1.3b-128"
 COLOURS: Final[dict[str, str]] = {"EP": style.KINDS["EP"], "DP": style.KINDS["DP"]}
@@ -75,7 +74,7 @@ def _claim(counts: dict[str, dict[str, float]]) -> Claim:
     return Claim("all-to-all, of the total", 27, _share_pct(counts[OURS]), "%", within=0.5, note=note)
 
 
-def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str, dict[str, float]]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, dict[str, float]]) -> None:
     left, right = drawn.subplots(1, 2)
     volume_bars(left, counts, COLOURS)
     left.set_title("(a) volume", pad=26)

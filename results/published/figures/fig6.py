@@ -1,14 +1,14 @@
 """Switches by layer of both designs (Rail-only Fig. 1 and 6)."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
+from matplotlib.patches import Patch
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import table2
 from railyard.results.theory.clos import Network
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 COLUMNS: Final = ("gpus", "radix", "design", "tier", "layer", "switches", "transceivers_below")
 
@@ -58,8 +58,7 @@ def _rows(network: Network) -> list[tuple[str | int, ...]]:
     ]
 
 
-def _draw(drawn: "matplotlib.figure.Figure", networks: list[Network]) -> None:
-    from matplotlib.patches import Patch
+def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
 
     axes = drawn.subplots()
     colours = dict(zip(("rail", "aggregation", "spine"), SERIES, strict=False))

@@ -1,13 +1,12 @@
 """HFU, predicted and measured (Rail-only Fig. 7, Korthikanti Table 5)."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, GREY, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory.iteration.fit import Measured, hfu_pct, leave_model_out_s, measured, predicted_s
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 CLAIMED: Final = {"gpt-1t": 1.8, "gpt-22b": 10.8}
 """Rail-only V-A: percent between its own model and the ground truth."""
@@ -46,7 +45,7 @@ def _off_pct(row: Measured, published: float, seconds: float) -> float:
     return 100 * (hfu_pct(row, seconds) / published - 1)
 
 
-def _draw(drawn: "matplotlib.figure.Figure", rows: list[tuple[Measured, float]]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, rows: list[tuple[Measured, float]]) -> None:
     axes = drawn.subplots()
     measured_pct = {i: hfu for i, (_, hfu) in enumerate(rows)}
     fitted, held_out = (

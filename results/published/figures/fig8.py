@@ -1,6 +1,8 @@
 """Iteration time against the size of the HB domain (Rail-only Fig. 8)."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
@@ -16,9 +18,6 @@ from railyard.results.published.iteration_figures import (
     listed,
 )
 from railyard.results.theory.iteration.search import Best
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 BATCHES: Final = {GPT_1T: 4096, GPT_146B: 1024}
 CLUSTERS: Final = (16_384, 32_768, 65_536)
@@ -114,7 +113,7 @@ def _times(factor: float) -> str:
     return f"; within 3 points, yet {factor:.1f} times the paper's" if factor > 1.25 else ""
 
 
-def _draw(drawn: "matplotlib.figure.Figure", curves: dict[tuple[str, int], Curve]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, curves: dict[tuple[str, int], Curve]) -> None:
     for axes, model in zip(drawn.subplots(1, 2), BATCHES, strict=True):
         for colour, gpus in zip(SERIES, CLUSTERS, strict=False):
             curve = curves[model, gpus]

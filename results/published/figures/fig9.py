@@ -2,7 +2,9 @@
 
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
@@ -16,9 +18,6 @@ from railyard.results.published.iteration_figures import (
     less_pct,
     listed,
 )
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 HB: Final = (2.4e12, 4.8e12, 9.6e12)
 NETWORK: Final = (100e9, 200e9, 300e9, 400e9)
@@ -104,7 +103,7 @@ def _claims(ours: dict[str, float]) -> tuple[Claim, ...]:
     )
 
 
-def _draw(drawn: "matplotlib.figure.Figure", times: dict[Key, float]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, times: dict[Key, float]) -> None:
     for axes, k in zip(drawn.subplots(1, 2, sharey=True), SIZES, strict=True):
         for colour, hb in zip(SERIES, HB, strict=False):
             seconds = [times[k, hb, network] for network in NETWORK]

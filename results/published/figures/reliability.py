@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.reliability.availability import Estimate, Reliability, Wiring, both, simulate
 from railyard.results.theory.reliability.components import DAYS_A_YEAR, Components, read_components
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 CLUSTERS: Final = ((65_536, 256, 64), (65_536, 256, 256), (65_536, 8, 64))
 """GPUs, K, radix: two rows of Table II, and HB domains so small that a rail is as tall as the whole."""
@@ -123,7 +122,7 @@ def _notes(components: Components) -> tuple[str, ...]:
     )
 
 
-def _draw(drawn: "matplotlib.figure.Figure", cases: list[Case]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     left, right = drawn.subplots(1, 2, width_ratios=(3, 2))
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
     base = [0.0] * len(cases)

@@ -1,14 +1,13 @@
 """MoE all-to-all, Eq. 3 over Eq. 2, for each platform (Rail-only section IV-B)."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 DOMAINS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of HB domains, y."""
@@ -78,7 +77,7 @@ def _alike(own_x: bool) -> list[tuple[list[str], int, float]]:
     return [(names, x, ratio) for (x, ratio), names in found.items()]
 
 
-def _draw(drawn: "matplotlib.figure.Figure") -> None:
+def _draw(drawn: matplotlib.figure.Figure) -> None:
     left, right = drawn.subplots(1, 2, sharey=True)
     for axes, title, own in ((left, "x = 8 GPUs of each domain", False), (right, "all GPUs of each domain", True)):
         for colour, (names, x, ratio) in zip(style.SERIES, _alike(own), strict=False):

@@ -4,14 +4,13 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory.clos import Network, rail_only, rail_optimized
-
-if TYPE_CHECKING:
-    import matplotlib.figure
 
 PRINTED: Final = Path(__file__).parent / "table2.csv"
 DOMAIN: Final = 256
@@ -132,7 +131,7 @@ def _notes() -> tuple[str, ...]:
     )
 
 
-def _draw(drawn: "matplotlib.figure.Figure", pairs: list[Pair]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:
     names = [f"{both.wide.gpus:,}\nradix {both.wide.radix}" for both in pairs]
     for axes, power in zip(drawn.subplots(1, 2), (False, True), strict=True):
         for offset, colour, narrow in ((-0.2, BLUE, False), (0.2, ORANGE, True)):

@@ -182,9 +182,7 @@ def compute_parts(job: Job, s: Strategies) -> ComputeParts:
     one, step = micro_batch_parts(job, s), optimizer_parts(job, stage_parameters(job, s))
     times = s.micro_batches + (s.pipeline - 1) / s.virtual_stages
     return ComputeParts(
-        times * one.matmul_s + step.matmul_s,
-        times * one.memory_s + step.memory_s,
-        times * one.pass_s + step.pass_s,
+        times * one.matmul_s + step.matmul_s, times * one.memory_s + step.memory_s, times * one.pass_s + step.pass_s
     )
 
 
