@@ -41,12 +41,12 @@ def show(name: str, overrides: Sequence[str], folder: Path, console: Console) ->
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([figure.columns, *figure.rows])
         files = save(name, text.getvalue().encode(), png(f"{figure.title} ({figure.source})", draw), folder)
-    print_figure(figure, console)
+    print_figure(name, figure, console)
     print(*files, sep="\n")
     return 0 if all(claim.agrees or claim.note for claim in figure.claims) else 1
 
 
-def print_figure(figure: Figure, console: Console) -> None:
+def print_figure(name: str, figure: Figure, console: Console) -> None:
     """Print the rows, what the paper states beside our values, and the notes."""
     numeric = [any(isinstance(row[n], int | float) for row in figure.rows) for n in range(len(figure.columns))]
     right = list(compress(figure.columns, numeric))
@@ -55,7 +55,7 @@ def print_figure(figure: Figure, console: Console) -> None:
         table.add_row(*(_cell(value) for value in row))
     console.print(table)
     if len(figure.rows) > SHOWN:
-        console.print(f"… {len(figure.rows) - SHOWN} more rows in {figure.name}.csv", style="dim")
+        console.print(f"… {len(figure.rows) - SHOWN} more rows in {name}.csv", style="dim")
     for claim in figure.claims:
         mark, bound = "✓" if claim.agrees else "≠", f"{claim.bound} " if claim.bound else ""
         unit = claim.unit if claim.unit == "%" else f" {claim.unit}"

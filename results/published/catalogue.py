@@ -41,6 +41,7 @@ class Claim:
 
     @property
     def agrees(self) -> bool:
+        """True if our value is within the tolerance, or on the right side of the bound."""
         if self.bound == "at least":
             return self.ours >= self.published - self.within
         if self.bound == "at most":
@@ -56,7 +57,6 @@ class Figure:
     `source`: paper, section, figure or table. `notes`: assumptions, a line each.
     """
 
-    name: str
     title: str
     source: str
     columns: tuple[str, ...]

@@ -81,7 +81,7 @@ def _with_rates(cluster: Cluster, hb_bps: float, rail_bps: float) -> Cluster:
 
 
 def less_pct(slow_s: float, fast_s: float) -> float:
-    """How much less time the second takes, percent."""
+    """Return how much less time the second takes, percent."""
     return 100 * (1 - fast_s / slow_s)
 
 
@@ -133,7 +133,6 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
     rows = [row for row in measured() if row.table == table]
     held_out = fmean(abs(error_pct(row)) for row in rows if not row.fitted)
     return Figure(
-        name=table,
         title=title,
         source=source,
         columns=COLUMNS,

@@ -1,4 +1,4 @@
-"""What Fig. 2 to 5 of Rail-only share: rows that sum a traffic matrix up, heatmaps, and bars of volume."""
+"""Shared parts of Rail-only Fig. 2 to 5: rows that sum up a traffic matrix, heatmaps, and bars of volume."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
@@ -82,7 +82,7 @@ def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> 
 
 
 def legend(drawn: Figure) -> None:
-    """What the lines of a figure's heatmaps mean."""
+    """Draw the legend of a figure's heatmaps."""
 
     handles = [
         Line2D([], [], color=style.ORANGE, label="HB domain"),

@@ -1,4 +1,4 @@
-"""How many switches and transceivers a Clos takes, what it costs and what it draws (Rail-only section V-E, Eq. 4, 5).
+"""Switches, transceivers, cost and power of a Clos network (Rail-only section V-E, Eq. 4, 5).
 
 Full bisection, from the fewest tiers that reach all GPUs. Equipment is counted by ports, as Table II of the paper has
 it: below the top a switch has as many ports down as up, at the top all are down, and each tier has a port down for
@@ -37,7 +37,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What connects `gpus` GPUs, a port each, with switches of `radix` ports; layers from the GPUs up."""
+    """Network of `gpus` GPUs, a port each, with switches of `radix` ports; layers from the GPUs up."""
 
     design: Design
     gpus: int
@@ -46,6 +46,7 @@ class Network:
 
     @property
     def tiers(self) -> int:
+        """Number of layers."""
         return len(self.layers)
 
     @property
@@ -70,7 +71,7 @@ class Network:
 
 
 def capacity(tiers: int, radix: int) -> int:
-    """GPUs that a full-bisection Clos of so many tiers connects: 2 (radix/2)^tiers."""
+    """Return the GPUs that a full-bisection Clos of so many tiers connects: 2 (radix/2)^tiers."""
     if radix < 4 or radix % 2:
         raise ValueError(f"radix {radix} must be an even number of ports, 4 or more")
     half: int = (radix // 2) ** tiers
@@ -78,7 +79,7 @@ def capacity(tiers: int, radix: int) -> int:
 
 
 def tiers_for(gpus: int, radix: int) -> int:
-    """The fewest tiers that connect `gpus` GPUs any to any."""
+    """Return the fewest tiers that connect `gpus` GPUs any to any."""
     if gpus < 1:
         raise ValueError(f"{gpus} GPUs must be 1 or more")
     tiers = 1
@@ -88,12 +89,12 @@ def tiers_for(gpus: int, radix: int) -> int:
 
 
 def rail_optimized(gpus: int, radix: int) -> Network:
-    """One Clos over all GPUs, any to any."""
+    """Return one Clos over all GPUs, any to any."""
     return Network("rail-optimized", gpus, radix, _layers(gpus, radix, tiers_for(gpus, radix)))
 
 
 def rail_only(gpus: int, domain_gpus: int, radix: int) -> Network:
-    """A Clos for each of the K rails; `domain_gpus` is K, the size of an HB domain, and `gpus` are whole domains."""
+    """Return a Clos for each of the K rails; `domain_gpus` is K, and `gpus` are whole HB domains of K."""
     if domain_gpus < 1 or gpus % domain_gpus:
         raise ValueError(f"{gpus} GPUs must be whole HB domains, not of {domain_gpus}")
     rail = gpus // domain_gpus
@@ -105,11 +106,11 @@ def rail_only(gpus: int, domain_gpus: int, radix: int) -> Network:
 
 
 def _layers(gpus: int, radix: int, tiers: int) -> tuple[Layer, ...]:
-    """Every tier has a port down, and so a link, for each GPU."""
+    """Return the tiers; each has a port down, and so a link, for each GPU."""
     below = [_shares(gpus, radix // 2)] * (tiers - 1)
     return tuple(Layer(n, switches, 2 * gpus) for n, switches in enumerate([*below, _shares(gpus, radix)], start=1))
 
 
 def _shares(count: int, each: int) -> int:
-    """Whole switches for `count` things, `each` in one."""
+    """Return the whole switches for `count` ports or rails, `each` in one."""
     return -(-count // each)

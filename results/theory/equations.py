@@ -10,7 +10,7 @@ from railyard.workloads.collectives.all_gather import N
 
 
 def all_gather_latency_s(x: N, y: N, hb_latency_s: float, rail_latency_s: float) -> N:
-    """What latency adds to Eq. 1: a ring of y has y - 1 steps, one after the other, and each waits for a hop."""
+    """Latency added to Eq. 1: a ring of y has y - 1 steps, one after the other, and each waits for a hop."""
     return (y - 1) * rail_latency_s + (x - 1) * hb_latency_s
 
 
@@ -33,7 +33,7 @@ def bubble_network_s(
 
 
 def bubble_latency_s(stages_network: N, stages_hb: N, hb_latency_s: float, rail_latency_s: float) -> N:
-    """What latency adds to Eq. 8: a hop for every boundary, filling and draining."""
+    """Latency added to Eq. 8: a hop for every boundary, filling and draining."""
     return 2 * (stages_network - 1) * rail_latency_s + 2 * stages_network * (stages_hb - 1) * hb_latency_s
 
 

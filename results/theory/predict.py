@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from railyard.results.theory import equations
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
-from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.matrix.traffic_matrix import Way, ways
 from railyard.workloads.scale import Rates, Scale
@@ -155,7 +154,7 @@ class IterationTime:
 def predict_iteration(
     iteration: Iteration, rates: Rates, fabric: FabricSpec, own_s: Mapping[str, float] | None = None
 ) -> IterationTime:
-    """Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1).
+    """Return Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1).
 
     `own_s`: seconds of one run of each phase that has no algorithm, by name.
     """
@@ -207,7 +206,7 @@ def _own_sizes(schedule: Schedule) -> dict[int, dict[tuple[int, int], int]]:
 
 
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:
-    """Measured seconds of every run of each phase, by name and in order.
+    """Return the measured seconds of every run of each phase, by name and in order.
 
     `spans`: start and end of each transfer by task number. A run lasts from its first transfer's start to its last
     one's end; computing doesn't count. Runs of which a transfer is missing are left out.
@@ -226,7 +225,7 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
 def project_to_full_size(
     scale: Scale, schedule: Schedule, seconds: Mapping[str, float], fabric: FabricSpec
 ) -> dict[str, float]:
-    """Emulated seconds by phase (and `WHOLE`), as seconds of the published job at its full size.
+    """Return emulated seconds by phase (and `WHOLE`) as seconds of the published job at its full size.
 
     Measured over predicted, times the same equation at full size and real rates: so what the emulation took longer than
     its equation, the real cluster is taken to take longer too. Nothing for a workload that has no published job.
@@ -242,21 +241,3 @@ def project_to_full_size(
         for name, value in seconds.items()
         if emulated.get(name) and name in real
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """All-to-all on rail-only over rail-optimized, as ratios: measured, 1 + C_S/C_F, and Eq. 3 over Eq. 2 exactly."""
-
-    measured: float
-    nominal: float
-    exact: float
-
-
-def moe_slowdown(rail_only_s: float, rail_optimized_s: float, x: int, y: int, rates: Rates) -> Slowdown:
-    """Set two measured times of the same all-to-all beside the paper's claim (Rail-only section IV-B)."""
-    return Slowdown(
-        measured=rail_only_s / rail_optimized_s,
-        nominal=1 + rates.rail / rates.hb,
-        exact=1 + forwarding_share(x, y, rates.hb, rates.rail),
-    )

@@ -1,25 +1,26 @@
-"""Part 2's comparison beside what was measured: which has the lower latency, rail-only's way or rail-optimized's? Pure.
+"""Comparison of rail-only and rail-optimized latency by health scores, beside what was measured. Pure.
 
-Source: Outshift health routing, part 2. From G1 = G(d1, g1) to G2 = G(d2, g2) a path's H is the product of what it
-crosses, H(d1) H(g2) for rail-only's way (dr) and H(g1) H(S) H(g2) over the spine layer S. "The greater the H, the lower
-the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Each scene of an experiment's grid is a test
-of that: a cell.
+Source: Outshift health routing, part 2. From G1 = G(d1, g1) to G2 = G(d2, g2) the H of a path is the product of the
+scores of its links: H(d1) H(g2) for rail-only's path (dr), and H(g1) H(S) H(g2) over the spine layer S. "The greater
+the H, the lower the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Each scene of an
+experiment's grid tests that: a cell.
 
 Latency is the time of a round's transfer (of one stripe of it), from its start at the sender until its last byte was
-read; the median of all rounds. Scores are those of the last moments before the foreground begins, since the condition
-is about what a message finds: the foreground's own load would count as background. Beside the product stands what
-a message of many frames should go by, the slowest link on the way in bit/s: its capacity x what its score leaves.
+read; the median of all rounds. Scores are those of the last moments before the foreground begins, since the
+foreground's own load would count as background. Beside the product stands the prediction for a message of many frames: the
+slowest link of the path in bit/s, its capacity x its score.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.steering import MeasurementInterval
-from railyard.results.runs.records import FabricRun, Flow, Run
+from railyard.results.runs.records import Flow, Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.spec import GridSpec, Scene
 from railyard.workloads.jobs.transfers import RECEIPT
@@ -65,7 +66,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A scene as one pair of GPUs (by name) found it. `latency`: s, by path."""
+    """Scores and latencies of one pair of GPUs (by name) in a scene. `latency`: s, by path."""
 
     fabric: str
     workload: str
@@ -78,17 +79,18 @@ class Cell:
 
     @property
     def predicted(self) -> Winner:
-        """By the papers' condition. H(g2) is in both products."""
+        """Winner by the papers' condition. H(g2) is in both products."""
         h = self.scores
         return _compare(_product(h.domain), _product(h.rail, h.spine))
 
     @property
     def by_slowest_link(self) -> Winner:
-        """By the slowest link of each way."""
+        """Winner by the slowest link of each path."""
         return _compare(self.slowest("rail-only"), self.slowest("spine"))
 
     @property
     def measured(self) -> Winner:
+        """Winner by the measured latencies."""
         a, b = self.latency["rail-only"], self.latency["spine"]
         if max(a, b) < min(a, b) * (1 + TIE):
             return "even"
@@ -96,10 +98,11 @@ class Cell:
 
     @property
     def agrees(self) -> bool:
+        """True if the papers' condition predicts the measured winner."""
         return self.predicted == self.measured
 
     def slowest(self, path: Path) -> Range:
-        """What the slowest link of a way leaves, bit/s."""
+        """Return the rate that the slowest link of a path leaves, bit/s."""
         h, r = self.scores, self.rates
         if path == "rail-only":
             return _bottleneck((r.hb, h.domain), (r.rail, h.far))
@@ -107,20 +110,18 @@ class Cell:
 
     @property
     def reason(self) -> Reason:
-        """Why the papers' condition says something else than what was measured; empty if it doesn't."""
+        """Reason why the papers' condition differs from the measurement; empty if it doesn't."""
         if self.agrees:
             return ""
-        if self.by_slowest_link == self.measured:
-            h = self.scores
-            by_score = _compare(
-                _bottleneck((1, h.domain), (1, h.far)), _bottleneck((1, h.rail), (1, h.spine), (1, h.far))
-            )
-            return "lowest score" if by_score == self.measured else "HB rate"
-        return "hops" if self.by_slowest_link == "even" else "not known"
+        if self.by_slowest_link != self.measured:
+            return "hops" if self.by_slowest_link == "even" else "not known"
+        h = self.scores
+        by_score = _compare(_bottleneck((1, h.domain), (1, h.far)), _bottleneck((1, h.rail), (1, h.spine), (1, h.far)))
+        return "lowest score" if by_score == self.measured else "HB rate"
 
 
 def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...]:
-    """In the order of the grid. Empty without a grid, or without both ways on a fabric that has them."""
+    """Return the cells in the order of the grid; none without a grid, or without both paths on one fabric."""
     grid = run.spec.get("grid")
     if not grid:
         return ()
@@ -132,8 +133,8 @@ def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...
         scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
         if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
-            where = (place.fabric, place.workload, scenes[place.scene], src, dst)
-            found.append(Cell(*where, scores, _rates(fabric), latency))
+            rates = Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
+            found.append(Cell(place.fabric, place.workload, scenes[place.scene], src, dst, scores, rates, latency))
     return tuple(found)
 
 
@@ -182,25 +183,18 @@ def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: st
     return Scores(*(median(scores_by_element[element]) / 100 for element in elements))
 
 
-def _rates(fabric: FabricRun) -> Rates:
-    return Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
-
-
-def _shifted_score(score: float, points: float) -> float:
-    return min(1.0, max(0.0, score + points * SCORE_STEP))
+def _range(value_at: Callable[[float], float]) -> Range:
+    """Return a value of scores that are a step lower, as they are, and a step higher."""
+    return Range(value_at(-SCORE_STEP), value_at(0), value_at(SCORE_STEP))
 
 
 def _product(*scores: float) -> Range:
-    low = value = high = 1.0
-    for score in scores:
-        low, value, high = low * _shifted_score(score, -1), value * score, high * _shifted_score(score, 1)
-    return Range(low, value, high)
+    return _range(lambda step: prod(min(1.0, max(0.0, score + step)) for score in scores))
 
 
 def _bottleneck(*links: tuple[float, float]) -> Range:
-    """Of (capacity, score) of each."""
-    low, value, high = (min(capacity * _shifted_score(h, points) for capacity, h in links) for points in (-1, 0, 1))
-    return Range(low, value, high)
+    """Return the least capacity x score of links (capacity, score)."""
+    return _range(lambda step: min(capacity * min(1.0, max(0.0, score + step)) for capacity, score in links))
 
 
 def _compare(rail_only: Range, spine: Range) -> Winner:
@@ -210,31 +204,27 @@ def _compare(rail_only: Range, spine: Range) -> Winner:
 
 
 def as_dict(found: Iterable[Cell]) -> dict[str, Any]:
-    """Plain data, for summary.json. Latencies in s, rates in bit/s."""
+    """Return plain data for summary.json. Latencies in s, rates in bit/s."""
     every = tuple(found)
+    details = [
+        {
+            "fabric": c.fabric,
+            "workload": c.workload,
+            "src": c.src,
+            "dst": c.dst,
+            "loads": {"domain": c.scene.domain, "rail": c.scene.rail, "spine": c.scene.spine},
+            "scores": {"domain": h.domain, "rail": h.rail, "spine": h.spine, "far_rail": h.far},
+            "rail_only_s": c.latency["rail-only"],
+            "spine_s": c.latency["spine"],
+            **{name: getattr(c, name) for name in ("predicted", "by_slowest_link", "measured", "agrees", "reason")},
+        }
+        for c in every
+        for h in [c.scores]
+    ]
     return {
         "cells": len(every),
         "condition_agrees": sum(c.agrees for c in every),
         "slowest_link_agrees": sum(c.by_slowest_link == c.measured for c in every),
         "tie": TIE,
-        "cells_detail": [_cell_dict(c) for c in every],
-    }
-
-
-def _cell_dict(c: Cell) -> dict[str, Any]:
-    h = c.scores
-    return {
-        "fabric": c.fabric,
-        "workload": c.workload,
-        "src": c.src,
-        "dst": c.dst,
-        "loads": {"domain": c.scene.domain, "rail": c.scene.rail, "spine": c.scene.spine},
-        "scores": {"domain": h.domain, "rail": h.rail, "spine": h.spine, "far_rail": h.far},
-        "rail_only_s": c.latency["rail-only"],
-        "spine_s": c.latency["spine"],
-        "predicted": c.predicted,
-        "by_slowest_link": c.by_slowest_link,
-        "measured": c.measured,
-        "agrees": c.agrees,
-        "reason": c.reason,
+        "cells_detail": details,
     }

@@ -4,7 +4,6 @@ import pytest
 
 from railyard.results.theory.predict import (
     WHOLE,
-    moe_slowdown,
     phase_times,
     predict_iteration,
     predict_phase,
@@ -114,10 +113,3 @@ def test_measuring_the_prediction_projects_to_the_full_sizes_prediction() -> Non
 def test_a_plain_collective_has_no_full_size() -> None:
     schedule, scale = build(parse_workload({"kind": "collective", "collective": "all-gather"}), ONLY, RAIL, HB)
     assert project_to_full_size(scale, schedule, {"all-gather-hierarchical": 1.0}, ONLY) == {}
-
-
-def test_slowdown_beside_the_papers_claim() -> None:
-    slowdown = moe_slowdown(1.09, 1.0, 8, 16, Rates(hb=300e9, rail=25e9))
-    assert slowdown.measured == pytest.approx(1.09)
-    assert slowdown.nominal == pytest.approx(1.0833, abs=1e-4)
-    assert slowdown.exact == pytest.approx(1.0778, abs=1e-4)

@@ -28,7 +28,6 @@ def column(figure: Figure, name: str, **where: object) -> list[object]:
 @pytest.mark.parametrize("name", MODULES)
 def test_it_is_complete(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
-    assert figure.name == name
     assert figure.source.startswith("Rail-only")
     assert all(len(row) == len(figure.columns) for row in figure.rows)
     assert all(claim.agrees or claim.note for claim in figure.claims)

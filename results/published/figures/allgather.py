@@ -35,7 +35,6 @@ def figure() -> Figure:
     rows = [_row("–", grid, *small) for grid in SMALL]
     rows += [_row(name, grid, bound.rail_optimized, bound.rail_only) for name in SHOWN for grid in _of_platform(name)]
     return Figure(
-        name="allgather",
         title="AllGather bounds",
         source="Rail-only Eq. 12, 13",
         columns=COLUMNS,

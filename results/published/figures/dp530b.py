@@ -1,4 +1,4 @@
-"""What data parallelism costs the 530B model, measured and by Eq. 11."""
+"""Cost of data parallelism for the 530B model, measured and by Eq. 11."""
 
 from typing import Final
 
@@ -23,7 +23,6 @@ def figure() -> Figure:
     bars = [("measured", COST_S), *((f"Eq. 11, {bits}-bit gradients", s) for bits, s in by_formula.items())]
     rail_gbps = PLATFORMS["a100"].rail_bps / 1e9
     return Figure(
-        name="dp530b",
         title="What 8-way data parallelism costs the 530B model",
         source="Korthikanti et al. 2022, Rail-only Eq. 11",
         columns=("what", "seconds", "gap_s", "share_of_measured_pct", "nic_gbps_to_explain"),

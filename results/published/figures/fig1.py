@@ -1,4 +1,4 @@
-"""What a Clos costs and draws, against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)."""
+"""Cost and power of a Clos against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -25,7 +25,6 @@ def figure() -> Figure:
         n for radix in RADICES for n in (*_rail_optimized_networks(radix, SCALES), *_rail_only_networks(radix, SCALES))
     ]
     return Figure(
-        name="fig1",
         title="What a network costs and draws, against scale",
         source="Spine-free Fig. 1",
         columns=COLUMNS,

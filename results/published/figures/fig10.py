@@ -28,7 +28,6 @@ def figure() -> Figure:
         rows += _rows(reading, found)
         notes.append(listed(reading.name, (_relative_pct(found, *point) for point in PUBLISHED)))
     return Figure(
-        name="fig10",
         title="Batch size: GPT-1T on 32,768 GPUs",
         source="Rail-only Fig. 10",
         columns=("reading", "domain_gpus", "batch", "iteration_s", "relative_pct"),

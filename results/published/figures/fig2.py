@@ -24,7 +24,6 @@ def figure() -> Figure:
     """Every model with the parallelism of Megatron-LM, on DGX A100."""
     traffic = {name: _traffic(name) for name in MODELS}
     return Figure(
-        name="fig2",
         title="Traffic by kind, and the pairs of GPUs that have it",
         source="Rail-only Fig. 2",
         columns=(

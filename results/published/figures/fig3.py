@@ -22,7 +22,6 @@ def figure() -> Figure:
     p, rails = model.training, model.domain_gpus
     traffic = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     return Figure(
-        name="fig3",
         title="Traffic of GPT-1T on 384 DGX A100",
         source="Rail-only Fig. 3",
         columns=COLUMNS,

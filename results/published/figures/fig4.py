@@ -39,7 +39,6 @@ def figure() -> Figure:
     }  # as assumed comes first
     ours = next(iter(counts.values()))
     return Figure(
-        name="fig4",
         title="Traffic of GPT-1T on 16 DGX GH200",
         source="Rail-only Fig. 4",
         columns=COLUMNS,

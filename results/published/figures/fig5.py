@@ -18,12 +18,11 @@ OURS: Final = "as counted here"
 
 
 def figure() -> Figure:
-    """As counted, and what other ways to count the static part would give."""
+    """Compute the volumes as counted, and by other ways to count the static part."""
     model = load_moe(MODEL)
     traffic = moe_traffic(model, data_parallel(model.gpus, model.global_batch, model.domain_gpus))
     counts = {OURS: dict(traffic.volumes)} | _others(model, traffic)
     return Figure(
-        name="fig5",
         title="Traffic of MoE-1.3B with 128 experts on 16 DGX A100",
         source="Rail-only Fig. 5",
         columns=COLUMNS,

@@ -20,7 +20,6 @@ def figure() -> Figure:
     networks = [network for both in pairs for network in (both.wide, both.narrow)]
     worst = [both for both in pairs if both.wide.radix == 64]
     return Figure(
-        name="fig6",
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
         columns=COLUMNS,

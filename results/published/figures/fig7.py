@@ -18,7 +18,6 @@ def figure() -> Figure:
     found = {row.model: _off_pct(row, hfu, predicted_s(row)) for row, hfu in rows}
     left_out = {row.model: _off_pct(row, hfu, leave_model_out_s(row)) for row, hfu in rows}
     return Figure(
-        name="fig7",
         title="HFU, predicted and measured",
         source="Rail-only Fig. 7, Korthikanti Table 5",
         columns=("model", "published_hfu_pct", "predicted_hfu_pct", "error_pct", "rows_use", "left_out_error_pct"),

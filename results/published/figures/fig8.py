@@ -47,7 +47,6 @@ def figure() -> Figure:
         rows += [row for model, curve in few.items() for row in _rows(reading, model, STATED, curve)]
         notes.append(_at(reading, STATED, few[GPT_1T], few[GPT_146B]))
     return Figure(
-        name="fig8",
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",
         columns=COLUMNS,

@@ -33,7 +33,7 @@ Key = tuple[int, float, float]
 
 
 def figure() -> Figure:
-    """As printed, and what the text says under other readings, clusters and batches."""
+    """Compute the times as printed, and the text's claims under other readings, clusters and batches."""
     times = _times(AS_PRINTED, GPUS, BATCH)
     rows: list[tuple[str | int | float, ...]] = [*_rows(AS_PRINTED, GPUS, BATCH, times)]
     notes = [
@@ -49,7 +49,6 @@ def figure() -> Figure:
         rows += _rows(reading, GPUS, BATCH, found)
         notes.append(listed(reading.name, _stated(found).values()))
     return Figure(
-        name="fig9",
         title="Iteration time of GPT-1T against bandwidth",
         source="Rail-only Fig. 9",
         columns=("reading", "gpus", "batch", "domain_gpus", "hb_tbps", "network_gbps", "iteration_s"),

@@ -1,4 +1,4 @@
-"""How often both networks fail, and what of the GPUs' time it takes (Rail-only section IV-C)."""
+"""Failures of both networks, and the GPU-time that they take (Rail-only section IV-C)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ class Case:
 
     @property
     def label(self) -> str:
+        """Text of a bar: K, radix and design."""
         net = self.wiring.network
         return f"K = {self.wiring.domain_gpus}, radix {net.radix}, {net.design}"
 
@@ -48,7 +49,6 @@ def figure() -> Figure:
     ]
     cases = [case for pair in pairs for case in pair]
     return Figure(
-        name="reliability",
         title="Failures of the network",
         source="Rail-only section IV-C, computed",
         columns=COLUMNS,

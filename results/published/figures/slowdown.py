@@ -19,7 +19,6 @@ CLAIMED_PCT: Final = {"a100": 8.2, "h100": 11.2}
 def figure() -> Figure:
     """Every platform, with x = 8 as in the paper, and with all GPUs of its HB domain."""
     return Figure(
-        name="slowdown",
         title="What forwarding adds to an all-to-all on rail-only",
         source="Rail-only section IV-B, Eq. 2 and 3",
         columns=("platform", "x", "y", "slowdown_pct", "cs_over_cf_pct"),

@@ -44,18 +44,22 @@ class Pair:
 
     @property
     def saved_usd(self) -> float:
+        """Cost saved by rail-only, USD."""
         return self.wide.cost_usd() - self.narrow.cost_usd()
 
     @property
     def saved_w(self) -> float:
+        """Peak power saved by rail-only, W."""
         return self.wide.power_w() - self.narrow.power_w()
 
     @property
     def cost_saving_pct(self) -> float:
+        """Cost saved, percent of rail-optimized."""
         return 100 * self.saved_usd / self.wide.cost_usd()
 
     @property
     def power_saving_pct(self) -> float:
+        """Power saved, percent of rail-optimized."""
         return 100 * self.saved_w / self.wide.power_w()
 
 
@@ -63,7 +67,6 @@ def figure() -> Figure:
     """All six rows, for HB domains of 256."""
     pairs = [(row, pair(row)) for row in printed()]
     return Figure(
-        name="table2",
         title="Switches, transceivers and savings",
         source="Rail-only Table II",
         columns=COLUMNS,
@@ -76,7 +79,7 @@ def figure() -> Figure:
 
 
 def printed() -> tuple[Printed, ...]:
-    """What the paper has; its first line names the source."""
+    """Return the rows of Table II as printed; the file's first line names the source."""
     with PRINTED.open(newline="") as lines:
         rows = csv.DictReader(line for line in lines if not line.startswith("#"))
         return tuple(Printed(**{name: int(value) for name, value in row.items()}) for row in rows)

@@ -48,12 +48,13 @@ class Measured:
 
     @property
     def mode(self) -> str:
+        """Recomputation and sequence parallelism, as tables name them."""
         return "selective + SP" if self.recipe.sequence_parallel else self.recipe.recompute
 
 
 @cache
 def measured() -> tuple[Measured, ...]:
-    """Every row of measured.csv, in its order."""
+    """Return every row of measured.csv, in its order."""
     lines = ROWS.read_text().splitlines()[1:]  # the first is the source
     return tuple(_read(row) for row in csv.DictReader(lines))
 
@@ -66,7 +67,7 @@ def _read(row: dict[str, str]) -> Measured:
 
 
 def as_job(row: Measured) -> tuple[Job, Strategies]:
-    """The row's job, on DGX A100, and the strategy that it was measured with."""
+    """Return the row's job, on DGX A100, and the strategy that it was measured with."""
     model = load_gpt(row.model)
     cluster = make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
     strategy = place_strategy(model.training, cluster.domain_gpus)
@@ -86,7 +87,7 @@ def hfu_pct(row: Measured, seconds: float) -> float:
 
 
 def fitted_constants(rows: Sequence[Measured]) -> Constants:
-    """Constants that leave the smallest sum of squared relative errors over `rows`."""
+    """Return the constants that leave the smallest sum of squared relative errors over `rows`."""
     columns, targets = [], []
     for row in rows:
         job, strategy = as_job(row)
@@ -104,7 +105,7 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
 
 
 def leave_model_out_s(row: Measured) -> float:
-    """Seconds with constants fitted on all published rows but those of this model's shape, in either table."""
+    """Return the seconds with constants fitted on all published rows, in both tables, of other shapes."""
     others = [r for r in measured() if _shape(r) != _shape(row)]
     job, strategy = as_job(row)
     cluster = replace(job.cluster, constants=fitted_constants(others))

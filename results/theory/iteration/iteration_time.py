@@ -52,6 +52,7 @@ class ComputeParts:
     pass_s: FloatArray
 
     def seconds(self, constants: Constants) -> FloatArray:
+        """Return the time with a GPU's constants, s."""
         matmul = (self.matmul_s + constants.overhead_flops * self.pass_s) / constants.matmul_efficiency
         return matmul + self.memory_s / constants.memory_efficiency
 
@@ -113,7 +114,7 @@ def stage_parameters(job: Job, s: Strategies) -> FloatArray:
 
 
 def activation_bytes(job: Job, s: Strategies) -> FloatArray:
-    """Of the micro-batches that a first stage holds in 1F1B: p of them, or all m where there are fewer.
+    """Bytes of the micro-batches that a first stage holds in 1F1B: p of them, or all m where there are fewer.
 
     Korthikanti et al. 2022, per layer and micro-batch: s b h (34 + 5 a s/h)/t; selective recomputation keeps 34 s b h/t
     and full recomputation 2 s b h/t, with one layer's rest while it is done again; without sequence parallelism 10 of
@@ -151,14 +152,17 @@ class IterationTime:
 
     @property
     def compute_s(self) -> FloatArray:
+        """Time of computing, s."""
         return self.bubble_compute_s + self.last_stage_compute_s + self.optimizer_s
 
     @property
     def network_s(self) -> FloatArray:
+        """Time on the network, s."""
         return self.bubble_network_s + self.last_stage_network_s + self.sync_s
 
     @property
     def total_s(self) -> FloatArray:
+        """Time of an iteration, Eq. 6, s."""
         return self.compute_s + self.network_s
 
 

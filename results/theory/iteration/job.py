@@ -24,7 +24,7 @@ from railyard.workloads.placement.parallelism import Parallelism
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Of one GPU. `memory_bytes_per_s` is the data sheet's; efficiencies are shares of the peak.
+    """Constants of one GPU. `memory_bytes_per_s` is the data sheet's; efficiencies are shares of the peak.
 
     `overhead_flops`: what a layer's pass takes beside its size (launches, ramps and tails of kernels), as FLOPs on top
     of its own. So matmuls reach `matmul_efficiency` x F/(F + overhead_flops) of the peak in a pass of F FLOPs.
@@ -47,18 +47,16 @@ A100: Final = Constants(
 
 
 def constants_of(platform: Platform) -> Constants:
-    """What its file gives, and the A100's for the rest."""
+    """Return what the platform's file gives, and the A100's values for the rest."""
     return replace(A100, **{name: value for name in _NAMES if (value := getattr(platform, name)) is not None})
 
 
 def taken_from_a100(platform: Platform) -> tuple[str, ...]:
-    """The constants that the platform's file leaves open."""
+    """Return the constants that the platform's file leaves open."""
     return tuple(name for name in _NAMES if getattr(platform, name) is None)
 
 
 _NAMES: Final = tuple(field.name for field in fields(Constants))
-
-
 Recompute = Literal["none", "selective", "full"]
 """What is computed a second time in the backward pass: nothing, attention's inner part, or all of a layer's forward."""
 
@@ -97,7 +95,7 @@ def hardware_flops(model: GptModel, recompute: Recompute, global_batch: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained. `gradient_bytes`: of a parameter's gradient, as kept and as AllReduced."""
+    """Recipe of a training. `gradient_bytes`: of a parameter's gradient, as kept and as AllReduced."""
 
     global_batch: int
     recompute: Recompute = "selective"
@@ -120,7 +118,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All but the strategy."""
+    """Everything about a training but its strategy."""
 
     model: GptModel
     recipe: Recipe
@@ -142,7 +140,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Strategy:
-    """One of `Strategies`, in whole numbers."""
+    """A single strategy, in whole numbers."""
 
     tensor_hb: int
     tensor_network: int
@@ -180,14 +178,17 @@ class Strategies:
 
     @property
     def tensor(self) -> FloatArray:
+        """t."""
         return self.tensor_hb * self.tensor_network
 
     @property
     def pipeline(self) -> FloatArray:
+        """p."""
         return self.pipeline_hb * self.pipeline_network
 
     @property
     def data(self) -> FloatArray:
+        """d."""
         return self.data_hb * self.data_network
 
     @property
@@ -202,20 +203,20 @@ class Strategies:
         return Strategy(*(int(getattr(self, f.name)[index]) for f in fields(Strategy)))
 
     def where(self, chosen: NDArray[np.bool_]) -> Self:
-        """Those for which `chosen` is true."""
+        """Return the strategies for which `chosen` is true."""
         kept = (getattr(self, f.name)[chosen] for f in fields(Strategy))
         return type(self)(self.global_batch, *kept)
 
     @classmethod
     def one(cls, strategy: Strategy, global_batch: int) -> Self:
-        """A single strategy, in arrays of length 1."""
+        """Return a single strategy, in arrays of length 1."""
         return cls(global_batch, *(np.array([float(getattr(strategy, f.name))]) for f in fields(Strategy)))
 
 
 def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy:
-    """A published job on HB domains of `domain_gpus`: tensor ranks fill a domain first, then data, then stages.
+    """Return the strategy of a published job on HB domains of `domain_gpus`.
 
-    That is Megatron-LM's order of ranks. ValueError if a dimension would lie across domains unevenly.
+    Tensor ranks fill a domain first, then data, then stages: Megatron-LM's order. ValueError if a dimension would lie across domains unevenly.
     """
     room, inside = domain_gpus, []
     for name, size in (("tensor", p.tensor), ("data", p.data), ("pipeline", p.pipeline)):

@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a strategy must keep to, beside dividing evenly.
+    """Rules for strategies, beside dividing evenly.
 
     `whole_rounds`: interleaving (v > 1) takes m as a multiple of p, as its schedule needs (Narayanan et al. 2021, 2.2).
     Without it Eq. 7 also prices v > 1 with m < p, below what any schedule can do: a single micro-batch takes p t(b).
@@ -54,19 +54,19 @@ class Weighed:
     gpu_bytes: FloatArray
 
     def order(self) -> IntArray:
-        """Indices from the fastest on; equals in their own order."""
+        """Return the indices from the fastest on; equals in their own order."""
         return np.argsort(self.times.total_s, kind="stable")
 
 
 @cache
 def divisors(n: int) -> tuple[int, ...]:
-    """All of them, rising."""
+    """Return all divisors, rising."""
     small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
     return tuple(sorted({*small, *(n // i for i in small)}))
 
 
 def best_strategy(job: Job, rules: Rules | None = None) -> Best:
-    """The fastest of `weigh`; of equals the first."""
+    """Return the fastest of `weigh`; of equals the first."""
     found = weigh(job, rules)
     first = found.order()[0]
     seconds, network_s = float(found.times.total_s[first]), float(found.times.network_s[first])
@@ -74,7 +74,7 @@ def best_strategy(job: Job, rules: Rules | None = None) -> Best:
 
 
 def weigh(job: Job, rules: Rules | None = None) -> Weighed:
-    """All of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
+    """Return all of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
     rules = rules or Rules()
     found = candidates(job, rules)
     if not len(found):
@@ -98,7 +98,7 @@ def _job_text(job: Job) -> str:
 
 
 def candidates(job: Job, rules: Rules) -> Strategies:
-    """All strategies that divide, whether they fit memory or not; always in the same order."""
+    """Return all strategies that divide, whether they fit memory or not; always in the same order."""
     layouts = _layouts(job, rules)
     batch, layers = job.recipe.global_batch, job.model.layers
     max_virtual = rules.max_virtual_stages or layers

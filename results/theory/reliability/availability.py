@@ -59,6 +59,7 @@ class Wiring:
 
     @property
     def upper_transceivers(self) -> int:
+        """Transceivers above the first tier."""
         return self.network.transceivers - self.network.layers[0].transceivers
 
 
@@ -215,7 +216,7 @@ def _changes(kinds: list[_Outages]) -> _Changes:
 
 
 def _lost_a_year(changes: _Changes, wiring: Wiring, rail_time_share: float, rerouted: bool, years: int) -> Floats:
-    """Share of each year's GPU-time, all GPUs; what goes on into the next year counts where its stretch began."""
+    """Share of each year's GPU-time, all GPUs; an outage that spans two years counts in the first."""
     k = wiring.domain_gpus
     domain = changes.gpu // k
     order = np.lexsort((changes.time, domain))

@@ -17,7 +17,7 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 
 
 class Observation(ConfigModel):
-    """What somebody counted."""
+    """Failures counted in a fleet."""
 
     failures: Annotated[int, Field(ge=0)]
     components: Annotated[int, Field(ge=1)]
@@ -41,13 +41,14 @@ class Component(ConfigModel):
 
     @property
     def failures_per_year(self) -> float:
-        """Of one component."""
+        """Failures of one component a year."""
         if self.seen is None:
             return self.per_year or 0.0
         return self.seen.failures / self.seen.components / (self.seen.days / DAYS_A_YEAR)
 
     @property
     def repair_years(self) -> float:
+        """Mean repair time in years."""
         return self.repair_h / HOURS_A_YEAR
 
     @property
@@ -57,7 +58,7 @@ class Component(ConfigModel):
 
 
 class Components(ConfigModel):
-    """Of a cluster. `nic`, one a GPU, and `transceiver` are what a GPU's link consists of; `hbm` is counted a GPU."""
+    """Components of a cluster. A GPU's link has `nic`, one a GPU, and `transceiver`; `hbm` is counted a GPU."""
 
     gpu: Component
     hbm: Component
@@ -68,7 +69,7 @@ class Components(ConfigModel):
 
 
 def read_components(path: Path = DEFAULT_COMPONENTS) -> Components:
-    """BadInput names the file, and the key in it that can't be used."""
+    """Return the components of a file. BadInput names the file, and the key in it that can't be used."""
     try:
         return Components.model_validate(read_yaml(path, "components"))
     except ValidationError as error:
