@@ -7,8 +7,8 @@ experiment's grid tests that: a cell.
 
 Latency is the time of a round's transfer (of one stripe of it), from its start at the sender until its last byte was
 read; the median of all rounds. Scores are those of the last moments before the foreground begins, since the
-foreground's own load would count as background. Beside the product stands the prediction for a message of many frames: the
-slowest link of the path in bit/s, its capacity x its score.
+foreground's own load would count as background. Beside the product stands the prediction for a message of many
+frames: the slowest link of the path in bit/s, its capacity x its score.
 """
 
 from collections import defaultdict

@@ -132,7 +132,7 @@ print(FIGURES.names())
 assert "matplotlib" not in sys.modules
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "What data parallelism costs the 530B model, measured and by Eq. 11" in said
+    assert "Cost of data parallelism for the 530B model, measured and by Eq. 11" in said
     assert "'fig2', 'fig3', 'fig4', 'fig5', 'fig6', 'fig7', 'fig8', 'fig9', 'fig10'" in said
 
 

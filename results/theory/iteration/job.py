@@ -216,7 +216,8 @@ class Strategies:
 def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy:
     """Return the strategy of a published job on HB domains of `domain_gpus`.
 
-    Tensor ranks fill a domain first, then data, then stages: Megatron-LM's order. ValueError if a dimension would lie across domains unevenly.
+    Tensor ranks fill a domain first, then data, then stages: Megatron-LM's order. ValueError if a dimension
+    would lie across domains unevenly.
     """
     room, inside = domain_gpus, []
     for name, size in (("tensor", p.tensor), ("data", p.data), ("pipeline", p.pipeline)):
