@@ -104,7 +104,6 @@ def figure() -> Figure:
         for policy, stated in row.items()
     ]
     return Figure(
-        name="nezha",
         title="Allreduces over TCP and SHARP on 4 nodes",
         source="Nezha Table 1, sections 5.2.1 and 5.2.2, Eq. 1 to 5",
         columns=("size_bytes", "policy", "published_s", "computed_s"),
