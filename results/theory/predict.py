@@ -112,8 +112,12 @@ def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
 def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
     """Name the equation that the prediction of a phase equals; `bottleneck link` where none of the papers' does.
 
-    Forwarding and thin spines are in no equation, so a direct all-to-all may take longer than Eq. 2.
+    Forwarding and thin spines are in no equation, so a direct all-to-all may take longer than Eq. 2. Nor are the
+    planes over which a rail's flows are hashed.
     """
+    planes = fabric.definition.carrying(fabric.definition.all_planes)
+    if len(planes) > 1 and phase.y > 1:
+        return f"{BOTTLENECK}, mean over hashes to {len(planes)} planes"
     algorithm = ALGORITHMS[phase.collective] if phase.collective else None
     closed = algorithm.closed_form_s(phase, rates.hb, rates.rail) if algorithm else None
     if algorithm is None or closed is None:

@@ -1,6 +1,6 @@
 """report.html: the whole run on one page that needs no other file and no network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import allreduce, report_failures, report_steering, report_tables, scale_tables
 from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
 _FOLDERS: Final = (Path(__file__).parent, Path(__file__).parents[1])
 _PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
@@ -73,7 +74,7 @@ def _context(analysis: Analysis) -> dict[str, Any]:
         "headline": report_tables.times_table(report_tables.headline_rows(side_by_side), fabrics, slow)
         if side_by_side
         else None,
-        "said": [_slowdown_text(s) for s in slow if s.is_all_to_all and not steered],
+        "said": [_slowdown_text(s) for s in slow if s.is_all_to_all and not steered] + list(_hashed_planes(run)),
         **report_steering.parts(analysis),
         "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
@@ -92,6 +93,17 @@ def _context(analysis: Analysis) -> dict[str, Any]:
         "provenance": report_tables.provenance_table(run.provenance),
         "multirail": allreduce.parts(analysis),
     }
+
+
+def _hashed_planes(run: Run) -> Iterator[str]:
+    """Yield how times are predicted on fabrics whose rails have several planes."""
+    for fabric in [fabric for fabric in run.fabrics if fabric.kind in FABRIC_KINDS]:
+        kind = FABRIC_KINDS[fabric.kind]
+        if (planes := len(kind.carrying(kind.all_planes))) > 1:
+            yield (
+                f"{fabric.label}: each connection is hashed to one of {planes} planes, at 1/{planes} of the rail's "
+                "rate. Predicted times are means over random hashes; one run has one of them, and varies around these."
+            )
 
 
 def _slowdown_text(s: Slowdown) -> Markup:

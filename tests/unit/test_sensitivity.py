@@ -29,7 +29,7 @@ from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.jobs.transfers import TransfersSpec
 from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, gpt_volumes, load_gpt, moe_volumes
+from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, load_gpt
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.scale import Scale
 from railyard.workloads.schedule import Schedule, Transfer
@@ -37,6 +37,7 @@ from railyard.workloads.spec import WORKLOADS, build, parse_workload
 from railyard.workloads.traces import chakra as pb
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 from tests.unit.traces import TRACES
+from tests.unit.volumes import gpt_volumes, moe_volumes
 
 Plain = dict[str, Any]
 KINDS: list[type] = [kind for _, kind in WORKLOADS.items()]

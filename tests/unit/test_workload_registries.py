@@ -1,13 +1,26 @@
 """Definitions of workload kinds, collective algorithms and backgrounds are checked when they are registered."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.kind import BACKGROUNDS
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import DirectAllToAll
+from railyard.workloads.collectives.all_to_all_two_phase import TwoPhaseAllToAll
 from railyard.workloads.collectives.point_to_point import PointToPoint
-from railyard.workloads.spec import WORKLOADS, Workload
+from railyard.workloads.spec import (
+    TRAFFIC_KINDS,
+    WORKLOADS,
+    TrafficKind,
+    Workload,
+    build_whole,
+    parse_workload,
+    traffic_kind,
+)
 
 
 class Nameless(DirectAllToAll):
@@ -38,3 +51,41 @@ def test_name_of_a_built_in_definition_is_taken() -> None:
 def test_background_that_is_no_definition_is_refused() -> None:
     with pytest.raises(BadDefinition, match="must be an instance of BackgroundKind"):
         BACKGROUNDS.add("mine", object())  # type: ignore[arg-type]
+
+
+class Mine(TwoPhaseAllToAll):
+    algorithm = "mine"
+
+
+@pytest.fixture
+def mine() -> Iterator[str]:
+    ALGORITHMS.add("all-to-all-mine", Mine())
+    yield "all-to-all-mine"
+    ALGORITHMS.remove("all-to-all-mine")
+
+
+@pytest.mark.parametrize("spec", [{"kind": "moe"}, {"kind": "trace", "path": "tests/traces/micro.txt"}])
+def test_workloads_take_any_all_to_all_of_the_registry(spec: dict[str, str], mine: str) -> None:
+    fabric = FabricSpec(kind="rail-only", domains=4, rails=4)
+    built, reference = (
+        build_whole(parse_workload({**spec, "algorithm": name}), fabric, 10**8, 10**9).schedule
+        for name in ("mine", "two-phase")
+    )
+    assert built.tasks == reference.tasks
+    assert mine in {phase.collective for phase in built.phases}
+    for name, allowed in (("in-rail", "direct, mine, two-phase"), ("ring", "direct, mine, two-phase")):
+        with pytest.raises(BadInput, match=f"is not for all-to-all: allowed are auto, {allowed}"):
+            parse_workload({**spec, "algorithm": name})
+
+
+def test_uneven_experts_need_an_algorithm_that_can_be_uneven(mine: str) -> None:
+    with pytest.raises(BadInput, match="is not for mine, whose pairs are all alike"):
+        parse_workload({"kind": "moe", "algorithm": "mine", "skew": 1.0})
+
+
+def test_traffic_kind_that_is_not_defined_is_a_headline() -> None:
+    assert traffic_kind("broadcast") == TrafficKind(is_dense=False, is_headline=True)
+    assert [name for name in TRAFFIC_KINDS if traffic_kind(name).is_dense] == [
+        name for name in TRAFFIC_KINDS if not traffic_kind(name).is_headline
+    ]
+    assert {"TP", "PP", "DP", "EP", "collective"} <= set(TRAFFIC_KINDS)

@@ -6,20 +6,19 @@ from pathlib import Path
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.workloads.matrix.pair_traffic import shares
 from railyard.workloads.models.catalogue import (
     CATALOGUE,
     GptModel,
     check_heads,
-    gpt_volumes,
     load_gpt,
     load_layers,
     load_model,
     load_moe,
     model_names,
-    moe_volumes,
-    shares,
 )
 from railyard.workloads.placement.parallelism import place
+from tests.unit.volumes import gpt_volumes, moe_volumes
 
 PAPER = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
 

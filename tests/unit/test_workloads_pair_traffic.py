@@ -10,9 +10,10 @@ from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.pair_traffic import Scope, Traffic, Uniform, gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
-from railyard.workloads.models.catalogue import GptModel, MoeModel, gpt_volumes, load_gpt, load_moe, moe_volumes
+from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt, load_moe
 from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism, place
+from tests.unit.volumes import gpt_volumes, moe_volumes
 
 SHAPE = {"hidden": 24, "heads": 12, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}
 ONE = {"tensor": 1, "pipeline": 1, "data": 1, "micro_batch": 1, "global_batch": 1}

@@ -6,9 +6,10 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
-from railyard.workloads.models.catalogue import GptModel, MoeModel, gpt_volumes, load_gpt, moe_volumes
+from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt
 from railyard.workloads.placement.parallelism import Parallelism, place
 from railyard.workloads.spec import build, parse_workload
+from tests.unit.volumes import gpt_volumes, moe_volumes
 
 SMALL = {"layers": 4, "hidden": 24, "heads": 2, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}
 

@@ -3,8 +3,7 @@
 Sparse and vectorised, so that clusters of tens of thousands of GPUs take seconds. All in 16 bits. Rings follow the
 order of a group; where a group spans HB domains and is a grid, they run on each rail and in each domain (Rail-only
 Eq. 1). An even all-to-all is kept as its groups and the bytes of one pair, and spelled out only when asked to: among
-16,384 GPUs it has 268 million pairs. Sums are those of `gpt_volumes` and `moe_volumes`. Units: bytes, as floats, since
-a ring's share of a buffer need not be whole.
+16,384 GPUs it has 268 million pairs. Units: bytes, as floats, since a ring's share of a buffer need not be whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -308,3 +307,9 @@ def _merged(parts: Sequence[Pairs], layout: Layout) -> Pairs:
     size = np.bincount(pair_index, weights=np.concatenate([part.bytes for part in parts])).astype(np.float64)
     src, dst = np.divmod(unique, n)
     return Pairs(src.astype(np.int32), dst.astype(np.int32), size)
+
+
+def shares(volumes: dict[str, float]) -> dict[str, float]:
+    """Return each kind's part of the whole."""
+    whole = sum(volumes.values())
+    return {kind: size / whole for kind, size in volumes.items()}

@@ -1,9 +1,4 @@
-"""The catalogue of models, and how much each sends in an iteration by kind of traffic.
-
-A model is a YAML file in `workloads/models`, its source on line 1; one of your own is given by its path. Volumes are
-bytes that all GPUs together hand to their network, in 16 bits. Rings and hierarchical collectives: all GPUs of the grid
-n = x y send, in an AllGather or ReduceScatter of D bytes, (n - 1) D together.
-"""
+"""The catalogue of models: a YAML file each in `workloads/models`, its source on line 1; yours is a path away."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeVar
@@ -234,44 +229,3 @@ def check_heads(model: GptModel, tensor: int, field: str = "parallelism") -> Non
     """BadInput unless every rank of a tensor-parallel group gets as many attention heads (Megatron-LM section 2.3)."""
     if model.heads % tensor:
         raise BadInput(f"{field}.tensor", tensor, f"must divide the {model.heads} attention heads of the model")
-
-
-def gpt_volumes(model: GptModel, parallelism: Parallelism | None = None) -> dict[str, float]:
-    """Rail-only Fig. 2a: TP has over 75% in the GPTs of 145.6B to 1T. This count gives 95% to 97%.
-
-    TP: 4 AllGather and 4 ReduceScatter of 2 b h s bytes for each layer and micro-batch. PP: b h s / t elements a GPU
-    over each of p v - 1 boundaries, forward and back. DP: a ring AllReduce of each GPU's layers. Embeddings are left
-    out. No `parallelism`: the published one.
-    """
-    p = parallelism or model.training
-    gathered = model.gathered_bytes(p.micro_batch)
-    pipelines = p.data * p.micro_batches
-    return {
-        "TP": 8.0 * model.layers * pipelines * (p.tensor - 1) * gathered,
-        "PP": 2.0 * (p.pipeline * p.virtual_stages - 1) * pipelines * gathered,
-        "DP": 2.0 * (p.data - 1) * FP16_BYTES * model.layers * model.layer_parameters,
-    }
-
-
-def moe_volumes(model: MoeModel, gpus: int | None = None) -> dict[str, float]:
-    """Rail-only Fig. 5a: all-to-all has 27%. This count gives MoE-1.3B 30.6%.
-
-    All-to-all: all but each GPU's own share of its tokens. DP: AllReduce of the static part, embeddings included, in 16
-    bits. The paper doesn't give its count; 27% would need a static part larger by 19%, or one of 32-bit gradients in
-    part. Forwarding in HB domains is not counted. With more `gpus` than experts each has the model's own tokens,
-    and the experts' replicas are summed too.
-    """
-    n = gpus or model.gpus
-    size = min(model.experts, n)
-    replicas = n // size
-    experts = 2.0 * (replicas - 1) * FP16_BYTES * model.expert_parameters * model.experts
-    return {
-        "EP": model.all_to_alls * model.all_to_all_bytes * (size - 1.0) * replicas,
-        "DP": 2.0 * (n - 1) * FP16_BYTES * model.static_parameters + experts,
-    }
-
-
-def shares(volumes: dict[str, float]) -> dict[str, float]:
-    """Each kind's part of the whole."""
-    whole = sum(volumes.values())
-    return {kind: size / whole for kind, size in volumes.items()}

@@ -9,8 +9,8 @@ import numpy as np
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.published.pairs import volume_bars
-from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
-from railyard.workloads.models.catalogue import load_gpt, shares
+from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, shares
+from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.layout import hierarchical
 
 MODELS: Final = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
