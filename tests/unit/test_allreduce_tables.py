@@ -1,4 +1,4 @@
-"""Tables, figures and files of a multi-rail run, from made-up records."""
+"""Tables, figures and files of allreduces over several rails, from a sample of records."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from railyard.results.runs.records import Load, Run
 from railyard.results.views import allreduce as tables
 from railyard.results.views.table import Table
 from tests.unit import shown
-from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of
+from tests.unit.allreduce_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of
 from tests.unit.replaced import replaced
 
 
@@ -77,7 +77,7 @@ def test_model_with_a_batch_of_its_own_is_named_without_one() -> None:
     assert [row[1] for row in tables.trainings_table(found).cells] == ["gpt3-2.7b", "vgg-11 batch 64"]
 
 
-def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
+def test_terminal_shows_every_size_policy_target_and_fault(run: Run) -> None:
     console = Console(file=io.StringIO(), width=200)
     shown.print_summary(run, console)
     assert isinstance(console.file, io.StringIO)
@@ -87,7 +87,7 @@ def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
     assert "not measured" in text, "8 nodes"
 
 
-def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
+def test_point_of_an_invalid_interval_is_marked(run: Run) -> None:
     busy = replace(
         run,
         loads=[replaced(run.loads[0], cpu_busy=0.99), replaced(run.loads[0], workload="allreduce 2KiB", policy="mrib")],
@@ -113,7 +113,7 @@ def slowed(run: Run) -> Run:
     return replace(run_of(replace(found, points=points, trainings=trainings)), loads=run.loads)
 
 
-def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
+def test_slow_motion_has_a_column_and_a_note(run: Run) -> None:
     slow = slowed(run)
     table = tables.benchmark_table(by_fabric(AllreduceResults.of(slow))[0])
     assert titles(table)[:2] == ("size", "slow motion")
@@ -138,7 +138,7 @@ def restarted(run: Run) -> Run:
     return replace(run_of(replace(AllreduceResults.of(run), points=points)), loads=run.loads)
 
 
-def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run: Run) -> None:
+def test_median_of_starts_is_shown_with_its_spread(run: Run) -> None:
     often = restarted(run)
     found = AllreduceResults.of(often)
     pair, unlike = map(tables.starts_text, by_fabric(found))
@@ -148,7 +148,7 @@ def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run
     shown.print_summary(often, console)
     assert isinstance(console.file, io.StringIO)
     for text in (console.file.getvalue(), shown.render(often)):
-        assert [text.count(said) for said in (pair, unlike)] == [1, 1]
+        assert [text.count(note) for note in (pair, unlike)] == [1, 1]
     assert [tables.starts_text(m) for m in by_fabric(AllreduceResults.of(run))] == ["", ""]
     everywhere = [again for p in found.points for again in ([p] if p.size < MIB else started(p, 1.0, 1.0))]
     (both, _) = by_fabric(replace(found, points=everywhere))
@@ -156,15 +156,15 @@ def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_on_a_narrow_screen_no_cell_is_cut(run: Run, width: int) -> None:
-    for told in (run, slowed(run), restarted(run)):
+def test_no_cell_is_cut_on_a_narrow_screen(run: Run, width: int) -> None:
+    for each in (run, slowed(run), restarted(run)):
         console = Console(file=io.StringIO(), width=width)
-        shown.print_summary(told, console)
+        shown.print_summary(each, console)
         assert isinstance(console.file, io.StringIO)
         assert all(len(line) <= width for line in console.file.getvalue().splitlines())
 
 
-def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
+def test_report_has_its_sections_and_valid_figures(run: Run) -> None:
     page = shown.render(run)
     for part in ("multirail", "sizes", "cuts", "trainings", "ddp", "rails", "fidelity"):
         assert f'<section id="{part}">' in page
@@ -176,7 +176,7 @@ def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
         ET.fromstring("<svg" + svg.partition("</svg>")[0] + "</svg>")
 
 
-def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
+def test_figures_of_the_paper_are_beside_ours(run: Run) -> None:
     paper = tables.table_1(AllreduceResults.of(run))
     assert paper is not None
     assert titles(paper) == (
@@ -205,7 +205,7 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     assert any("1.50x (Nezha 1.20x)" in row for row in speeds.cells)
 
 
-def test_only_what_was_measured_is_drawn() -> None:
+def test_only_measurements_are_drawn() -> None:
     found = sample()
     assert allreduce.channels(found) is None, "no virtual rails"
     assert allreduce.shares(replace(found, points=[p for p in found.points if p.policy != "nezha"])) is None
@@ -215,7 +215,7 @@ def test_only_what_was_measured_is_drawn() -> None:
     assert tables.table_1(replace(found, fabrics=[PAIR])) is None
 
 
-def test_what_is_published_is_stated_in_the_text() -> None:
+def test_published_figures_are_those_of_the_text() -> None:
     assert nezha.GAINS["tcp+sharp", 8, "nezha"] == 1.63
     assert nezha.TABLE_1[8 * MIB]["single:tcp"] == pytest.approx(37.137e-3)
     gain = nezha.training_gain("vgg-11 batch 64", "tcp+tcp", 8, "gloo")

@@ -1,4 +1,4 @@
-"""What a multi-rail run has to show: each bar on made-up records that meet it, and on such as miss it."""
+"""Performance targets of allreduces over several rails: records that meet each, and records that miss it."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, Target
 from railyard.results.views import allreduce as tables
 from railyard.results.views.format import NOTHING
-from tests.unit.multirail_sample import (
+from tests.unit.allreduce_sample import (
     KIB,
     MIB,
     PAIR,
@@ -48,7 +48,7 @@ def with_seconds(fabric: str, policy: str, small: float, large: float) -> Allred
     return replace(sample(), points=points(changed))
 
 
-def test_all_that_was_measured_is_met_and_the_rest_says_that_it_was_not() -> None:
+def test_targets_are_met_or_marked_as_not_measured() -> None:
     found = outcomes(sample())
     assert [o.target.quantity for o in found if o.measured and not o.met] == []
     assert [o.target for o in found if not o.measured] == [allreduce.PAIR[8]]
@@ -74,7 +74,7 @@ def test_all_that_was_measured_is_met_and_the_rest_says_that_it_was_not() -> Non
         (UNLIKE.label, "nezha", 0.0001, 0.13, {allreduce.sum_of_rails, allreduce.unlike}),
     ],
 )
-def test_a_time_that_is_too_long_misses_its_own_bars_alone(
+def test_long_time_misses_its_own_targets_alone(
     fabric: str, policy: str, small: float, large: float, missed: set[Target]
 ) -> None:
     found = outcomes(with_seconds(fabric, policy, small, large))
@@ -82,7 +82,7 @@ def test_a_time_that_is_too_long_misses_its_own_bars_alone(
     assert {o.fabric for o in found if o.measured and not o.met} == {fabric}
 
 
-def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
+def test_single_rail_below_its_bound_is_named() -> None:
     found = sample()
     pair, unlike = (one.label for one in found.fabrics)
 
@@ -100,7 +100,7 @@ def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
     assert slowed("single:sharp1") == [True, True]  # a tree isn't a ring: its bound is another
 
 
-def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
+def test_link_bound_does_not_depend_on_predictions() -> None:
     """2(N-1)/N of the 1,342,176 B that are sent at 5.5e7 bit/s; a rail that a processor holds up has no such bound."""
     (pair, _) = of(sample(), allreduce.link_bound)
     assert pair.value == pytest.approx(1.5 * 8 * 1342176 / 5.5e7 / 0.3)
@@ -111,7 +111,7 @@ def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
     assert [o.fabric for o in of(replace(sample(), fabrics=[busy, idle]), allreduce.link_bound)] == [UNLIKE.label]
 
 
-def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() -> None:
+def test_small_sizes_are_judged_by_typical_times() -> None:
     """And not by their mean, in which one operation that the machine held up weighs as much as all others."""
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     both = [*small, *(replaced(p, size=4 * KIB, workload="allreduce 4KiB") for p in small)]
@@ -123,7 +123,7 @@ def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() ->
     assert outcome.value == pytest.approx(1.1)
 
 
-def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
+def test_one_slow_operation_of_a_baseline_does_not_count() -> None:
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     held_up = [replace(p, mean_s=2 * p.mean_s, typical_s=0.00105) if p.policy == "mrib" else p for p in small]
     (outcome,) = of(AllreduceResults([PAIR], held_up), allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"])
@@ -131,7 +131,7 @@ def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> N
     assert not outcome.met
 
 
-def test_policies_that_took_turns_are_compared_start_by_start() -> None:
+def test_policies_in_turn_are_compared_start_by_start() -> None:
     """What a start did to both of them is in neither's favour, however unlike starts are."""
     mine, rail = (point_of(PAIR.label, policy, KIB, 1.0) for policy in ("nezha", "single:tcp0"))
     found = [*started(mine, 1.0, 3.0, 1.5), *started(rail, 1.0, 3.3, 1.5 / 1.1)]
@@ -141,18 +141,18 @@ def test_policies_that_took_turns_are_compared_start_by_start() -> None:
     assert FabricMeasurements(PAIR, tuple(alone)).ratios("nezha", "single:tcp0", KIB) == pytest.approx([1.0, 1.1])
 
 
-def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
-    """Of what it compares alone: nobody asks how steady mptcp is where nezha is held against one rail, or mrib."""
+def test_small_latency_shows_the_spread_of_starts() -> None:
+    """Of the compared policies alone: the spread of mptcp does not appear beside a single rail or mrib."""
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
-    told = {o.target: o.of for o in outcomes(AllreduceResults([PAIR], found)) if o.measured}
-    assert told[allreduce.small_latency] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
-    assert told[allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
+    found_of = {o.target: o.of for o in outcomes(AllreduceResults([PAIR], found)) if o.measured}
+    assert found_of[allreduce.small_latency] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
+    assert found_of[allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
     once = AllreduceResults([PAIR], [p for p in found if p.repeat == 0])
     assert [o.of for o in of(once, allreduce.small_latency)] == ["at 1KiB; median of 1 sizes 0.98x"]
 
 
-def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
+def test_balancer_that_never_converges_misses_its_target() -> None:
     found = sample()
     restless = [replace(p, settled_after=None) if p.split else p for p in found.points]
     assert [o.value for o in of(found, allreduce.convergence)] == [25, 25]
@@ -163,7 +163,7 @@ def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() ->
     ] * 2
 
 
-def test_a_size_counts_once_however_often_its_processes_were_started() -> None:
+def test_size_counts_once_whatever_its_number_of_starts() -> None:
     small, large = (point_of(PAIR.label, "nezha", size, 0.1, shares=(0.5, 0.5)) for size in (512 * KIB, 64 * MIB))
     found = [*started(small, *[0.1] * 3, rail_s=(1.0, 0.9)), replace(large, rail_s=(1.0, 0.7))]
     (level,) = of(AllreduceResults([PAIR], found), allreduce.rail_time_spread)
@@ -171,7 +171,7 @@ def test_a_size_counts_once_however_often_its_processes_were_started() -> None:
     assert level.of == "mean of 2 sizes"
 
 
-def test_a_few_operations_that_were_split_to_look_whether_it_pays_make_no_split() -> None:
+def test_few_split_operations_make_no_split() -> None:
     looked = point_of(PAIR.label, "nezha", 512 * KIB, 0.1, shares=(0.997, 0.003), rail_s=(1.0, 0.001))
     assert [o.measured for o in of(AllreduceResults([PAIR], [looked]), allreduce.rail_time_spread)] == [False]
     little = replace(looked, shares=(0.98, 0.02))
@@ -180,20 +180,20 @@ def test_a_few_operations_that_were_split_to_look_whether_it_pays_make_no_split(
     ]
 
 
-def test_a_single_start_that_did_not_converge_is_a_miss() -> None:
+def test_one_start_without_convergence_misses_the_target() -> None:
     split = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
     found = [split, replaced(split, repeat=1, settled_after=101), replaced(split, repeat=2)]
     assert [(o.value, o.met) for o in of(AllreduceResults([PAIR], found), allreduce.convergence)] == [(101, False)]
 
 
-def test_a_ring_is_held_against_its_bound_by_the_median_of_its_starts() -> None:
+def test_link_bound_takes_the_median_of_starts() -> None:
     others = [p for p in points() if (p.fabric, p.policy) != (PAIR.label, "single:tcp0")]
     ring = point_of(PAIR.label, "single:tcp0", 64 * MIB, 0.3)
     found = of(replace(sample(), points=[*others, *started(ring, 0.3, 0.6, 0.301)]), allreduce.link_bound)
     assert found[0].value == pytest.approx(1.5 * 8 * 1342176 / 5.5e7 / 0.301)
 
 
-def test_one_wrong_element_fails_the_run_and_says_where() -> None:
+def test_one_wrong_element_fails_the_run_and_is_located() -> None:
     found = sample()
     found.points[3] = replace(found.points[3], wrong=1)
     failed = {name: detail for name, passed, detail in requirements(found) if not passed}
@@ -213,13 +213,13 @@ def test_one_wrong_element_fails_the_run_and_says_where() -> None:
         ({"migrate_ms": None, "inside": False}, set()),
     ],
 )
-def test_one_cut_of_twenty_can_miss_what_all_must_meet(changed: dict[str, object], missed: set[Target]) -> None:
+def test_one_fault_of_twenty_can_miss_a_target(changed: dict[str, object], missed: set[Target]) -> None:
     found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
     assert {o.target for o in outcomes(found) if o.measured and not o.met} == missed
     assert all(passed for _, passed, _ in requirements(found)) == (not {target for target in missed if target.required})
 
 
-def test_cuts_of_a_rail_that_carried_nothing_are_not_judged_by_its_return() -> None:
+def test_return_of_an_unused_rail_is_not_judged() -> None:
     idle = replace(sample(), cuts=[cut_of(home_ms=None, carried=False)])
     assert [o.measured for o in of(idle, allreduce.rail_reused)] == [False]
     (row,) = tables.cuts_table(idle.cuts).cells
@@ -227,13 +227,13 @@ def test_cuts_of_a_rail_that_carried_nothing_are_not_judged_by_its_return() -> N
     assert all(passed for _, passed, _ in requirements(idle))
 
 
-def test_the_median_of_cuts_is_a_bar_of_its_own() -> None:
+def test_median_migration_is_a_target_of_its_own() -> None:
     slow = replace(sample(), cuts=[cut_of(n, migrate_ms=60.0) for n in range(20)])
     assert [o.value for o in of(slow, allreduce.migration)] == [60.0]
     assert {o.target for o in outcomes(slow) if o.measured and not o.met} == {allreduce.migration}
 
 
-def test_a_policy_that_broke_down_fails_the_run_one_that_is_not_installed_does_not() -> None:
+def test_failed_policy_fails_the_run_a_missing_one_does_not() -> None:
     found = sample()
     found.skipped.append(Skipped(PAIR.label, "gloo", "PyTorch isn't installed", failed=False))
     assert all(passed for _, passed, _ in requirements(found))
@@ -243,7 +243,7 @@ def test_a_policy_that_broke_down_fails_the_run_one_that_is_not_installed_does_n
     ]
 
 
-def test_a_loss_that_differs_from_gloos_fails_the_run_a_slow_step_does_not() -> None:
+def test_different_loss_fails_the_run_a_slow_step_does_not() -> None:
     found = sample()
     relative_spread = replace(found, ddp_runs=[replace(found.ddp_runs[0], losses_apart=2e-3)])
     assert [(name, detail) for name, passed, detail in requirements(relative_spread) if not passed] == [
@@ -254,17 +254,17 @@ def test_a_loss_that_differs_from_gloos_fails_the_run_a_slow_step_does_not() -> 
     assert all(passed for _, passed, _ in requirements(slow))
 
 
-def test_nothing_measured_claims_nothing() -> None:
+def test_empty_results_have_no_checks() -> None:
     assert list(requirements(AllreduceResults())) == []
     assert not any(o.measured for o in outcomes(AllreduceResults()))
 
 
-def test_gains_are_over_the_better_rail_and_the_ideal_is_the_sum_of_both() -> None:
+def test_gain_is_over_the_better_rail() -> None:
     _, unlike = by_fabric(sample())
     assert unlike.gain("nezha", SIZES[1]) == pytest.approx(0.18 / 0.113)
     assert unlike.of_ideal("nezha", SIZES[1]) == pytest.approx(1 / 0.113 / (1 / 0.3 + 1 / 0.18))
     assert unlike.threshold() == SIZES[0]
-    assert unlike.gain("nobody", SIZES[1]) is None
+    assert unlike.gain("unknown", SIZES[1]) is None
 
 
 def test_shares_are_those_of_the_start_of_median_time() -> None:
@@ -283,7 +283,7 @@ def test_shares_are_those_of_the_start_of_median_time() -> None:
     ("splits", "last"),
     [((False, False, True), KIB), ((True, True, False), None), ((True, False), KIB), ((False, True, True), None)],
 )
-def test_a_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], last: int | None) -> None:
+def test_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], last: int | None) -> None:
     point = point_of(PAIR.label, "nezha", KIB, 0.001)
     starts = [replaced(point, repeat=n, shares=(0.5, 0.5) if split else (1.0, 0.0)) for n, split in enumerate(splits)]
     large = point_of(PAIR.label, "nezha", 64 * MIB, 0.1, shares=(0.5, 0.5))
@@ -294,5 +294,5 @@ def test_a_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], l
 @pytest.mark.parametrize(
     ("size", "name"), [(2 * KIB, "2KiB"), (64 * MIB, "64MiB"), (1536, "1.536KB"), (4, "4B"), (3 * KIB // 2 * 2, "3KiB")]
 )
-def test_sizes_have_the_papers_names(size: int, name: str) -> None:
+def test_sizes_are_named_as_in_the_paper(size: int, name: str) -> None:
     assert size_name(size) == name

@@ -1,4 +1,4 @@
-"""From what ranks tell to rows: times, shares, when a balancer has settled, what a cut did."""
+"""Rows from the reports of ranks: times, shares, convergence, effects of a fault."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from railyard.workloads.allreduce.peers.training import TrainingResult
 
 MS: Final = 1_000_000
 PLACE = (allreduce_interval("tcp+tcp, 4 nodes", "nezha", 64 * 2**20), 64 * 2**20, 4000)
-STRUCK = InjectedFault(
+INJECTED = InjectedFault(
     allreduce_interval("tcp+tcp, 4 nodes", "nezha", 2**24, 2),
     "link-down",
     "tcp0 of n1",
@@ -51,7 +51,7 @@ def rank(number: int, rows: Sequence[tuple[float, ...]], late_ms: int = 0) -> Ra
     )
 
 
-def test_a_point_is_of_what_came_after_learning() -> None:
+def test_point_has_the_operations_after_learning() -> None:
     rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
     timed = [rank(0, rows), rank(1, rows, late_ms=5)]
     checked = [replace(rank(number, rows[:3]), wrong=number) for number in range(2)]
@@ -65,18 +65,18 @@ def test_a_point_is_of_what_came_after_learning() -> None:
     assert found.relative_spread == 0.0
 
 
-def test_a_rails_time_is_from_the_last_start_to_its_last_end() -> None:
+def test_rail_time_is_from_the_last_start_to_its_last_end() -> None:
     one = replace(rank(0, [(1.0, 1.0)]), rail_seconds=[(0.09, 0.05)])
     other = replace(rank(1, [(1.0, 1.0)]), rail_seconds=[(0.06, 0.08)])  # begins a millisecond later
     assert mean_rail_s([one, other], [True]) == pytest.approx((0.089, 0.08))
 
 
-def test_a_rail_that_carried_nothing_took_no_time() -> None:
+def test_unused_rail_took_no_time() -> None:
     ranks = [replace(rank(number, [(1.0, 0.0)] * 3), rail_seconds=[(0.09, 0.0)] * 3) for number in range(2)]
     assert mean_rail_s(ranks, [False, True, True]) == pytest.approx((0.09, 0.0))
 
 
-def test_several_turns_are_one_point_of_the_operations_that_count() -> None:
+def test_turns_are_merged_into_one_point() -> None:
     first = [rank(0, [(4000.0, 0.0)] * 3), rank(1, [(4000.0, 0.0)] * 3)]
     second = [rank(0, [(2000.0, 2000.0)] * 2), rank(1, [(2000.0, 2000.0)] * 2, late_ms=5)]
     timed = merge_turns([first, second])
@@ -107,7 +107,7 @@ def test_shares_have_settled_when_they_no_longer_move(rows: list[tuple[float, ..
     assert settled_after(rows) == after
 
 
-def test_operations_that_ended_early_are_told_with_their_rank() -> None:
+def test_operations_that_ended_early_name_their_rank() -> None:
     check_complete([rank(0, [(1.0,)])])
     with pytest.raises(CheckFailed, match="rank 1: rank 2 is gone"):
         check_complete([rank(0, [(1.0,)]), RankReport(1, errors=["rank 2 is gone"])])
@@ -117,7 +117,7 @@ BEFORE: Final[tuple[float, ...]] = (2000.0, 2000.0)
 WHILE: Final[tuple[float, ...]] = (0.0, 4000.0)
 
 
-def struck_ranks(moved_ms: float | None = 250.0) -> list[RankReport]:
+def ranks_with_fault(moved_ms: float | None = 250.0) -> list[RankReport]:
     """Ten operations; the fault falls into the third, the repair before the seventh, from the ninth on all is back."""
     rows = [BEFORE] * 3 + [WHILE] * 5 + [BEFORE] * 2
     migrations = [] if moved_ms is None else [Migration((0,), 0.240, moved_ms / 1e3)]
@@ -126,8 +126,8 @@ def struck_ranks(moved_ms: float | None = 250.0) -> list[RankReport]:
     return [whole[0], replace(whole[1], ends_ns=[end + 40 * MS * (n == 2) for n, end in enumerate(whole[1].ends_ns)])]
 
 
-def test_a_cut_is_timed_from_the_fault_and_back_from_the_repair() -> None:
-    found = cut(STRUCK, struck_ranks())
+def test_fault_is_timed_from_injection_and_from_repair() -> None:
+    found = cut(INJECTED, ranks_with_fault())
     assert found.inside
     assert found.detect_ms == pytest.approx(25.0)
     assert found.migrate_ms == pytest.approx(35.0)
@@ -136,38 +136,38 @@ def test_a_cut_is_timed_from_the_fault_and_back_from_the_repair() -> None:
     assert (found.wrong, found.error, found.operations) == (0, "", 10)
 
 
-def test_a_rail_that_carried_nothing_before_its_cut_has_nowhere_to_come_back_to() -> None:
-    assert cut(STRUCK, struck_ranks()).carried
-    idle = [replace(report, shares=[WHILE] * len(report.shares)) for report in struck_ranks()]
-    found = cut(STRUCK, idle)
+def test_rail_unused_before_its_fault_has_no_return_time() -> None:
+    assert cut(INJECTED, ranks_with_fault()).carried
+    idle = [replace(report, shares=[WHILE] * len(report.shares)) for report in ranks_with_fault()]
+    found = cut(INJECTED, idle)
     assert (found.carried, found.home_ms) == (False, None)
-    learnt = [replace(report, shares=[WHILE] * 9 + [BEFORE]) for report in struck_ranks()]
-    assert cut(STRUCK, learnt).home_ms is None, "what begins to be used after the repair isn't back"
+    learnt = [replace(report, shares=[WHILE] * 9 + [BEFORE]) for report in ranks_with_fault()]
+    assert cut(INJECTED, learnt).home_ms is None, "what begins to be used after the repair isn't back"
 
 
-def test_what_never_came_is_none() -> None:
-    ranks = struck_ranks()
-    assert cut(STRUCK, struck_ranks(None)).migrate_ms is None
-    assert cut(STRUCK, [ranks[0], replace(ranks[1], migrations=[])]).migrate_ms is None, "one rank never knew"
-    late = replace(STRUCK, t_fault=190 * MS, t_repair=900 * MS)
+def test_steps_that_never_came_are_none() -> None:
+    ranks = ranks_with_fault()
+    assert cut(INJECTED, ranks_with_fault(None)).migrate_ms is None
+    assert cut(INJECTED, [ranks[0], replace(ranks[1], migrations=[])]).migrate_ms is None, "one rank never knew"
+    late = replace(INJECTED, t_fault=190 * MS, t_repair=900 * MS)
     assert not cut(late, ranks).inside
-    assert cut(replace(STRUCK, t_repair=950 * MS), ranks).home_ms is None
+    assert cut(replace(INJECTED, t_repair=950 * MS), ranks).home_ms is None
     earlier = [replace(r, migrations=[Migration((0,), 0.1, 0.11), *r.migrations]) for r in ranks]
-    assert cut(STRUCK, earlier).detect_ms == pytest.approx(25.0), "an earlier repeat's isn't this one's"
+    assert cut(INJECTED, earlier).detect_ms == pytest.approx(25.0), "an earlier repeat's isn't this one's"
 
 
-def test_the_rates_of_nics_are_of_their_own_bytes_in_bins_around_the_fault() -> None:
-    dead, alive = nic_rates(STRUCK, struck_ranks()[1], ["tcp0", "tcp1"])
+def test_nic_rates_are_binned_around_the_fault() -> None:
+    dead, alive = nic_rates(INJECTED, ranks_with_fault()[1], ["tcp0", "tcp1"])
     assert (dead.link, alive.link, dead.repair_ms) == ("tcp0", "tcp1", 385.0)
     assert 0.0 in dead.t_ms
     assert all(b - a == pytest.approx(BIN_NS / MS) for a, b in zip(dead.t_ms, dead.t_ms[1:], strict=False))
     assert alive.bps == pytest.approx([800_000.0] * len(alive.bps))
     after = dead.bps[dead.t_ms.index(20.0) :]
     assert after == pytest.approx([0.0] * len(after))
-    assert nic_rates(STRUCK, RankReport(0), ["tcp0"]) == []
+    assert nic_rates(INJECTED, RankReport(0), ["tcp0"]) == []
 
 
-def test_two_trainings_are_compared_rank_by_rank_and_step_by_step() -> None:
+def test_trainings_are_compared_by_rank_and_step() -> None:
     gloo = [TrainingResult([1.0, 0.5], [9.0, 0.2], 400, []), TrainingResult([0.8, 0.004], [9.0, 0.3], 400, [])]
     ours = [TrainingResult([1.0, 0.5], [9.0, 0.1], 400, []), TrainingResult([0.8, 0.003], [9.0, 0.1], 400, [])]
     found = compared(IntervalId("tcp+tcp, 4 nodes", "DDP", "nezha"), gloo, ours)
