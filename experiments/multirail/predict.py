@@ -25,7 +25,7 @@ from railyard.results.plots.allreduce import predicted
 from railyard.results.runs.allreduce import size_name
 from railyard.results.runs.records import to_csv
 from railyard.results.views import format as fmt
-from railyard.results.views.allreduce import SLOW_MOTION
+from railyard.results.views.sections.allreduce import SLOW_MOTION
 from railyard.workloads.allreduce.engine_kind import definition_of, peer_rail, predicted_s, rails_of
 
 

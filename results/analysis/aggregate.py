@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from statistics import median
+from typing import Any
 
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
@@ -33,6 +34,11 @@ class Spread:
         """Measured over predicted."""
         return self.median / self.predicted if self.predicted else None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        extremes = {"min": min(self.values), "max": max(self.values), "repeats": len(self.values)}
+        return {"median": self.median, **extremes, "predicted": self.predicted, "ratio": self.ratio}
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -53,6 +59,12 @@ class Row:
     def workload(self) -> str:
         """Its label."""
         return workload_label(self.work)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        what = {name: getattr(self, name) for name in ("workload", "phase", "metric", "unit")}
+        fabrics = {name: spread.as_dict() for name, spread in self.by_fabric.items()}
+        return {**what, "kinds": list(self.kinds), "fabrics": fabrics}
 
 
 @dataclass(frozen=True, slots=True)

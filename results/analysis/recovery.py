@@ -20,6 +20,7 @@ from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import labels
 from railyard.results.runs.fidelity import ORDER, Judgement
 from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Run, Verdict
+from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # repeats: of fewer, an interval would be no more than the least and the most
 MIN_REPEATS_FOR_P95: Final = (
@@ -187,7 +188,8 @@ class RecoveryRow:
     def connections_lost(self) -> int:
         return sum(r.connections_lost for r in self.repeats)
 
-    def total(self, column: Literal["lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow"]) -> int:
+    def total(self, column: str) -> int:
+        """Return the sum of a column of recovery.csv over the repeats."""
         return sum(getattr(r, column) for r in self.repeats)
 
 
@@ -289,6 +291,11 @@ class ScriptRow:
         )
 
     @property
+    def probes_lost_after_repair(self) -> int:
+        """Probes lost while traffic returned from faults that were repaired alone."""
+        return sum(r.probes_lost_after_repair for r in self.repaired_alone)
+
+    @property
     def lost_bytes(self) -> int:
         """Each fault's record has what the whole script lost."""
         return max((r.lost_bytes for r in self.faults), default=0)
@@ -359,3 +366,33 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
     """Return the worst verdict of the intervals in which these faults were injected."""
     return max((judgement.intervals.get(r.interval, "ok") for r in recoveries), key=ORDER.index, default="ok")
+
+
+def median_p95_text(found: Figure) -> str:
+    """`12.3 / 45.6 ms`: median and 95th percentile. Where the repeats tell nothing of the latter: `12.3 ms (n=5)`."""
+    if not found.has_p95 and found.median is not None:
+        return f"{milliseconds(found.median)} (n={found.n})"
+    shown = median_p95_ms(found)
+    return shown if shown.endswith("never") else f"{shown}\u00a0ms"
+
+
+def median_p95_ms(found: Figure) -> str:
+    """Return the same without the unit."""
+    if found.median is None:
+        return "never"
+    return f"{_ms(found.median)} / {_ms(found.p95)}" if found.has_p95 else f"{_ms(found.median)} (n={found.n})"
+
+
+def median_and_p95(found: Figure) -> tuple[str, str]:
+    """Return a cell each, with their intervals; a dash where the repeats tell nothing of the latter."""
+    p95 = with_interval(found.p95, found.p95_interval) if found.has_p95 else NOTHING
+    return with_interval(found.median, found.median_interval), p95
+
+
+def with_interval(value: float | None, interval: Interval | None) -> str:
+    """`12.3 ms [11.0, 14.2]`; without an interval the value alone."""
+    return milliseconds(value) + (f" [{_ms(interval.low)}, {_ms(interval.high)}]" if interval else "")
+
+
+def _ms(ms: float | None) -> str:
+    return milliseconds(ms).removesuffix("\u00a0ms")

@@ -1,22 +1,15 @@
 """Failed GPUs and domains that were replaced under a running job (Rail-only IV-C): a row a case, way and fabric."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
-
-from rich.console import Console
-from rich.table import Table as TerminalTable
 
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
 from railyard.results.runs.records import Replacement, Run, Verdict
-from railyard.results.views import format as fmt
-from railyard.results.views.recovery_text import median_and_p95, median_p95_ms
-from railyard.results.views.report_tables import Table
-from railyard.results.views.terminal import Column, fit_to_width
 
 SPREAD_COLUMNS: Final = {
     "replaced_ms": "replaced",
@@ -110,77 +103,3 @@ def _figures(group: Sequence[Replacement]) -> dict[str, Figure]:
 
 def _ratio(one: float | None, other: float | None) -> float | None:
     return one / other if one is not None and other else None
-
-
-def steps_table(rows: Sequence[ReplacementRow]) -> Table:
-    """The replacement of each failure, its steps from the fault on, and its cost."""
-    columns = ("case", "way", "fabric", "failed", "replaced by", "fidelity", "n", "detected", "links off", "replaced")
-    body = tuple(
-        (
-            *(row.case, row.method, row.fabric, row.failed, row.replaced_by, row.verdict, str(row.n)),
-            *(
-                _ms(row.medians[name])
-                for name in ("detect_ms", "optical_links_down_ms", "replaced_ms", "interruption_ms")
-            ),
-            *(f"{row.medians['iterations_lost']:g}", fmt.size(row.medians["moved_bytes"])),
-        )
-        for row in rows
-    )
-    return Table((*columns, "interruption", "iterations lost", "moved"), body, 6)
-
-
-def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
-    """Times of the state transfer and of an iteration, beside the model."""
-    columns = ("measured", "predicted", "before", "predicted", "after", "predicted", "after / before", "predicted")
-    groups = (("", 4), ("state transfer", 2), ("iteration time", 6))
-    names = ("before_s", "before_predicted_s", "after_s", "after_predicted_s")
-    body = tuple(
-        (
-            *(row.case, row.method, row.fabric, row.failed),
-            *(_ms(row.medians[name]) for name in ("state_transfer_ms", "state_transfer_predicted_ms")),
-            *(fmt.seconds(row.medians[name]) for name in names),
-            *(fmt.ratio(row.slowdown), fmt.ratio(row.predicted_slowdown)),
-        )
-        for row in rows
-    )
-    return Table(("case", "way", "fabric", "failed", *columns), body, 4, groups)
-
-
-def spread_table(rows: Sequence[ReplacementRow]) -> Table:
-    """A row for each figure: median and 95th percentile with their 95% confidence intervals."""
-    body = tuple(
-        (*(row.case, row.method, row.fabric, row.failed, SPREAD_COLUMNS[name]), str(found.n), *median_and_p95(found))
-        for row in rows
-        for name, found in row.figures.items()
-    )
-    return Table(("case", "way", "fabric", "failed", "figure", "n", "median", "p95"), body, 5)
-
-
-def terminal_table(console: Console, rows: Sequence[ReplacementRow]) -> TerminalTable:
-    """Medians, in as many columns as fit; the failed part where rows differ in that alone."""
-    alike = Counter((row.case, row.method, row.fabric) for row in rows)
-
-    def column(name: str, cell: Callable[[ReplacementRow], str], drop: int = 0, text: bool = False) -> Column:
-        return Column(name, tuple(cell(row) for row in rows), drop, text)
-
-    columns = (
-        column("case", lambda r: r.case, text=True),
-        column("way", lambda r: r.method, text=True),
-        column("fabric", lambda r: r.fabric, text=True),
-        column("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else "", text=True),
-        column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"]), 3),
-        column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
-        column("iter.\nlost", lambda r: f"{r.medians['iterations_lost']:g}"),
-        column("moved", lambda r: fmt.size(r.medians["moved_bytes"]), 1),
-        column("iteration\nbefore", lambda r: fmt.seconds(r.medians["before_s"]), 2),
-        column("after", lambda r: fmt.seconds(r.medians["after_s"]), 2),
-        column("after /\nbefore", lambda r: fmt.ratio(r.slowdown)),
-        column("pre-\ndicted", lambda r: fmt.ratio(r.predicted_slowdown), 1),
-        column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
-    )
-    shown = [c for c in columns if any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
-    return fit_to_width(console, "GPU and domain replacements (median / p95; else medians)", shown, 0)
-
-
-def _ms(ms: float | None) -> str:
-    return fmt.NOTHING if ms is None else fmt.milliseconds(ms)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import TIME_METRICS
@@ -186,27 +186,6 @@ class PolicyRow:
     @property
     def median(self) -> float:
         return median(self.times)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for summary.json."""
-        return {
-            "fabric": self.fabric,
-            "workload": self.workload,
-            "policy": self.policy,
-            "median": self.median,
-            "min": min(self.times),
-            "max": max(self.times),
-            "repeats": len(self.times),
-            "predicted": self.predicted,
-            "ratio": self.ratio,
-            "over_dr": self.over_dr,
-            "over_oracle": self.over_oracle,
-            "route_changes_per_s": self.changes_per_s,
-            "most_changes_of_a_pair": self.most_changed and self.most_changed.changes,
-            "allowed_changes_of_a_pair": self.most_changed and self.most_changed.allowed,
-            "reaction_ms_median": self.reaction_ms,
-            "reaction_ms_worst": self.worst_reaction_ms,
-        }
 
 
 def policy_rows(run: Run, intervals: Sequence[MeasurementInterval]) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:

@@ -217,7 +217,7 @@ _TEXT_COLOUR: Final = "#111111"
 _MAX_LOG2_RATIO: Final = 3.0  # factors of two at which the colour is full
 
 
-def draw(cells: Sequence[Cell], name: str) -> style.Plot:
+def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
     """One pair's cells. Green: rail-only's way is sooner there; red: the spine's. A cross: the papers say otherwise."""
     grid = cells[0].scene.grid
     spines = grid.loads if grid.spine else (0.0,)

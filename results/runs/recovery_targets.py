@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from math import inf
-from typing import Final, Literal, NamedTuple
+from math import inf, isfinite
+from typing import Any, Final, Literal, NamedTuple
 
-from railyard.core.records import Recovery
+from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery import (
@@ -21,11 +21,13 @@ from railyard.results.analysis.recovery import (
     Side,
     figure,
     is_probed,
+    median_p95_text,
     pairs_probed,
     probed_on,
     traffic_returns,
 )
 from railyard.results.runs.records import Run
+from railyard.results.views.format import NOTHING, milliseconds
 
 Unit = Literal["ms", "probes"]
 MAX_RETURN_MS: Final = 500
@@ -37,6 +39,7 @@ class Sample(NamedTuple):
 
     value: float | None
     what: str
+    interval: IntervalId
     pairs: int = 0
 
 
@@ -97,13 +100,45 @@ class Outcome:
         return self.recovery_target.allows(self.figure) if self.figure else None
 
     @property
+    def worst_sample(self) -> Sample:
+        """The sample that is furthest from the target; one of nothing where nothing was measured."""
+        return max(self.samples, key=lambda sample: _or_infinite(sample.value), default=Sample(None, "", IntervalId()))
+
+    @property
     def worst(self) -> str:
         """What was furthest from the target; empty where nothing was measured."""
-        return max(self.samples, key=lambda sample: _or_infinite(sample.value), default=Sample(None, "")).what
+        return self.worst_sample.what
 
     @cached_property
     def figure(self) -> Figure | None:
+        """Statistics of the values; None where nothing was measured."""
         return figure(self.values)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of the target by statistic: median, p95, most."""
+        found = {name: getattr(self.recovery_target, name) for name in ("median", "p95", "most")}
+        return {name: limit for name, limit in found.items() if isfinite(limit)}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json: `value` and `limit` of a missed statistic, or the first."""
+        values = {name: getattr(self.figure, name) for name in self.limits} if self.figure else {}
+        missed = [n for n, value in values.items() if _or_infinite(value) > self.limits[n] and self.met is False]
+        statistic = next(iter(missed or self.limits))
+        return {
+            "quantity": self.recovery_target.what,
+            "value": values.get(statistic),
+            "limit": self.limits[statistic],
+            "unit": self.recovery_target.unit,
+            "interval": self.worst_sample.interval.as_dict() if self.samples else None,
+            "what": self.recovery_target.what,
+            "fabric": self.fabric or None,
+            "target": self.target or None,
+            "limits": self.limits,
+            "measured": {**self.figure.as_dict(), "most": self.figure.most} if self.figure else None,
+            "worst": self.worst or None,
+            "met": self.met,
+        }
 
 
 def first_packet_targets() -> dict[tuple[str, Side | None], RecoveryTarget]:
@@ -270,18 +305,50 @@ def _replacements(run: Run) -> SamplesByFabric:
     for t in run.replacements:
         if (t.case, t.method) == ("idle-gpu", "optical"):
             fabric = names.get((t.fabric, t.policy), t.fabric)
-            sample = Sample(t.replaced_ms - t.optical_links_down_ms, f"{t.failed}, repeat {t.repeat}")
+            sample = Sample(t.replaced_ms - t.optical_links_down_ms, f"{t.failed}, repeat {t.repeat}", t.interval)
             found.setdefault((fabric, ""), []).append(sample)
     return found
 
 
 def _sample(value: float | None, r: Recovery) -> Sample:
     what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
-    return Sample(value, what, pairs_probed(r))
+    return Sample(value, what, r.interval, pairs_probed(r))
 
 
 def _or_infinite(value: float | None) -> float:
     return inf if value is None else value
+
+
+def target_text(recovery_target: RecoveryTarget | None) -> str:
+    """`5 / 20 ms`, `1,000 ms`, `0 probes`."""
+    limits = limits_text(recovery_target)
+    return f"{limits}\u00a0{recovery_target.unit}" if recovery_target else limits
+
+
+def limits_text(recovery_target: RecoveryTarget | None) -> str:
+    """Return the same without the unit."""
+    if recovery_target is None:
+        return NOTHING
+    limits = (recovery_target.median, recovery_target.p95, recovery_target.most)
+    return " / ".join(f"{limit:,.0f}" for limit in limits if isfinite(limit))
+
+
+def measured_text(outcome: Outcome) -> str:
+    """Return the target's own figures: median and 95th percentile (of few repeats the former alone), or the worst."""
+    found = outcome.figure
+    if found is None:
+        return NOTHING
+    if isfinite(outcome.recovery_target.median):
+        return median_p95_text(found) if found.has_p95 else milliseconds(found.median)
+    probes = outcome.recovery_target.unit == "probes"
+    return f"{found.most or 0:,.0f}\u00a0probes" if probes else milliseconds(found.most)
+
+
+def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the recovery targets that were missed, by name and fabric; those that are checks aren't among them."""
+    return [
+        f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and o.recovery_target not in REQUIRED_TARGETS
+    ]
 
 
 # What others say of theirs --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Column:
     as a dash. `is_text`: left-aligned and broken over lines; other cells are right-aligned. `group`: a heading above
     this column and its neighbours of the same group. On the terminal its title is `short`, if there is one; where the
     screen is too narrow, columns of the highest `drop` are left out first, 0 never, and None is in the report alone.
-    `key`: its key in JSON; a column without one is left out there.
+    `key`: its key in JSON; a column without one is left out there, and one with a key and no title is there alone.
     """
 
     title: str
@@ -64,15 +64,25 @@ class Table:
     more: int = 0
 
     @cached_property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns that are not in JSON alone."""
+        return tuple(column for column in self.columns if column.title or not column.key)
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The titles of the shown columns."""
+        return tuple(column.title for column in self.shown)
+
+    @cached_property
     def cells(self) -> tuple[tuple[str, ...], ...]:
-        """The text of every cell, row by row."""
-        return tuple(tuple(column.cell(row) for column in self.columns) for row in self.rows)
+        """The text of every cell of the shown columns, row by row."""
+        return tuple(tuple(column.cell(row) for column in self.shown) for row in self.rows)
 
     def without_empty(self, kept: Collection[str] = ()) -> "Table":
         """Return it without columns in which no row has anything, apart from those whose title is in `kept`."""
         columns = [
             column
-            for column, *cells in zip(self.columns, *self.cells, strict=True)
+            for column, *cells in zip(self.shown, *self.cells, strict=True)
             if column.title in kept or any(cell not in ("", NOTHING) for cell in cells)
         ]
         return replace(self, columns=columns)
@@ -83,14 +93,14 @@ class Table:
 
     def to_html(self, look: str = "") -> Markup:
         """Return the element for report.html; `look`: its CSS class beside "wide"."""
-        spans = [(name, len(list(columns))) for name, columns in groupby(c.group for c in self.columns)]
+        spans = [(name, len(list(columns))) for name, columns in groupby(c.group for c in self.shown)]
         groups = Markup().join(Markup('<th colspan="{}" scope="colgroup">{}</th>').format(n, name) for name, n in spans)
         titles = (
             Markup('<th scope="col"{}>{}</th>').format(Markup("" if c.is_text else ' class="n"'), c.title)
-            for c in self.columns
+            for c in self.shown
         )
         rows = (
-            Markup().join(_html_cell(column, cell) for column, cell in zip(self.columns, cells, strict=True))
+            Markup().join(_html_cell(column, cell) for column, cell in zip(self.shown, cells, strict=True))
             for cells in self.cells
         )
         return Markup(
@@ -104,7 +114,7 @@ class Table:
 
     def to_terminal(self, console: Console) -> RichTable:
         """Return it with as many columns as the screen has room for, so that no cell is cut."""
-        highest = max((column.drop for column in self.columns if column.drop is not None), default=0)
+        highest = max((column.drop for column in self.shown if column.drop is not None), default=0)
         while True:
             table = self._with_columns_up_to(highest)
             wide = console.options.update(width=UNLIMITED_WIDTH)
@@ -126,8 +136,8 @@ class Table:
             collapse_padding=True,
             show_edge=False,
         )
-        shown = [n for n, c in enumerate(self.columns) if c.drop is not None and c.drop <= highest_drop]
-        for column in (self.columns[n] for n in shown):
+        shown = [n for n, c in enumerate(self.shown) if c.drop is not None and c.drop <= highest_drop]
+        for column in (self.shown[n] for n in shown):
             options: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
             found.add_column(column.short or column.title, style=column.style, vertical="bottom", **options)
         for cells in self.cells:

@@ -15,7 +15,7 @@ from railyard.results.published.figures import nezha
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval, training_name
 from railyard.results.runs.records import Load, Run
-from railyard.results.views import allreduce as tables
+from railyard.results.views.sections import allreduce as tables
 from railyard.results.views.table import Table
 from tests.unit import shown
 from tests.unit.allreduce_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of

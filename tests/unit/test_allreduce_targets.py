@@ -14,8 +14,8 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.allreduce import AllreduceResults, Skipped, size_name
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, Target
-from railyard.results.views import allreduce as tables
 from railyard.results.views.format import NOTHING
+from railyard.results.views.sections import allreduce as tables
 from tests.unit.allreduce_sample import (
     KIB,
     MIB,

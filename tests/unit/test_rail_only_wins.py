@@ -14,7 +14,7 @@ from railyard.controller.health.decision import spine_condition
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
 from railyard.results.runs.records import Run
 from railyard.results.theory.spine_condition import Cell, Rates, Scores, first_scene_only
-from railyard.results.views.spine_condition_tables import finding, reason_text, report_table
+from railyard.results.views.sections.policies import finding, reason_text, spine_table
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from tests.unit import shown
@@ -159,7 +159,7 @@ def test_the_report_has_every_cell_once_and_what_was_sent_once() -> None:
     assert finding(cells(run)) in page.replace("&lt;", "<").replace("&#39;", "'")
     assert "HB links have 2 times a rail&#39;s rate" in page
     assert page.count("d0 50% g0 0% S 0%</") >= 1
-    assert len(report_table(cells(run)).rows) == 27
+    assert len(spine_table(cells(run)).rows) == 27
     sent = first_scene_only(run)
     assert {f.workload for f in sent.flows} == {"transfers"}
     assert len(sent.flows) * 27 == len(run.flows)

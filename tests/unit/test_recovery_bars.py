@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import Recovery
-from railyard.results.analysis.recovery import MIN_REPEATS_FOR_P95, SIDES, recovery_rows, side_values, verdict
+from railyard.results.analysis.recovery import (
+    MIN_REPEATS_FOR_P95,
+    SIDES,
+    median_and_p95,
+    median_p95_ms,
+    recovery_rows,
+    side_values,
+    verdict,
+)
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.recovery_targets import (
@@ -17,9 +25,11 @@ from railyard.results.runs.recovery_targets import (
     Outcome,
     RecoveryTarget,
     first_packet_target,
+    measured_text,
+    target_text,
     times_slower,
 )
-from railyard.results.views.recovery_text import lines_of, measured_text, median_and_p95, median_p95_ms, target_text
+from railyard.results.views.sections.faults import lines_of
 from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import SECOND, sample_run

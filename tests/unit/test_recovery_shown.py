@@ -15,7 +15,7 @@ from railyard.results.plots import recovery as recovery_steps
 from railyard.results.runs import timeline
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
-from railyard.results.views import recovery_tables, report_failures
+from railyard.results.views.sections import faults, scripts
 from tests.unit import shown
 from tests.unit.recovery_sample import connectivity_check, recovery_run, screen
 from tests.unit.replaced import replaced
@@ -152,7 +152,7 @@ def test_targets_of_one_kind_are_rows_of_their_own_and_named_where_there_are_sev
         *(f"{kind} {target}, {side}" for target in ("d0g1", "d1g0") for side in ("source", "far")),
         *(f"{kind}, {side}" for side in ("source", "far")),
     ]
-    names = [part.name for part in report_failures.parts(Analysis(run))["failures"]]
+    names = [part["name"] for part in faults.failures(Analysis(run))]
     assert names == [f"{kind} d0g1", f"{kind} d1g0", kind, "rail-switch-crash", "gpu-crash"]
     assert [(r["target"], r["repeats"]) for r in summarise(run)["headline"]["recovery"][:4:2]] == [
         ("d0g1", 2), ("d1g0", 2),
@@ -168,12 +168,12 @@ def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recov
     run.recoveries.append(unseen)
     assert check(run, "recovers")["detail"] == counted == "6 of 6 faults"
     rows = recovery_rows(run)
-    (first,) = [line for line in recovery_tables.first_packets_table(rows, judge(run)).rows if line[0] == "gpu-hang"]
-    (steps,) = [line for line in recovery_tables.steps_table(rows).rows if line[0] == "gpu-hang"]
+    (first,) = [line for line in faults.first_packets_table(rows, judge(run)).cells if line[0] == "gpu-hang"]
+    (steps,) = [line for line in faults.steps_table(rows).cells if line[0] == "gpu-hang"]
     assert (first[6], steps[3]) == ("– (no pair probed)", "–")
     run.recoveries[-1] = replace(unseen, goodput_ms=None, recovered=False)  # its streams never came back
     assert check(run, "recovers")["detail"].startswith("6 of 7 faults; not: rail-only gpu-hang")
-    steps = next(line for line in recovery_tables.steps_table(recovery_rows(run)).rows if line[0] == "gpu-hang")
+    steps = next(line for line in faults.steps_table(recovery_rows(run)).cells if line[0] == "gpu-hang")
     assert (steps[3], steps[7]) == ("0 of 1", "never")
 
 
@@ -303,7 +303,7 @@ def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) ->
 
 def drawn(run: Run) -> list[tuple[str, str, int, int]]:
     """Script, rerouting, repeat, and of how many."""
-    worst = report_failures.worst_script_repeats(script_runs(run))
+    worst = scripts.worst_repeats(script_runs(run))
     return [(script.script, script.reroute, script.repeat, count) for script, count in worst]
 
 
@@ -332,15 +332,17 @@ def test_of_each_script_the_worst_repeat_is_drawn() -> None:
 
 def test_first_packets_have_a_row_a_side_and_steps_a_row_a_fault(run: Run) -> None:
     rows = recovery_rows(recovery_run(repeats=20))
-    first, steps = recovery_tables.first_packets_table(rows, judge(run)), recovery_tables.steps_table(rows)
-    assert all(len(line) == len(table.columns) for table in (first, steps) for line in table.rows)
-    assert all(sum(span for _, span in table.groups) == len(table.columns) for table in (steps,))
-    assert [line[3] for line in first.rows[:2]] == ["source", "far"]
+    first, steps = faults.first_packets_table(rows, judge(run)), faults.steps_table(rows)
+    assert all(len(line) == len(table.titles) for table in (first, steps) for line in table.cells)
+    assert [column.group for column in steps.columns].count("medians") == 3
+    assert [line[3] for line in first.cells[:2]] == ["source", "far"]
     spread = re.compile(r"\d+\.\d\u00a0ms \[\d+\.\d, \d+\.\d\]")
-    assert all(spread.fullmatch(cell) for line in first.rows[:2] for cell in line[6:8])
-    assert {line[5] for line in first.rows} == {"20"}
-    assert len(steps.rows) == len(rows) == len(first.rows) - 4  # a cable's, on two fabrics, with rerouting and without
-    assert steps.rows[0][3] == "20 of 20"
+    assert all(spread.fullmatch(cell) for line in first.cells[:2] for cell in line[6:8])
+    assert {line[5] for line in first.cells} == {"20"}
+    assert (
+        len(steps.cells) == len(rows) == len(first.cells) - 4
+    )  # a cable's, on two fabrics, with rerouting and without
+    assert steps.cells[0][3] == "20 of 20"
 
 
 def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> None:

@@ -18,8 +18,8 @@ from railyard.results.plots import times as plot_times
 from railyard.results.plots.traffic import Grid
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
-from railyard.results.views import recovery_tables, report_tables, scale_tables
-from railyard.results.views.recovery_text import NOT_AFFECTED
+from railyard.results.views.sections import conditions, faults, workloads
+from railyard.results.views.sections.faults import NOT_AFFECTED
 from tests.unit import shown
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
@@ -171,17 +171,17 @@ def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
 
 def test_the_scale_has_a_table_a_workload_for_all_fabrics_that_share_it() -> None:
     run = sample_run(2, 2, 1)
-    gpt, moe = scale_tables.scale_parts(run.scale)
-    assert (gpt.workload, gpt.fabrics) == ("gpt", ("rail-only", "rail-optimized"))
-    rows = {row[0]: tuple(c.replace("\u00a0", " ") for c in row[1:]) for row in gpt.table.rows}
+    gpt, moe = conditions.scale_parts(run.scale)
+    assert (gpt["workload"], tuple(gpt["fabrics"])) == ("gpt", ("rail-only", "rail-optimized"))
+    rows = {row[0]: tuple(c.replace("\u00a0", " ") for c in row[1:]) for row in gpt["table"].cells}
     assert rows["GPUs"] == ("1,536", "16", "÷ 96")
     assert rows["layers per stage"] == ("10", "10", "same")
     assert rows["rail rate, for payload"] == ("200 Gbit/s", "99.2 Mbit/s", "÷ 2,016")
     assert rows["seconds"] == ("1", "4.735", "× 4.735")
     assert rows["computing time, before it is scaled"] == ("100%", "10%", "÷ 10")
-    assert moe.table.rows[0][1] == "128"
+    assert moe["table"].cells[0][1] == "128"
     run.scale[1] |= {"compute_kept": 0.5}
-    assert [p.fabrics for p in scale_tables.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
+    assert [tuple(p["fabrics"]) for p in conditions.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
 
 
 def test_projections_say_that_computing_was_left_out(page: str) -> None:
@@ -196,8 +196,11 @@ def test_projections_say_that_computing_was_left_out(page: str) -> None:
 def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm() -> None:
     one = sample_run(2, 2, 1).scale[1]
     where = (("all-to-all", "a"), ("all-to-all", "b"), ("all-to-all 2", "a"))
-    parts = scale_tables.scale_parts([{**one, "workload": workload, "fabric": fabric} for workload, fabric in where])
-    assert [(p.workload, p.fabrics) for p in parts] == [("all-to-all", ("a", "b")), ("all-to-all 2", ("a",))]
+    parts = conditions.scale_parts([{**one, "workload": workload, "fabric": fabric} for workload, fabric in where])
+    assert [(p["workload"], tuple(p["fabrics"])) for p in parts] == [
+        ("all-to-all", ("a", "b")),
+        ("all-to-all 2", ("a",)),
+    ]
 
 
 def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
@@ -212,18 +215,17 @@ def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
         row("", "iteration_time", 3.0, "other"), row("", "projected_same_shape", 1.5, "other"),
     ]  # fmt: skip
     rows = rows_of(run)
-    table = scale_tables.projections_table(rows, ["rail-only", "other"])
-    assert table is not None
-    assert table.columns[2:5] == ("emulated", "same shape", "full size")
-    assert table.groups == (("", 2), ("rail-only", 3), ("other", 3))
-    assert [tuple(c.replace("\u00a0", " ") for c in r) for r in table.rows] == [
+    table = conditions.projections_table(rows, ["rail-only", "other"])
+    assert table.titles[2:5] == ("emulated", "same shape", "full size")
+    assert [c.group for c in table.columns] == ["", "", *["rail-only"] * 3, *["other"] * 3]
+    assert [tuple(c.replace("\u00a0", " ") for c in r) for r in table.cells] == [
         ("w", "iteration", "4.000 s", "2.000 s", "8.000 s", "3.000 s", "1.500 s", "–"),
         ("w", "p", "500.0 ms", "250.0 ms", "–", "–", "–", "–"),
     ]
-    others = report_tables.others_table(rows)
-    assert others.columns[:2] == ("workload", "metric")  # no phase, so no column for it
-    assert [r[1] for r in others.rows] == ["throughput"]
-    assert scale_tables.projections_table(rows_of(Run("r", {}, {}, "now")), []) is None
+    others = workloads.others_table(rows)
+    assert others.titles[:2] == ("workload", "metric")  # no phase, so no column for it
+    assert [r[1] for r in others.cells] == ["throughput"]
+    assert not conditions.projections_table(rows_of(Run("r", {}, {}, "now")), []).rows
 
 
 def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
@@ -231,14 +233,14 @@ def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
     alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, goodput_after_repair_ms=0.0, probes_lost=0)
     run = Run("r", {}, {}, "now")
     run.recoveries = [alone]
-    (first,) = recovery_tables.first_packets_table(recovery_rows(run), judge(run)).rows
+    (first,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
     assert first[6:] == (NOT_AFFECTED, "–", "–", "")
-    (steps,) = recovery_tables.steps_table(recovery_rows(run)).rows
+    (steps,) = faults.steps_table(recovery_rows(run)).cells
     assert steps[7:9] == ("–", "–")
     run.recoveries = [alone, replaced(one, repeat=1)]
-    (mixed,) = recovery_tables.first_packets_table(recovery_rows(run), judge(run)).rows
+    (mixed,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
     assert mixed[6].endswith("ms")
-    first, second = recovery_tables.repeats_table(recovery_rows(run)).rows
+    first, second = faults.repeats_table(recovery_rows(run)).cells
     assert first[7] == NOT_AFFECTED
     assert second[7].endswith("ms")
 
@@ -361,4 +363,4 @@ def test_partial_steered_runs_have_a_page() -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(0.0, "×\xa00"), (1 / 96, "÷\xa096"), (4.735, "×\xa04.735")])
 def test_a_factor_reads_either_way_and_may_be_none_of_it(ratio: float, said: str) -> None:
-    assert scale_tables._factor(ratio) == said
+    assert conditions.factor_text(ratio) == said

@@ -11,6 +11,7 @@ from railyard.results.analysis import replacements as takeovers
 from railyard.results.plots import recovery
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load, Run
+from railyard.results.views.sections import scripts
 from tests.unit.recovery_sample import recovery_run, screen
 from tests.unit.replaced import replaced
 
@@ -49,9 +50,9 @@ def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
     rows = takeovers.replacement_rows(run, judge(run))
     assert [row.verdict for row in rows] == ["degraded", "ok"]
     assert rows[0].predicted_slowdown is None
-    steps, iterations = takeovers.steps_table(rows), takeovers.iterations_table(rows)
-    assert all(len(line) == len(table.columns) for table in (steps, iterations) for line in table.rows)
-    assert (iterations.rows[0][5], iterations.rows[0][-1]) == ("–", "–")
+    steps, iterations = scripts.replacement_steps_table(rows), scripts.iterations_table(rows)
+    assert all(len(line) == len(table.titles) for table in (steps, iterations) for line in table.cells)
+    assert (iterations.cells[0][5], iterations.cells[0][-1]) == ("–", "–")
 
 
 def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
@@ -63,7 +64,7 @@ def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> 
     found = row.figures["replaced_ms"]
     assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
     assert row.figures["after_s"].median == 100.0  # ms
-    first, *_, last = takeovers.spread_table([row]).rows
+    first, *_, last = scripts.spread_table([row]).cells
     assert re.fullmatch(r"49\.5\u00a0ms \[\d+\.\d, \d+\.\d\]", first[6])
     assert re.fullmatch(r"58\.0\u00a0ms \[\d+\.\d, 59\.0\]", first[7])
     assert last[4] == "iteration after"
@@ -76,7 +77,7 @@ def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
     one = run.replacements[0]
     rows = takeovers.replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
-    assert [row[3] for row in takeovers.iterations_table(rows).rows] == ["d0g1", "d2g2"]
+    assert [row[3] for row in scripts.iterations_table(rows).cells] == ["d0g1", "d2g2"]
 
 
 def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gpu_on_the_screen(run: Run) -> None:

@@ -1,7 +1,7 @@
 """Allreduces on several rails: tables for the terminal and for report.html, and the report's sections."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from statistics import median
 from typing import Any, Final
@@ -18,6 +18,7 @@ from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Traini
 from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import AT_LEAST, Outcome
 from railyard.results.views import format as fmt
+from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text, text_table
 
 SLOW_MOTION: Final = "slow motion"
@@ -28,6 +29,67 @@ SLOW_MOTION_NOTE: Final = (
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
 _MARKS: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 _TITLE: Final = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
+
+
+@section("multirail")
+class Allreduces(Section):
+    """Times of allreduces by size and policy, faults of rails, trainings."""
+
+    title = "Performance targets"
+    order = 30
+    template = "allreduce.html.j2"
+    is_page_part = False
+
+    def applies(self, analysis: Analysis) -> bool:
+        return bool(analysis.allreduce)
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        found, invalid = analysis.allreduce, _invalid_points(analysis)
+        places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
+        drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
+        return {
+            "multirail": {
+                "targets": targets_table(analysis.performance),
+                "latencies": [
+                    (m.rails.label, plots.latency(m), benchmark_table(m, invalid), starts_text(m))
+                    for m in by_fabric(found)
+                ],
+                "thresholds": thresholds_table(found),
+                "shares": plots.shares(found),
+                "channels": plots.channels(found),
+                "gains": gains_table(found),
+                "table_1": table_1(found),
+                "cuts": cuts_table(found.cuts),
+                "rates": [(name, plot) for name, plot in drawn if plot],
+                "speeds": plots.trainings(found),
+                "trainings": trainings_table(found),
+                "ddp_runs": ddp_runs_table(found),
+                "losses": plots.losses(found),
+                "slow_motion_note": SLOW_MOTION_NOTE if is_slowed((*found.points, *found.trainings)) else "",
+                "fabrics": fabrics_table(found),
+                "skipped": found.skipped,
+            }
+        }
+
+    def links(self, analysis: Analysis) -> dict[str, str]:
+        found = analysis.allreduce
+        titles = {
+            "multirail": (self.title, True),
+            "sizes": ("By size", found.points),
+            "cuts": ("Rail faults", found.cuts),
+            "trainings": ("Trainings", found.trainings),
+            "ddp": ("DDP", found.ddp_runs),
+            "rails": ("Rails", True),
+        }
+        return {name: title for name, (title, is_there) in titles.items() if is_there}
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        if analysis.allreduce:
+            print_tables(analysis, console)
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        skipped = [asdict(policy) for policy in analysis.allreduce.skipped]
+        return {"targets": [outcome.as_dict() for outcome in analysis.performance], "skipped": skipped}
 
 
 def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = frozenset()) -> Table:
@@ -262,35 +324,6 @@ def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
     """Return the intervals that are invalid, without their repeats."""
     verdicts = analysis.judgement.intervals.items()
     return frozenset(replace(i, repeat=0) for i, verdict in verdicts if verdict == "invalid")
-
-
-def parts(analysis: Analysis) -> dict[str, Any] | None:
-    """Return what the report's template shows; None without allreduces on several rails."""
-    found, invalid = analysis.allreduce, _invalid_points(analysis)
-    if not found:
-        return None
-    places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
-    drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
-    return {
-        "targets": targets_table(analysis.performance),
-        "latencies": [
-            (m.rails.label, plots.latency(m), benchmark_table(m, invalid), starts_text(m)) for m in by_fabric(found)
-        ],
-        "thresholds": thresholds_table(found),
-        "shares": plots.shares(found),
-        "channels": plots.channels(found),
-        "gains": gains_table(found),
-        "table_1": table_1(found),
-        "cuts": cuts_table(found.cuts),
-        "rates": [(name, plot) for name, plot in drawn if plot],
-        "speeds": plots.trainings(found),
-        "trainings": trainings_table(found),
-        "ddp_runs": ddp_runs_table(found),
-        "losses": plots.losses(found),
-        "slow_motion_note": SLOW_MOTION_NOTE if is_slowed((*found.points, *found.trainings)) else "",
-        "fabrics": fabrics_table(found),
-        "skipped": found.skipped,
-    }
 
 
 def print_tables(analysis: Analysis, console: Console) -> None:

@@ -1,0 +1,453 @@
+"""Failures in the report: recovery from each fault beside its targets, its timeline, and the cost of heartbeats."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from railyard.core.records import Recovery
+from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.recovery import (
+    SIDES,
+    Figure,
+    RecoveryRow,
+    Side,
+    fault_name,
+    has_goodput_evidence,
+    is_probed,
+    is_unaffected,
+    median_and_p95,
+    median_p95_ms,
+    median_p95_text,
+    probed_on,
+    verdict,
+    with_several_targets,
+)
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.plots import recovery
+from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.recovery_targets import (
+    PUBLISHED_SYSTEMS,
+    REQUIRED_TARGETS,
+    Outcome,
+    Published,
+    RecoveryTarget,
+    first_packet_target,
+    is_first_packet_target,
+    limits_text,
+    measured_text,
+    target_text,
+    times_slower,
+)
+from railyard.results.views import format as fmt
+from railyard.results.views.report import Section, section
+from railyard.results.views.table import Column, Table, text
+
+NOT_AFFECTED: Final = "– (no other GPU affected)"
+NOT_PROBED: Final = "– (no pair probed)"
+NOT_MEASURED: Final = "not measured"
+_MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
+_MET_MARK: Final = {"met": "✓", "not met": "✗", NOT_MEASURED: fmt.NOTHING, "": ""}
+_FIRST_PACKET: Final = "1st packet ms"
+
+
+@section("failures")
+class Failures(Section):
+    """Recovery from faults that were injected alone."""
+
+    title = "Failures"
+    order = 60
+    template = "faults.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return bool(
+            analysis.recovery_rows
+            or analysis.target_outcomes
+            or any(not (t.script or t.link) for t in analysis.run.goodput)
+        )
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        rows, targets = analysis.recovery_rows, analysis.target_outcomes
+        return {
+            "first_packets": first_packets_table(rows, analysis.judgement),
+            "steps": steps_table(rows),
+            "targets": targets_table(targets),
+            "reasons": reasons_table(targets),
+            "published": published_table(rows),
+            "published_sources": [other.source for other in PUBLISHED_SYSTEMS],
+            "failures": failures(analysis),
+            "heartbeats": heartbeats_table(analysis.heartbeat_rows),
+        }
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        """Print every fault: the rows are what such a run is for, so none is left to the report."""
+        if analysis.recovery_rows:
+            console.print(terminal_table(analysis.recovery_rows, analysis.judgement).to_terminal(console))
+        for line in _target_lines(analysis.target_outcomes):
+            console.print(line, highlight=False)
+        for fabric, figures in _heartbeat_medians(analysis.heartbeat_rows).items():
+            units = {row.metric: row.unit for row in analysis.heartbeat_rows}
+            parts = (f"{name} {fmt.quantity(value, units[name])}" for name, value in figures.items())
+            figures_text = ", ".join(part.replace("_", " ").replace(" ", "\u00a0") for part in parts)
+            console.print(Text(f"heartbeats on {fabric}: {figures_text}", style="dim"), highlight=False)
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        run = analysis.run
+        return {
+            "recovery": [_row_dict(row, analysis.judgement) for row in analysis.recovery_rows],
+            "recovery_targets": [o.as_dict() for o in analysis.outcomes] if run.recoveries or run.replacements else [],
+            "heartbeats": _heartbeat_medians(analysis.heartbeat_rows),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a table: a fault's first packets on a side (None: either), and their target."""
+
+    row: RecoveryRow
+    side: Side | None
+    first: Figure
+    recovery_target: RecoveryTarget | None
+    is_first_line: bool  # the first of its row's lines
+
+    @property
+    def met(self) -> str:
+        """Whether the target was met; empty where there is none."""
+        return "" if self.recovery_target is None else _MET_TEXT[self.recovery_target.allows(self.first)]
+
+
+def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
+    """Return a line a side, if asked for `both_sides` or each has a target of its own; else one for the slower."""
+    targets_by_side = first_packet_target(row.fault, None) is None and first_packet_target(row.fault, "far") is not None
+    probed = [side for side in SIDES if side in row.sides]
+    shown: Sequence[Side | None] = probed if targets_by_side or (both_sides and len(probed) > 1) else []
+    has_target = row.reroute == "on" and not missing_reason(row)
+    return [
+        Line(
+            row,
+            side,
+            row.sides[side] if side else row.steps["first_packet_ms"],
+            first_packet_target(row.fault, side) if has_target else None,
+            number == 0,
+        )
+        for number, side in enumerate(shown or [None])
+    ]
+
+
+def missing_reason(row: RecoveryRow) -> str:
+    """Return why a fault has no first packets to speak of; empty if it has."""
+    return NOT_PROBED if row.unprobed else NOT_AFFECTED if row.unaffected else ""
+
+
+def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
+    """Return a row a fault, fabric, rerouting and side: when packets flowed again, beside the target."""
+    columns = (
+        text("fault", lambda x: x.row.name),
+        text("fabric", lambda x: x.row.fabric),
+        text("reroute", lambda x: x.row.reroute),
+        text("side", lambda x: x.side or ""),
+        text("fidelity", lambda x: verdict(x.row.repeats, judgement)),
+        Column("n", lambda x: x.first.n),
+        Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
+        Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
+        Column("target", lambda x: x.recovery_target, target_text),
+        Column("is", lambda x: x.met),
+    )
+    return Table(columns, [line for row in rows for line in lines_of(row, both_sides=True)])
+
+
+def steps_table(rows: Sequence[RecoveryRow]) -> Table:
+    """Return a row a fault, fabric and rerouting: the controller's steps, goodput, the return and the cost.
+
+    Dashes where no other GPU was affected, so that there was nothing to recover.
+    """
+
+    def median(title: str, step: str) -> Column:
+        def cell(row: RecoveryRow) -> str:
+            ms = row.steps[step].median
+            return fmt.NOTHING if ms is None and missing_reason(row) else fmt.milliseconds(ms)
+
+        return Column(title, cell, group="medians")
+
+    def goodput(title: str, step: str) -> Column:
+        def cell(row: RecoveryRow) -> str:
+            is_idle = missing_reason(row) and row.steps["goodput_ms"].median == 0
+            return fmt.NOTHING if is_idle else median_p95_ms(row.steps[step])
+
+        return Column(title, cell, group="goodput in ms, median / p95")
+
+    columns = (
+        *(text("fault", lambda r: r.name), text("fabric", lambda r: r.fabric), text("reroute", lambda r: r.reroute)),
+        Column("recovered", recovered),
+        *(median("detected", "detect_ms"), median("decided", "decided_ms"), median("installed", "reroute_ms")),
+        *(goodput("back to 95%", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
+        Column(
+            "detours withdrawn",
+            lambda r: fmt.NOTHING if r.reroute == "off" else median_p95_ms(r.steps["primary_path_ms"]),
+            group="after repair, ms",
+        ),
+        *_costs(lambda row, column: row.total(column), group="in all repeats"),
+    )
+    return Table(columns, rows)
+
+
+def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, ...]:
+    """Return the columns of what was lost: `total` of a row and a column of recovery.csv."""
+    return (
+        Column("probes lost", lambda r: total(r, "probes_lost"), _whole, group=group),
+        Column("after repair", lambda r: total(r, "probes_lost_after_repair"), _whole, group=group),
+        Column("bytes lost", lambda r: total(r, "lost_bytes"), fmt.size, group=group),
+        Column("conns lost", lambda r: total(r, "connections_lost"), group=group),
+    )
+
+
+def recovered(row: RecoveryRow) -> str:
+    """`20 of 20`; a dash where no pair was probed and no goodput ever left."""
+    is_known = not row.unprobed or any(map(has_goodput_evidence, row.repeats))
+    return f"{row.recovered} of {len(row.repeats)}" if is_known else fmt.NOTHING
+
+
+def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
+    """Return every repeat of one fault."""
+    fabrics = {r: row.fabric for row in rows for r in row.repeats}
+
+    def first(r: Recovery) -> str:
+        if not is_probed(r):
+            return NOT_PROBED
+        return NOT_AFFECTED if is_unaffected(r) else fmt.milliseconds(r.first_packet_ms)
+
+    def side(title: str, name: Side) -> Column:
+        def cell(r: Recovery) -> str:
+            is_known = probed_on(r, name) and not is_unaffected(r)
+            return fmt.milliseconds(getattr(r, f"{name}_side_ms")) if is_known else fmt.NOTHING
+
+        return Column(title, cell)
+
+    def goodput(title: str, step: str) -> Column:
+        def cell(r: Recovery) -> str:
+            ms, is_idle = getattr(r, step), is_unaffected(r) or not is_probed(r)
+            return fmt.NOTHING if is_idle and ms == 0 else fmt.milliseconds(ms)
+
+        return Column(title, cell)
+
+    columns = (
+        *(
+            text("fabric", fabrics.__getitem__),
+            text("reroute", lambda r: r.reroute),
+            text("target", lambda r: r.target),
+        ),
+        Column("repeat", lambda r: r.repeat),
+        *controller_steps(),
+        *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
+        *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
+        Column(
+            "detours withdrawn",
+            lambda r: fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms),
+        ),
+        *_costs(getattr),
+    )
+    return Table(columns, list(fabrics))
+
+
+def controller_steps() -> tuple[Column, ...]:
+    """Return the columns of the controller's steps after a fault, in ms."""
+    return (
+        Column("detected", lambda r: r.detect_ms, fmt.milliseconds),
+        Column("decided", lambda r: r.decided_ms, fmt.milliseconds),
+        Column("installed", lambda r: r.reroute_ms, fmt.milliseconds),
+    )
+
+
+def targets_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return each recovery target, what was measured, and the repeat that is furthest from a target that is missed."""
+    columns = (
+        text("target", lambda o: o.name),
+        text("fabric", lambda o: o.fabric or None),
+        text("is", lambda o: _MET_TEXT[o.met]),
+        Column("n", lambda o: len(o.values)),
+        Column("limit", lambda o: o.recovery_target, target_text),
+        Column("measured", measured_text),
+        Column("furthest off", lambda o: o.worst if o.met is False else ""),
+    )
+    return Table(columns, outcomes)
+
+
+def reasons_table(outcomes: Iterable[Outcome]) -> Table:
+    """Return what each of these times consists of."""
+    targets = list(dict.fromkeys(o.recovery_target for o in outcomes))
+    return Table((text("target", lambda t: t.what), text("consists of", lambda t: t.why)), targets)
+
+
+def published_table(rows: Iterable[RecoveryRow]) -> Table:
+    """Compare faults that affected other GPUs, with rerouting on, with published systems."""
+
+    def times(system: Published) -> Column:
+        def cell(row: RecoveryRow) -> str:
+            ratio = times_slower(system, row.steps["first_packet_ms"].median)
+            return fmt.NOTHING if ratio is None else f"{ratio:,.1f} times"
+
+        return Column(f"{system.name}'s {system.ms:g} ms is", cell)
+
+    columns = (
+        *(text("fault", lambda r: r.name), text("fabric", lambda r: r.fabric)),
+        Column("n", lambda r: r.steps["first_packet_ms"].n),
+        Column("first packet", lambda r: median_p95_text(r.steps["first_packet_ms"])),
+        Column("goodput back", lambda r: median_p95_text(r.steps["goodput_ms"])),
+        *map(times, PUBLISHED_SYSTEMS),
+    )
+    return Table(
+        columns,
+        [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed],
+    )
+
+
+def heartbeats_table(rows: Iterable[Row]) -> Table:
+    """Return the cost of heartbeats: a row for each figure and fabric."""
+    columns = (
+        *(text("figure", lambda x: x[0].metric.replace("_", " ")), text("fabric", lambda x: x[1])),
+        Column("median", lambda x: fmt.quantity(x[2].median, x[0].unit)),
+        Column("n", lambda x: len(x[2].values)),
+    )
+    return Table(columns, [(row, fabric, spread) for row in rows for fabric, spread in row.by_fabric.items()])
+
+
+def _heartbeat_medians(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """Return the cost of heartbeats by fabric and figure."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        for fabric, spread in row.by_fabric.items():
+            found.setdefault(fabric, {})[row.metric] = spread.median
+    return found
+
+
+def failures(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return a part a kind with all its fabrics; where one had several targets of that kind, a part each."""
+    found, rows = [], analysis.recovery_rows
+    alone = [t for t in analysis.run.goodput if not (t.script or t.link)]
+    several = with_several_targets([*(r for row in rows for r in row.repeats), *alone])
+    names = [fault_name(t.fault, t.target, (t.fabric, t.fault) in several) for t in alone]
+    for name in dict.fromkeys([*(row.name for row in rows), *names]):
+        fault_rows = [row for row in rows if row.name == name]
+        traces = [t for t, name_of_trace in zip(alone, names, strict=True) if name_of_trace == name]
+        targets = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
+        plot = recovery.recovery(fault_rows, traces, name)
+        found.append({"name": name, "targets": targets, "plot": plot, "repeats": repeats_table(fault_rows)})
+    return found
+
+
+# On the terminal ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultLine:
+    """A fault on a fabric with rerouting (on one side of it, maybe), and without. Either may be missing."""
+
+    fault: str
+    fabric: str
+    on: Line | None
+    off: RecoveryRow | None
+
+    @property
+    def repeats(self) -> tuple[Recovery, ...]:
+        """Those with rerouting, or else those without."""
+        row = self.on.row if self.on else self.off
+        return row.repeats if row else ()
+
+
+def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
+    """Return the table: with rerouting the first packet beside its target, and the steps; without it goodput alone."""
+
+    def step(title: str, name: str, drop: int) -> Column:
+        def cell(x: _FaultLine) -> str:  # once for both sides
+            if x.on is None or (missing_reason(x.on.row) and not x.on.row.steps[name].median):
+                return fmt.NOTHING
+            return fmt.milliseconds(x.on.row.steps[name].median) if x.on.is_first_line else ""
+
+        return Column(title, cell, drop=drop)
+
+    def first(x: _FaultLine) -> str:
+        return fmt.NOTHING if x.on is None or missing_reason(x.on.row) else median_p95_ms(x.on.first)
+
+    def connections(x: _FaultLine) -> str:
+        if x.on is None:
+            return fmt.NOTHING
+        return str(x.on.row.connections_lost) if x.on.is_first_line else ""
+
+    def without(x: _FaultLine) -> str:
+        if x.off is None or (missing_reason(x.off) and x.off.steps["goodput_ms"].median == 0):
+            return fmt.NOTHING
+        return fmt.milliseconds(x.off.steps["goodput_ms"].median)
+
+    def fidelity(x: _FaultLine) -> str:
+        found = verdict(x.repeats, judgement)
+        return "" if found == "ok" else found
+
+    columns = (
+        text("fault", lambda x: f"{x.fault}, {x.on.side}" if x.on and x.on.side else x.fault),
+        text("fabric", lambda x: x.fabric),
+        Column("n", lambda x: len(x.repeats)),
+        *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
+        Column(_FIRST_PACKET, first),
+        Column("target ms", lambda x: limits_text(x.on.recovery_target) if x.on else fmt.NOTHING),
+        Column("", lambda x: _MET_MARK[x.on.met] if x.on else ""),
+        step("goodput", "goodput_ms", 2),
+        Column("conns\nlost", connections, drop=5),
+        Column("no reroute", without, drop=1),
+        Column("fidelity", fidelity),
+    )
+    lines = list(_fault_lines(rows))
+    title = "Recovery from the fault (1st packet: median / p95; the rest: medians)"
+    note = "– no other GPU was affected" if any(missing_reason(row) for row in rows) else ""
+    return Table(columns, lines, title, note).without_empty({_FIRST_PACKET} if any(x.on for x in lines) else ())
+
+
+def _fault_lines(rows: Sequence[RecoveryRow]) -> Iterator[_FaultLine]:
+    """Yield a fault's fabrics together, each with its lines."""
+    by_fault: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
+    for row in rows:
+        by_fault.setdefault((row.name, row.fabric), {})[row.reroute] = row
+    for (fault, fabric), sides in by_fault.items():
+        for line in lines_of(sides["on"], both_sides=False) if "on" in sides else [None]:
+            yield _FaultLine(fault, fabric, line, sides.get("off") if line is None or line.is_first_line else None)
+
+
+def _target_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
+    """Yield a line for each recovery target other than first packets, with every fabric on which it was measured.
+
+    Targets that are checks have lines among the checks.
+    """
+    others = (
+        o
+        for o in outcomes
+        if o.values and not is_first_packet_target(o.recovery_target) and o.recovery_target not in REQUIRED_TARGETS
+    )
+    for recovery_target, group in groupby(others, key=lambda o: o.recovery_target):
+        line = Text(f"{recovery_target.what} (≤ {target_text(recovery_target)}):")
+        for o in group:
+            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst})")
+            line.append(" ").append_text(
+                Text.assemble(mark, f" {measured_text(o)}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
+            )
+        yield line
+
+
+def _whole(value: int) -> str:
+    return f"{value:,}"
+
+
+def _row_dict(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
+    first = row.steps["first_packet_ms"].median
+    totals = ("lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow", "connections_lost")
+    return {
+        **{name: getattr(row, name) for name in ("fabric", "fault", "target", "reroute")},
+        "verdict": verdict(row.repeats, judgement),
+        "repeats": len(row.repeats),
+        **{name: getattr(row, name) for name in ("recovered", "unaffected", "unprobed")},
+        **{step: found.as_dict() for step, found in row.steps.items()},
+        **{f"{side}_side_ms": found.as_dict() for side, found in row.sides.items()},
+        **{name: row.total(name) for name in totals},
+        "published_times_slower": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
+    }

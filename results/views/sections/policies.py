@@ -1,0 +1,273 @@
+"""Health-routing policies in the report: what each achieved, over time, and rail-only's path beside the spine's."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from rich.console import Console
+
+from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.steering import (
+    BASELINE_POLICY,
+    ORACLE_POLICY,
+    FabricWorkload,
+    MeasurementInterval,
+    MostChangedPair,
+    PolicyRow,
+)
+from railyard.results.plots import steering
+from railyard.results.plots import times as plots
+from railyard.results.theory.spine_condition import TIE, Cell, as_dict
+from railyard.results.views import format as fmt
+from railyard.results.views.report import Section, section
+from railyard.results.views.table import Column, Table, text
+
+_MAX_DRAWN: Final = 6
+_MAX_POLICY_ROWS: Final = 20
+_MAX_GRID_ROWS: Final = 27
+_BOTTLENECK_RATES: Final = "{near} is left on rail-only's path, {far} on the spine's"
+_REASON_TEXT: Final = {
+    "": "",
+    "lowest score": f"the slowest link decides, and not the product: {_BOTTLENECK_RATES}",
+    "HB rate": f"HB links have {{ratio:.3g}} times a rail's rate: {_BOTTLENECK_RATES}",
+    "hops": f"hops decide where links leave as much: {_BOTTLENECK_RATES}",
+    "not known": f"no rule here knows: {_BOTTLENECK_RATES}",
+}
+
+
+@section("comparison")
+class Comparison(Section):
+    """Latency of rail-only's path and of the spine's, scene by scene (health routing, part 2)."""
+
+    title = "Rail-only's path and the spine's"
+    order = 10
+    template = "comparison.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return bool(analysis.cells)
+
+    def headline(self, analysis: Analysis) -> list[str]:
+        return [finding(analysis.cells)]
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        by_pair: dict[str, list[Cell]] = {}
+        for cell in analysis.cells:
+            by_pair.setdefault(f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}", []).append(cell)
+        return {
+            "plots": [(name, plots.spine_condition(cells, name)) for name, cells in by_pair.items()],
+            "differences": differences(analysis.cells),
+            "cells": spine_table(analysis.cells),
+        }
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        if cells := analysis.cells:
+            shown = cells if len(cells) <= _MAX_GRID_ROWS else sorted(cells, key=lambda c: c.agrees)[:_MAX_GRID_ROWS]
+            pairs = ", ".join(dict.fromkeys(f"{c.src} to {c.dst}" for c in cells))
+            title = f"Which path is faster there, {pairs}? (even: within {fmt.percent(TIE, 0)})"
+            console.print(spine_terminal_table(shown, title, len(cells) - len(shown)).to_terminal(console))
+            console.print(finding(cells), highlight=False)
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        return {"spine_condition": as_dict(analysis.cells) if analysis.cells else None}
+
+
+def finding(cells: Sequence[Cell]) -> str:
+    """Return the outcome in a sentence."""
+    by_condition, by_bottleneck = sum(c.agrees for c in cells), sum(c.by_slowest_link == c.measured for c in cells)
+    return (
+        f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {by_condition} of {len(cells)} cells; "
+        f"the slowest link on each path does in {by_bottleneck}"
+    )
+
+
+def reason_text(cell: Cell) -> str:
+    """Return why the condition differs from what was measured, with the figures that it follows from."""
+    near, far = (fmt.rate(cell.slowest(path).value) for path in ("rail-only", "spine"))
+    return _REASON_TEXT[cell.reason].format(near=near, far=far, ratio=cell.rates.hb / cell.rates.rail)
+
+
+_SCORES: Final = (
+    Column("H(d1)", lambda c: f"{c.scores.domain:.2f}", drop=2, style="dim"),
+    Column("H(g1)", lambda c: f"{c.scores.rail:.2f}", drop=2, style="dim"),
+    Column("H(S)", lambda c: f"{c.scores.spine:.2f}", drop=2, style="dim"),
+    Column("H(g2)", lambda c: f"{c.scores.far:.2f}", drop=2, style="dim"),
+)
+"""Scores as they were measured."""
+
+
+def spine_terminal_table(cells: Sequence[Cell], title: str, more: int) -> Table:
+    """Return a line a cell, with the loads that were asked for."""
+    columns = (
+        Column("d1", lambda c: fmt.percent(c.scene.domain, 0)),
+        Column("g1", lambda c: fmt.percent(c.scene.rail, 0)),
+        Column("S", lambda c: fmt.percent(c.scene.spine, 0)),
+        *_SCORES,
+        Column("rail-\nonly", lambda c: c.latency["rail-only"], unit="s"),
+        Column("spine", lambda c: c.latency["spine"], unit="s"),
+        text("papers", lambda c: c.predicted),
+        text("measured", lambda c: c.measured),
+        text("slowest\nlink", lambda c: c.by_slowest_link, drop=3, style="dim"),
+        Column("agree", _agrees, style="bold"),
+        text("why not", lambda c: c.reason, drop=1),
+    )
+    return Table(columns, cells, title, more=more)
+
+
+def spine_table(cells: Sequence[Cell]) -> Table:
+    """Return a row a cell. The reasons of differences are in `differences`, with figures."""
+    has_pairs = len({(c.fabric, c.workload, c.src, c.dst) for c in cells}) > 1
+
+    def name(c: Cell) -> str:
+        return f"{c.src} to {c.dst}, {c.workload} on {c.fabric}: {c.scene.name}" if has_pairs else c.scene.name
+
+    columns = (
+        text("scene", name),
+        *_SCORES,
+        Column("rail-only's path", lambda c: c.latency["rail-only"], unit="s"),
+        Column("spine's path", lambda c: c.latency["spine"], unit="s"),
+        Column("papers", lambda c: c.predicted),
+        Column("slowest link", lambda c: c.by_slowest_link),
+        Column("measured", lambda c: c.measured),
+        *(Column("agree", _agrees), Column("why not", lambda c: c.reason)),
+    )
+    return Table(columns, cells)
+
+
+def _agrees(cell: Cell) -> str:
+    return "yes" if cell.agrees else "no"
+
+
+def differences(cells: Sequence[Cell]) -> list[str]:
+    """Return a sentence for each cell in which the condition differs from what was measured."""
+    return [
+        f"{c.scene.name}: {c.predicted} by the papers' condition, {c.measured} as measured; {reason_text(c)}."
+        for c in cells
+        if not c.agrees
+    ]
+
+
+@section("policies")
+class Policies(Section):
+    """What each policy achieved, beside dr and the oracle."""
+
+    title = "Policies"
+    order = 20
+    template = "policies.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return (bool(analysis.policy_rows) and not analysis.cells) or bool(drawn(analysis.intervals)[0])
+
+    def headline(self, analysis: Analysis) -> list[Table]:
+        return [] if analysis.cells else [policies_table(r, _title(w)) for w, r in analysis.policy_rows.items()]
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        shown, others = drawn(analysis.intervals)
+        policies = []
+        for work, rows in analysis.policy_rows.items() if not analysis.cells else ():
+            labels = {analysis.labels[work[0], row.policy]: row.policy for row in rows}
+            policies.append((_title(work), plots.policies(rows, work), phases_table(analysis.times, work, labels)))
+        return {
+            "policies": policies,
+            "over_time": [(f"{s.policy}: {s.workload} on {s.fabric}", steering.over_time(s)) for s in shown],
+            "not_drawn": _not_drawn_text(others),
+        }
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        """Print a table for each fabric and workload, as many as there is room for."""
+        rows_left, places = _MAX_POLICY_ROWS, analysis.policy_rows if not analysis.cells else {}
+        for number, (work, rows) in enumerate(places.items()):
+            if rows_left <= 0:
+                console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
+                return
+            title = f"{_title(work)}, by policy (m/p: measured over predicted)"
+            table = policies_table(rows[:rows_left], title, len(rows) - rows_left)
+            console.print(table.to_terminal(console))
+            rows_left -= len(rows)
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        return {"steering": [r for rows in analysis.policy_rows.values() for r in policies_table(rows).to_dicts()]}
+
+
+def _title(fabric_workload: FabricWorkload) -> str:
+    return f"{fmt.workload_label(fabric_workload[1])} on {fabric_workload[0]}"
+
+
+def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) -> Table:
+    """Return a row a policy. On the terminal `more` rows are in the report."""
+    dr_this, this_oracle = f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"
+    columns = (
+        Column("", lambda r: r.fabric, key="fabric"),
+        Column("", lambda r: r.workload, key="workload"),
+        text("policy", lambda r: r.policy, key="policy"),
+        Column("median", lambda r: r.median, unit="s", key="median"),
+        Column("least", lambda r: min(r.times), unit="s", drop=2, key="min"),
+        Column("most", lambda r: max(r.times), unit="s", drop=2, key="max"),
+        Column("", lambda r: len(r.times), key="repeats"),
+        Column("predicted", lambda r: r.predicted, unit="s", drop=None, key="predicted"),
+        Column("m/p", lambda r: r.ratio, unit="ratio", drop=3, style="dim", key="ratio"),
+        Column(dr_this, lambda r: r.over_dr, _times, short=dr_this.replace("/ ", "/\n"), style="bold", key="over_dr"),
+        Column(this_oracle, lambda r: r.over_oracle, _times, short=this_oracle.replace("/ ", "/\n"), key="over_oracle"),
+        Column(
+            "route changes a second",
+            lambda r: r.changes_per_s,
+            _tenths,
+            short="routes\n/ s",
+            key="route_changes_per_s",
+        ),
+        Column("most of a pair", lambda r: r.most_changed, _most_changed_text, short="most of\na pair", drop=1),
+        Column("", lambda r: r.most_changed and r.most_changed.changes, key="most_changes_of_a_pair"),
+        Column("", lambda r: r.most_changed and r.most_changed.allowed, key="allowed_changes_of_a_pair"),
+        Column("ms to routes", lambda r: r.reaction_ms, _tenths, short="ms to\nroutes", key="reaction_ms_median"),
+        Column("worst", lambda r: r.worst_reaction_ms, _tenths, drop=2, key="reaction_ms_worst"),
+    )
+    return Table(columns, rows, title, more=more)
+
+
+def phases_table(timed: Sequence[Row], work: FabricWorkload, labels: Mapping[str, str]) -> Table:
+    """Return medians: phases down, policies (by the label that their records carry) across."""
+    phases = [r for r in timed if r.work == work[1] and r.phase]
+    shown = {name: policy for name, policy in labels.items() if any(name in r.by_fabric for r in phases)}
+    policies = [Column(policy, partial(_median, name), unit="s") for name, policy in shown.items()]
+    return Table([text("phase", plots.label), *policies], phases if shown else [])
+
+
+def _median(fabric: str, row: Row) -> float | None:
+    return row.by_fabric[fabric].median if fabric in row.by_fabric else None
+
+
+def _times(ratio: float | None) -> str:
+    return fmt.NOTHING if ratio is None else f"{ratio:.2f}"
+
+
+def _tenths(value: float | None) -> str:
+    return fmt.NOTHING if value is None else f"{value:.1f}"
+
+
+def _most_changed_text(found: MostChangedPair | None) -> str:
+    return fmt.NOTHING if found is None else f"{found.changes} of {found.allowed}"
+
+
+def drawn(intervals: Sequence[MeasurementInterval]) -> tuple[list[MeasurementInterval], list[MeasurementInterval]]:
+    """Return the first repeats of policies that use scores: those of one fabric and workload, to draw, and others."""
+    first: dict[tuple[str, str, str], MeasurementInterval] = {}
+    for interval in intervals:
+        if _uses_scores(interval.policy) and interval.health:
+            first.setdefault((interval.fabric, interval.workload, interval.policy), interval)
+    place = next(((s.fabric, s.workload) for s in first.values()), None)
+    shown = [s for s in first.values() if (s.fabric, s.workload) == place][:_MAX_DRAWN]
+    return shown, [s for s in first.values() if s not in shown]
+
+
+def _uses_scores(policy: str) -> bool:
+    """Return whether to plot scores: True for a policy of a plugin that isn't loaded now."""
+    return policy not in HEALTH_POLICIES or HEALTH_POLICIES[policy].uses_scores
+
+
+def _not_drawn_text(others: Sequence[MeasurementInterval]) -> str:
+    policies: dict[str, list[str]] = {}
+    for interval in others:
+        policies.setdefault(f"{interval.workload} on {interval.fabric}", []).append(interval.policy)
+    names = "; ".join(f"{work} under {', '.join(names)}" for work, names in policies.items())
+    return f"Not drawn: {names}. Their scores and choices are in health.parquet and choices.parquet." if names else ""

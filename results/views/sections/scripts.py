@@ -1,0 +1,273 @@
+"""Failure scripts and replacements of GPUs and domains in the report."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from math import inf
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from railyard.results.analysis.recovery import (
+    ScriptRow,
+    checks_text,
+    is_probed,
+    matches_oracle,
+    median_and_p95,
+    median_p95_ms,
+    mismatch_count,
+    verdict,
+)
+from railyard.results.analysis.replacements import SPREAD_COLUMNS, ReplacementRow
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.plots import fault_script, recovery
+from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.records import ConnectivityCheck
+from railyard.results.views import format as fmt
+from railyard.results.views.report import Section, section
+from railyard.results.views.sections.faults import controller_steps
+from railyard.results.views.table import Column, Table, text
+
+
+@section("scripts")
+class Scripts(Section):
+    """Failure scripts: faults that overlap, with connectivity checks between them."""
+
+    title = "Failure scripts"
+    order = 62
+    template = "scripts.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return bool(analysis.script_rows)
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        drawn = []
+        for script, repeats in worst_repeats(analysis.script_rows):
+            count_text = f", the worst of {repeats}" if repeats > 1 else ""
+            name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}{count_text}"
+            drawn.append((name, fault_script.script_timeline(script), script_faults_table(script)))
+        return {
+            "scripts": scripts_table(analysis.script_rows, analysis.judgement),
+            "failed_checks": failed_checks_table(analysis.run.connectivity_checks),
+            "drawn": drawn,
+        }
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        for line in _script_lines(analysis.script_rows):
+            console.print(line, highlight=False)
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        return {"scripts": scripts_table(analysis.script_rows, analysis.judgement).to_dicts()}
+
+
+def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
+    """Return a row a script, fabric and repeat."""
+
+    def slowest(s: ScriptRow) -> str:
+        found = max((r for r in s.faults if r.first_packet_ms is not None), key=_first_packet_ms, default=None)
+        return f"{fmt.milliseconds(found.first_packet_ms)}: {found.fault} {found.target}" if found else fmt.NOTHING
+
+    columns = (
+        text("script", lambda s: s.script, key="script"),
+        text("fabric", lambda s: s.fabric, key="fabric"),
+        text("reroute", lambda s: s.reroute, key="reroute"),
+        text("fidelity", lambda s: verdict(s.faults, judgement), key="verdict"),
+        Column("repeat", lambda s: s.repeat, key="repeat"),
+        Column("faults", lambda s: len(s.faults), key="faults"),
+        Column("until their repair", lambda s: sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)),
+        Column("slowest first packet", slowest),
+        Column(
+            "connectivity checks",
+            lambda s: checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING,
+        ),
+        Column("", lambda s: len(s.connectivity_checks), key="connectivity_checks"),
+        Column("", lambda s: s.done, key="connectivity_checks_done"),
+        Column("", lambda s: s.matched, key="connectivity_checks_passed"),
+        Column("lost after repair", lambda s: s.probes_lost_after_repair, key="probes_lost_after_repair"),
+        Column("bytes lost", lambda s: s.lost_bytes, fmt.size, key="lost_bytes"),
+        Column("conns lost", lambda s: s.connections_lost, key="connections_lost"),
+    )
+    return Table(columns, scripts)
+
+
+def _first_packet_ms(recovery: Any) -> float:
+    return recovery.first_packet_ms or 0.0
+
+
+def script_faults_table(script: ScriptRow) -> Table:
+    """Return every fault of one repeat of a script, in the order of time."""
+    zero, alone = script.faults[0].t_fault if script.faults else 0, script.repaired_alone
+    columns = (
+        *(text("fault", lambda r: r.fault), text("target", lambda r: r.target)),
+        Column("at", lambda r: (r.t_fault - zero) / 1e9, unit="s"),
+        Column("for", lambda r: (r.t_repair - r.t_fault) / 1e9, unit="s"),
+        *controller_steps(),
+        Column("first packet", lambda r: fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING),
+        Column("probes lost", lambda r: r.probes_lost),
+        Column("after repair", lambda r: r.probes_lost_after_repair if r in alone else None),
+    )
+    return Table(columns, script.faults)
+
+
+def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
+    """Return the connectivity checks that don't match the oracle."""
+    columns = (
+        *(text("script", lambda c: c.script), text("fabric", lambda c: c.fabric)),
+        *(text("after", lambda c: c.last_event), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
+        *(
+            Column("repeat", lambda c: c.repeat),
+            Column("broken", lambda c: c.broken),
+            Column("pairs", lambda c: c.pairs),
+        ),
+        *(Column("reachable", lambda c: c.reachable), Column("answered", lambda c: c.answered)),
+        Column("not recovered", lambda c: c.not_recovered),
+        Column("unexpected answers", lambda c: c.unexpected_answers),
+        Column("failed parts forwarding", lambda c: c.forwarding_failed_parts),
+    )
+    return Table(columns, [c for c in connectivity_checks if c.done and not matches_oracle(c)])
+
+
+def worst_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
+    """Yield the worst repeat of each script on each fabric, with rerouting and without, and how many there were."""
+    repeats: defaultdict[tuple[str, str, str], list[ScriptRow]] = defaultdict(list)
+    for script in scripts:
+        repeats[script.script, script.fabric, script.reroute].append(script)
+    for group in repeats.values():
+        yield max(group, key=_severity), len(group)
+
+
+def _severity(script: ScriptRow) -> tuple[float, float, float]:
+    """Return its worst connectivity check (mismatches, then fewest answers), then its slowest first packet."""
+    checks = [(float(mismatch_count(c)), -float(c.answered)) for c in script.connectivity_checks if c.done]
+    first_ms = [inf if r.first_packet_ms is None else r.first_packet_ms for r in script.faults if is_probed(r)]
+    return (*max(checks, default=(0.0, -inf)), max(first_ms, default=0.0))
+
+
+def _script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
+    """Yield a line a script and fabric, its repeats together."""
+    ordered = sorted(scripts, key=lambda s: (s.script, s.fabric, s.reroute))
+    for (name, fabric, reroute), group in groupby(ordered, key=lambda s: (s.script, s.fabric, s.reroute)):
+        runs = list(group)
+        faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
+        checks = [check for s in runs for check in s.connectivity_checks]
+        checks_summary = f"connectivity checks: {checks_text(checks)}; " if checks else ""
+        returning = sum(s.probes_lost_after_repair for s in runs)
+        return_text = f", {returning} probes lost after repairs" if returning else ""
+        text_parts = f"{faults} faults (n={len(runs)}), {checks_summary}{fmt.size(lost)} lost{return_text}"
+        yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (text_parts, "bold"))
+
+
+@section("replacements")
+class Replacements(Section):
+    """GPUs and domains that failed under a running job and were replaced."""
+
+    title = "Replacements"
+    order = 64
+    template = "replacements.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return bool(analysis.replacement_rows)
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        rows = analysis.replacement_rows
+        return {
+            "steps": [replacement_steps_table(rows), iterations_table(rows), spread_table(rows)],
+            "plots": recovery.takeovers(analysis.run.events),
+        }
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        if analysis.replacement_rows:
+            console.print(replacements_table(analysis.replacement_rows).to_terminal(console))
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        return {"replacements": [row.as_dict() for row in analysis.replacement_rows]}
+
+
+_NAMES = (
+    text("case", lambda r: r.case),
+    text("way", lambda r: r.method),
+    text("fabric", lambda r: r.fabric),
+    text("failed", lambda r: r.failed),
+)
+
+
+def _median(title: str, field: str, show: Callable[[Any], str], group: str = "") -> Column:
+    def value(row: ReplacementRow) -> float | None:
+        return row.medians[field]
+
+    return Column(title, value, show, group=group)
+
+
+def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
+    """Return the replacement of each failure, its steps from the fault on, and its cost."""
+    columns = (
+        *_NAMES,
+        *(text("replaced by", lambda r: r.replaced_by), text("fidelity", lambda r: r.verdict)),
+        *(Column("n", lambda r: r.n), _median("detected", "detect_ms", _ms)),
+        *(_median("links off", "optical_links_down_ms", _ms), _median("replaced", "replaced_ms", _ms)),
+        *(_median("interruption", "interruption_ms", _ms), _median("iterations lost", "iterations_lost", _plain)),
+        _median("moved", "moved_bytes", fmt.size),
+    )
+    return Table(columns, rows)
+
+
+def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
+    """Return times of the state transfer and of an iteration, beside the model."""
+    transfer, iteration = "state transfer", "iteration time"
+    columns = (
+        *_NAMES,
+        _median("measured", "state_transfer_ms", _ms, transfer),
+        _median("predicted", "state_transfer_predicted_ms", _ms, transfer),
+        _median("before", "before_s", fmt.seconds, iteration),
+        _median("predicted", "before_predicted_s", fmt.seconds, iteration),
+        _median("after", "after_s", fmt.seconds, iteration),
+        _median("predicted", "after_predicted_s", fmt.seconds, iteration),
+        Column("after / before", lambda r: r.slowdown, fmt.ratio, group=iteration),
+        Column("predicted", lambda r: r.predicted_slowdown, fmt.ratio, group=iteration),
+    )
+    return Table(columns, rows)
+
+
+def spread_table(rows: Sequence[ReplacementRow]) -> Table:
+    """Return a row for each figure: median and 95th percentile with their 95% confidence intervals."""
+    columns = (
+        *(_of_first(column) for column in _NAMES),
+        text("figure", lambda x: SPREAD_COLUMNS[x[1]]),
+        Column("n", lambda x: x[2].n),
+        Column("median", lambda x: median_and_p95(x[2])[0]),
+        Column("p95", lambda x: median_and_p95(x[2])[1]),
+    )
+    return Table(columns, [(row, name, found) for row in rows for name, found in row.figures.items()])
+
+
+def _of_first(column: Column) -> Column:
+    return replace(column, value=lambda x: column.value(x[0]))
+
+
+def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
+    """Return medians for the terminal; the failed part where rows differ in that alone."""
+    alike = Counter((row.case, row.method, row.fabric) for row in rows)
+    columns = (
+        *_NAMES[:3],
+        text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
+        Column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"]), drop=3),
+        Column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
+        Column("iter.\nlost", lambda r: r.medians["iterations_lost"], _plain),
+        Column("moved", lambda r: r.medians["moved_bytes"], fmt.size, drop=1),
+        Column("iteration\nbefore", lambda r: r.medians["before_s"], fmt.seconds, drop=2),
+        Column("after", lambda r: r.medians["after_s"], fmt.seconds, drop=2),
+        Column("after /\nbefore", lambda r: r.slowdown, fmt.ratio),
+        Column("pre-\ndicted", lambda r: r.predicted_slowdown, fmt.ratio, drop=1),
+        Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
+    )
+    return Table(columns, rows, "GPU and domain replacements (median / p95; else medians)").without_empty()
+
+
+def _ms(ms: float | None) -> str:
+    return fmt.NOTHING if ms is None else fmt.milliseconds(ms)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"

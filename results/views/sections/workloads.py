@@ -1,0 +1,399 @@
+"""Fabrics and workloads in the report: drawings, traffic, times of fabrics side by side, bytes."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from markupsafe import Markup
+from rich.console import Console
+from rich.text import Text
+
+from railyard.core.records import IntervalId
+from railyard.results.analysis.aggregate import (
+    FULL_SIZE,
+    HEARTBEATS,
+    SAME_SHAPE,
+    TIME_METRICS,
+    Row,
+    Slowdown,
+    kind_bytes,
+    one_repeat,
+    pairs,
+)
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.plots import fabric as plot_fabric
+from railyard.results.plots import sweep, traffic
+from railyard.results.plots import times as plot_times
+from railyard.results.plots.style import Plot
+from railyard.results.runs.records import ByteCheck, Flow, Run
+from railyard.results.theory.spine_condition import first_scene_only
+from railyard.results.views import format as fmt
+from railyard.results.views.format import workload_label
+from railyard.results.views.report import Section, section
+from railyard.results.views.table import Column, Table, text
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.workloads.spec import traffic_kind
+
+Place = tuple[str, str]
+"""Fabric and policy."""
+_PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
+_MAX_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
+_MAX_SIDE_BY_SIDE: Final = 2  # fabrics that the table of times on the terminal sets side by side
+_MAX_SLOWDOWN_LINES: Final = 2
+_RATIO: Final = "m/p"
+
+
+@section("fabrics")
+class Fabrics(Section):
+    """What was built."""
+
+    title = "Fabrics"
+    order = 40
+    template = "fabrics.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return not analysis.run.rails
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        fabrics = analysis.run.fabrics
+        return {
+            "drawings": [(f.label, plot_fabric.draw(f)) for f in fabrics],
+            "are_small": all(plot_fabric.is_small(f) for f in fabrics),
+            "built": fabrics_table(analysis.run),
+        }
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        return {"fabrics": list(analysis.labels.values())}
+
+
+def fabrics_table(run: Run) -> Table:
+    """Return what the drawings and their captions don't show."""
+    names = run.policies
+    in_turn = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    columns = (
+        text("fabric", lambda f: f.label),
+        text("policy", lambda f: f"{in_turn} in turn" if in_turn else f.policy),
+        text("datapath", lambda f: f.datapath),
+        Column("switches", lambda f: len(f.switches)),
+        *(Column("HB", lambda f: f.hb_bps, unit="bit/s"), Column("rail", lambda f: f.rail_bps, unit="bit/s")),
+        Column("uplink", lambda f: f.uplink_bps if f.spines else None, unit="bit/s"),
+        *(Column("MTU", lambda f: f.mtu), Column("built in", lambda f: f.build_s, unit="s")),
+        Column("down in", lambda f: f.stop_s, unit="s"),
+    )
+    return Table(columns, run.fabrics)
+
+
+@section("workloads")
+class Workloads(Section):
+    """Traffic and times of each workload, fabrics side by side."""
+
+    title = "Workloads"
+    order = 50
+    template = "workloads.html.j2"
+
+    def applies(self, analysis: Analysis) -> bool:
+        return not analysis.run.rails
+
+    def headline(self, analysis: Analysis) -> Iterable[str | Table]:
+        if timed := _side_by_side(analysis):
+            yield from (_slowdown_text(s) for s in analysis.slowdowns if s.is_all_to_all)
+            yield times_table(headline_rows(timed), list(analysis.labels.values()), analysis.slowdowns)
+        yield from _hashed_planes(analysis.run)
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        run, fabrics, timed = first_scene_only(analysis.run), list(analysis.labels.values()), _side_by_side(analysis)
+        return {
+            "volumes": _volumes(run, analysis.labels),
+            "workloads": _workloads(run, analysis, timed),
+            "sweeps": _sweeps(analysis),
+            "slowdowns": slowdowns_table(analysis.slowdowns if len(pairs(analysis.run)) > 1 else ()),
+            "ratios": plot_times.ratios(timed, fabrics),
+            "others": others_table(analysis.rows),
+            "bytes": bytes_table(analysis),
+        }
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        """Print times, and the slow-down of all-to-alls."""
+        if timed := _side_by_side(analysis):
+            fabrics, slow = list(analysis.labels.values()), analysis.slowdowns
+            table = (
+                terminal_times(timed, fabrics, slow)
+                if len(fabrics) <= _MAX_SIDE_BY_SIDE
+                else terminal_sweep(timed, fabrics)
+            )
+            console.print(table.to_terminal(console))
+            for s in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
+                formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
+                what = f"{s.workload} {s.phase}".strip()
+                measured = (f"{fmt.change(s.measured)} measured", "bold")
+                line = Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"))
+                console.print(line, highlight=False)
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        return {
+            "times": [row.as_dict() for row in analysis.times],
+            "slowdown": slowdowns_table(analysis.slowdowns).to_dicts(),
+            "bytes": _bytes_dict(analysis.run.bytes, analysis.labels),
+        }
+
+
+def _side_by_side(analysis: Analysis) -> tuple[Row, ...]:
+    """Return times of fabrics side by side; none where policies steered, which have tables of their own."""
+    return () if analysis.run.is_steered or analysis.run.rails else analysis.times
+
+
+def _hashed_planes(run: Run) -> Iterator[str]:
+    """Yield how times are predicted on fabrics whose rails have several planes."""
+    for fabric in [fabric for fabric in run.fabrics if fabric.kind in FABRIC_KINDS]:
+        kind = FABRIC_KINDS[fabric.kind]
+        if (planes := len(kind.carrying(kind.all_planes))) > 1:
+            yield (
+                f"{fabric.label}: each connection is hashed to one of {planes} planes, at 1/{planes} of the rail's "
+                "rate. Predicted times are means over random hashes; one run has one of them, and varies around these."
+            )
+
+
+def _slowdown_text(s: Slowdown) -> Markup:
+    """Return measured, exact and nominal slow-down in one sentence (Rail-only IV-B)."""
+    longer = f"{fmt.percent(abs(s.measured - 1))} {'longer' if s.measured >= 1 else 'shorter'}"
+    return Markup(
+        "{} on {}: {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
+        "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
+    ).format(
+        f"{s.workload} {s.phase}".strip(),
+        s.rail_only,
+        longer,
+        s.rail_optimized,
+        fmt.change(s.predicted),
+        fmt.percent(s.nominal),
+    )
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return whole workloads, and phases whose kind of traffic is a headline (all but TP, PP and DP)."""
+    chosen = tuple(r for r in rows if not r.phase or any(traffic_kind(kind).is_headline for kind in r.kinds))
+    return chosen or tuple(rows)
+
+
+def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
+    """Return fabrics side by side, each with measured, predicted and ratio; then the slow-down, if of one pair."""
+    columns = [text("workload", lambda r: r.workload), text("phase", plot_times.label)]
+    for fabric in fabrics:
+        if any(fabric in r.by_fabric for r in rows):
+            columns += [
+                Column("measured", partial(_of_spread, fabric, "median"), unit="s", group=fabric),
+                Column("predicted", partial(_of_spread, fabric, "predicted"), unit="s", group=fabric),
+                Column("ratio", partial(_of_spread, fabric, "ratio"), unit="ratio", group=fabric),
+            ]
+    if found := _slowdowns_by_row(slow):
+        columns += _slowdown_columns(lambda r: found.get((r.workload, r.phase, r.metric)), "rail-only slower by")
+    return Table(columns, rows)
+
+
+def _of_spread(fabric: str, name: str, row: Row) -> float | None:
+    value: float | None = getattr(row.by_fabric[fabric], name) if fabric in row.by_fabric else None
+    return value
+
+
+def _slowdowns_by_row(slow: Sequence[Slowdown]) -> dict[tuple[str, str, str], Slowdown]:
+    """Return slow-downs by workload, phase and metric, if they are all of one pair of fabrics."""
+    is_one_pair = len({(s.rail_only, s.rail_optimized) for s in slow}) == 1
+    return {(s.workload, s.phase, s.metric): s for s in slow} if is_one_pair else {}
+
+
+def _slowdown_columns(find: Callable[[Any], Slowdown | None], group: str = "") -> tuple[Column, ...]:
+    """Return the columns of the slow-down that `find` has for a row.
+
+    The nominal figure is the paper's for all-to-all, and says nothing of other traffic.
+    """
+
+    def nominal(row: Any) -> float | None:
+        found = find(row)
+        return found.nominal if found and found.is_all_to_all else None
+
+    def of(name: str) -> Callable[[Any], float | None]:
+        return lambda row: getattr(find(row), name, None)
+
+    return (
+        Column("measured", of("measured"), fmt.change, group=group, key="measured"),
+        Column("formula", of("predicted"), fmt.change, group=group, key="predicted"),
+        Column(Markup("C<sub>S</sub>/C<sub>F</sub>"), nominal, fmt.percent, group=group),
+        Column("", of("nominal"), key="nominal_cs_over_cf", group=group),
+    )
+
+
+def slowdowns_table(slow: Sequence[Slowdown]) -> Table:
+    """Return a row a pair of fabrics and time."""
+    columns = (
+        *(text("workload", lambda s: s.workload, key="workload"), text("phase", lambda s: s.phase, key="phase")),
+        *(text("of", lambda s: s.rail_only, key="of"), text("over", lambda s: s.rail_optimized, key="over")),
+        *(Column("", lambda s: s.metric, key="metric"), Column("", lambda s: list(s.kinds), key="kinds")),
+        *_slowdown_columns(lambda s: s),
+    )
+    return Table(columns, slow)
+
+
+def others_table(rows: Sequence[Row]) -> Table:
+    """Return measurements that are no times, measured or projected, such as throughput."""
+    columns = (
+        *(text("workload", lambda x: x[0].workload), text("phase", lambda x: x[0].phase)),
+        *(text("metric", lambda x: x[0].metric), text("fabric", lambda x: x[1])),
+        Column("median", lambda x: fmt.quantity(x[2].median, x[0].unit)),
+        Column("predicted", lambda x: fmt.quantity(x[2].predicted, x[0].unit)),
+        *(Column("ratio", lambda x: x[2].ratio, unit="ratio"), Column("repeats", lambda x: len(x[2].values))),
+    )
+    found = [
+        (r, fabric, spread)
+        for r in rows
+        if r.metric not in (*TIME_METRICS, SAME_SHAPE, FULL_SIZE) and r.workload != HEARTBEATS
+        for fabric, spread in r.by_fabric.items()
+    ]
+    return Table(columns, found).without_empty()
+
+
+def bytes_table(analysis: Analysis) -> Table:
+    """Return asked and delivered bytes. Where policies steer, the bytes expected at the rails' ports are not known."""
+    steered, names = analysis.run.is_steered, analysis.labels
+    columns = (
+        text("fabric", lambda c: names.get((c.fabric, c.policy), c.fabric)),
+        text("workload", lambda c: workload_label(c.interval)),
+        Column("repeat", lambda c: c.repeat),
+        *(
+            Column("asked", lambda c: c.asked_bytes, unit="B"),
+            Column("delivered", lambda c: c.delivered_bytes, unit="B"),
+        ),
+        *(Column("pairs wrong", lambda c: c.pairs_wrong), Column("rail ports", lambda c: c.rail_port_bytes, unit="B")),
+        Column(
+            "expected", lambda c: None if steered and not c.rail_expected_bytes else c.rail_expected_bytes, unit="B"
+        ),
+        Column("off", lambda c: fmt.deviation(c.rail_port_bytes, c.rail_expected_bytes)),
+        Column("between rails", lambda c: c.cross_rail_bytes, unit="B"),
+    )
+    return Table(columns, analysis.run.bytes)
+
+
+def _bytes_dict(rows: Sequence[ByteCheck], names: Mapping[Place, str]) -> dict[str, Any]:
+    cross_rail: dict[str, dict[str, int]] = {}
+    for row in rows:
+        label = names.get((row.fabric, row.policy), row.fabric)
+        cross_rail.setdefault(label, {})[workload_label(row.interval)] = row.cross_rail_bytes
+    columns = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
+    return {**{n: sum(getattr(r, n) for r in rows) for n in columns}, "cross_rail_bytes": cross_rail}
+
+
+def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
+    """Return fabrics side by side for the terminal; if some rows are left to the report, then phases."""
+    shown = sorted(rows, key=lambda row: bool(row.phase))[:_MAX_TIME_ROWS] if len(rows) > _MAX_TIME_ROWS else rows
+    columns = [text("workload", lambda r: f"{r.workload} {r.phase}".strip())]
+    for fabric in fabrics:
+        columns.append(Column(fabric, partial(_of_spread, fabric, "median"), unit="s"))
+        columns.append(Column(_RATIO, partial(_of_spread, fabric, "ratio"), unit="ratio", drop=1, style="dim"))
+    if found := _slowdowns_by_row(slow):
+        measured, formula, *_ = _slowdown_columns(lambda r: found.get((r.workload, r.phase, r.metric)))
+        columns += [replace(measured, title="difference"), replace(formula, drop=2, style="dim")]
+    return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=len(rows) - len(shown))
+
+
+def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
+    """Return a line a fabric, where there are too many to stand beside each other: a sweep."""
+    whole = [row for row in rows if not row.phase] or list(rows)
+    shown = [(row, f, row.by_fabric[f]) for row in whole for f in fabrics if f in row.by_fabric][:_MAX_TIME_ROWS]
+    columns = (
+        text("workload", lambda x: f"{x[0].workload} {x[0].phase}".strip()),
+        text("fabric", lambda x: x[1]),
+        Column("measured", lambda x: x[2].median, unit="s"),
+        Column("predicted", lambda x: x[2].predicted, unit="s"),
+        Column(_RATIO, lambda x: x[2].ratio, unit="ratio"),
+    )
+    more = sum(len(row.by_fabric) for row in rows) - len(shown)
+    return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=more)
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[Place, list[Flow]]]:
+    """Return flows by the workload's label without its scene, then by place."""
+    intervals: dict[IntervalId, list[Flow]] = {}
+    for flow in flows:
+        intervals.setdefault(flow.interval, []).append(flow)
+    found: dict[str, dict[Place, list[Flow]]] = {}
+    for interval, rows in intervals.items():
+        places = found.setdefault(workload_label(replace(interval, scene="")), {})
+        places.setdefault((interval.fabric, interval.policy), []).extend(rows)
+    return found
+
+
+def _volumes(run: Run, names: Mapping[Place, str]) -> Plot | None:
+    """Return a bar a workload; one for each fabric too where they delivered different amounts."""
+    bars = dict[str, Sequence[Flow]]()
+    for workload, places in _by_workload(run.flows).items():
+        alike = len({tuple(sorted(kind_bytes(one_repeat(f)).items())) for f in places.values()}) == 1
+        bars |= (
+            {workload: next(iter(places.values()))}
+            if alike
+            else {f"{workload}, {names.get(n, n[0])}": f for n, f in places.items()}
+        )
+    return traffic.volumes(bars) if bars else None
+
+
+def _workloads(run: Run, analysis: Analysis, timed: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return each workload's part of the page. One heatmap where all fabrics delivered alike, else one for each."""
+    flows, fabrics, parts = _by_workload(run.flows), list(analysis.labels.values()), []
+    for name in dict.fromkeys([*(r.workload for r in timed), *flows]):
+        rows = [r for r in timed if r.workload == name]
+        plot = plot_times.completion(rows, fabrics, name) if rows else None
+        heatmaps = _heatmaps(run, analysis.labels, name, flows.get(name, {}))
+        table = times_table(rows, fabrics, analysis.slowdowns)
+        parts.append({"name": name, "heatmaps": heatmaps, "times": plot, "table": table})
+    return parts
+
+
+def _heatmaps(
+    run: Run, names: Mapping[Place, str], workload: str, by_place: Mapping[Place, Sequence[Flow]]
+) -> list[tuple[str, Plot]]:
+    """Return a heatmap for all fabrics that delivered the same between every pair, which names them all."""
+    grids = {f.label: traffic.Grid(f.domains, f.rails) for f in run.fabrics if f.domains * f.rails <= _PAIRS_DRAWN}
+    alike: dict[bytes, list[Place]] = {}
+    for place, flows in by_place.items():
+        if place[0] in grids:
+            alike.setdefault(traffic.matrix(flows, grids[place[0]]).tobytes(), []).append(place)
+    found = []
+    for places in alike.values():
+        shown = dict.fromkeys(_short_name(run, names, place, places) for place in places)
+        plot = traffic.heatmap(by_place[places[0]], grids[places[0][0]], f"{workload} on {' and '.join(shown)}")
+        found.append((", ".join(shown), plot))
+    return found
+
+
+def _short_name(run: Run, names: Mapping[Place, str], place: Place, places: Sequence[Place]) -> str:
+    """Return a place's label; the fabric's own name where all its policies are among the places."""
+    is_whole = run.is_steered and all(other in places for other in names if other[0] == place[0])
+    return place[0] if is_whole else names.get(place, place[0])
+
+
+def _sweeps(analysis: Analysis) -> list[Plot]:
+    """Return curves over what fabrics or workloads vary.
+
+    Spec and records name both in the same order, as far as the run came. A fabric under another policy counts as one of
+    another kind, so that a curve is one policy's.
+    """
+    run, timed = analysis.run, analysis.times
+    specs: Sequence[Mapping[str, Any]] = run.spec.get("fabrics") or []
+    traits = {fabric.label: part for fabric, part in zip(run.fabrics, specs, strict=False)}
+    if run.is_steered:
+        fabrics = [
+            (label, {**traits[fabric], "kind": f"{traits[fabric].get('kind', '')} {policy}"})
+            for (fabric, policy), label in analysis.labels.items()
+            if fabric in traits
+        ]
+    else:
+        fabrics = [(analysis.labels[f.label, f.policy], {**traits[f.label]}) for f in run.fabrics if f.label in traits]
+    workloads = list(zip(dict.fromkeys(r.workload for r in timed), run.spec.get("workloads") or [], strict=False))
+    spreads = {(f, row.workload, row.phase): s for row in timed for f, s in row.by_fabric.items()}
+    found = sweep.curves(fabrics, workloads, spreads)
+    return [sweep.plot(curve, f"sweep-{number}") for number, curve in enumerate(found)]
