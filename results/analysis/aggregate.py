@@ -27,6 +27,7 @@ class Spread:
 
     @property
     def median(self) -> float:
+        """Median of the repeats."""
         return median(self.values)
 
     @property
@@ -92,12 +93,12 @@ class Slowdown:
 
     @property
     def is_all_to_all(self) -> bool:
-        """Whether `nominal` is about this traffic: all-to-all, and not one that both fabrics carry in the same way."""
+        """True for an all-to-all, which `nominal` is about, that the two fabrics carry differently."""
         return self.operations == ("all-to-all",) and (self.predicted is None or not isclose(self.predicted, 1))
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
-    """(fabric, policy) -> what to call it: the fabric, and the policy too where one fabric ran with several."""
+    """Return labels by (fabric, policy): the fabric, and the policy too where one fabric ran with several."""
     rows = [] if run.is_steered else [(f.label, f.policy) for f in run.fabrics]
     rows += [(m.fabric, m.policy) for m in run.measurements]
     rows += [(r.fabric, r.policy) for r in run.recoveries]
@@ -107,7 +108,7 @@ def labels(run: Run) -> dict[tuple[str, str], str]:
 
 
 def kinds_of(flows: Sequence[Flow], attribute: str = "kind") -> dict[tuple[IntervalId, str], tuple[str, ...]]:
-    """(what ran, phase) -> the kinds of its traffic, or the `operation`s; phase "" is the whole workload."""
+    """Return the kinds of traffic, or the `operation`s, by what ran and phase; phase "" is the whole workload."""
     found: defaultdict[tuple[IntervalId, str], dict[str, None]] = defaultdict(dict)
     works = {interval: interval.work for interval in dict.fromkeys(flow.interval for flow in flows)}
     for flow in flows:
@@ -118,7 +119,7 @@ def kinds_of(flows: Sequence[Flow], attribute: str = "kind") -> dict[tuple[Inter
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
-    """Every measurement, repeats together, in the order in which they were first measured."""
+    """Return every measurement, repeats together, in the order in which they were first measured."""
     names, kinds, operations = labels(run), kinds_of(run.flows), kinds_of(run.flows, "operation")
     values: defaultdict[tuple[IntervalId, str, str, str], dict[str, list[float]]] = defaultdict(dict)
     predicted: dict[tuple[IntervalId, str, str, str, str], float | None] = {}
@@ -142,7 +143,7 @@ def _kinds(kinds: dict[tuple[IntervalId, str], tuple[str, ...]], work: IntervalI
 
 
 def times(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows that are times, each workload's whole iteration first."""
+    """Return the rows that are times, each workload's whole iteration first."""
     order = {work: i for i, work in enumerate(dict.fromkeys(r.work for r in rows))}
     chosen = [r for r in rows if r.metric in TIME_METRICS]
     return tuple(sorted(chosen, key=lambda r: (order[r.work], TIME_METRICS.index(r.metric))))
@@ -163,7 +164,7 @@ def _size(fabric: FabricRun) -> tuple[object, ...]:
 
 
 def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
-    """Rail-only over rail-optimized, for every time that both measured; where policies steer, under the same one."""
+    """Return rail-only over rail-optimized for every time that both measured, under the same policy if one steered."""
     names, timed = labels(run), times(rows)
     found = []
     steered = [(policy, policy) for policy in run.policies] if run.is_steered else None
@@ -183,7 +184,7 @@ def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
 
 
 def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:
-    """Delivered bytes by kind."""
+    """Return delivered bytes by kind."""
     total: defaultdict[str, int] = defaultdict(int)
     for flow in flows:
         total[flow.kind] += flow.delivered
@@ -191,7 +192,7 @@ def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:
 
 
 def one_repeat(flows: Iterable[Flow]) -> tuple[Flow, ...]:
-    """The flows of the first repeat alone: the others send the same."""
+    """Return the flows of the first repeat alone: the others send the same."""
     rows = tuple(flows)
     first = min((f.repeat for f in rows), default=0)
     return tuple(f for f in rows if f.repeat == first)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from railyard.core.records import Recovery
+from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import labels
 from railyard.results.runs.fidelity import ORDER, Judgement
@@ -23,9 +23,7 @@ from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Run, 
 from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # repeats: of fewer, an interval would be no more than the least and the most
-MIN_REPEATS_FOR_P95: Final = (
-    20  # of fewer, the 95th percentile is the slowest one, and nothing says how slow others may be
-)
+MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be
 CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 4000
 _SEED: Final = 1
@@ -33,12 +31,8 @@ _SEED: Final = 1
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Both ends belong to it; None is "never"."""
-
-    low: float | None
-    high: float | None
+Interval = tuple[float | None, float | None]
+"""Both ends belong to it; None is "never"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +51,17 @@ class Figure:
 
     @property
     def has_p95(self) -> bool:
-        """Whether the repeats are enough to say anything of the 95th percentile: of fewer it is but the slowest."""
+        """Verdict on the number of repeats: of fewer, the 95th percentile is the slowest one."""
         return self.n >= MIN_REPEATS_FOR_P95
 
     def as_dict(self) -> dict[str, Any]:
-        """For summary.json: intervals are pairs, or None."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in ("n", "median", "p95")}
-        return plain | {"median_95": _pair(self.median_interval), "p95_95": _pair(self.p95_interval)}
-
-
-def _pair(found: Interval | None) -> list[float | None] | None:
-    return None if found is None else [found.low, found.high]
+        """Return it as plain data, for summary.json."""
+        plain = {name: getattr(self, name) for name in ("n", "median", "p95")}
+        return plain | {"median_95": self.median_interval, "p95_95": self.p95_interval}
 
 
 def figure(values: Iterable[float | None]) -> Figure | None:
-    """Of the repeats' values; None if there are none. The same values, in whatever order, give the same figure."""
+    """Return the statistics of the repeats' values, in whatever order; None if there are none."""
     ordered_values = np.sort(np.asarray([inf if v is None else v for v in values], dtype=np.float64))
     n = len(ordered_values)
     if not n:
@@ -88,12 +78,12 @@ def figure(values: Iterable[float | None]) -> Figure | None:
 
 
 def _rank95(n: int) -> int:
-    """Of n sorted values the one that 95% of them don't exceed: an observed one, so "never" needs no arithmetic."""
+    """Return the index of the sorted value that 95% of n don't exceed: an observed one, since "never" has no mean."""
     return ceil(0.95 * n) - 1
 
 
 def _medians(rows: Floats) -> Floats:
-    """Of each sorted row."""
+    """Return the median of each sorted row."""
     n = rows.shape[1]
     middle: Floats = (rows[:, (n - 1) // 2] + rows[:, n // 2]) / 2
     return middle
@@ -101,14 +91,14 @@ def _medians(rows: Floats) -> Floats:
 
 @lru_cache(maxsize=32)
 def _resample_indices(n: int) -> npt.NDArray[np.intp]:
-    """Which of n sorted values each resample takes, themselves sorted: a row a resample."""
+    """Return which of n sorted values each resample takes, sorted: a row a resample."""
     return np.sort(np.random.default_rng(_SEED).integers(0, n, (_RESAMPLES, n)), axis=1)
 
 
 def _interval(statistics: Floats) -> Interval:
     ordered = np.sort(statistics)
     tail = (1 - CONFIDENCE) / 2 * len(ordered)
-    return Interval(_none_if_never(ordered[int(tail)]), _none_if_never(ordered[ceil(len(ordered) - tail) - 1]))
+    return _none_if_never(ordered[int(tail)]), _none_if_never(ordered[ceil(len(ordered) - tail) - 1])
 
 
 def _none_if_never(value: float) -> float | None:
@@ -117,15 +107,6 @@ def _none_if_never(value: float) -> float | None:
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
-STEPS: Final = (
-    "detect_ms",
-    "decided_ms",
-    "reroute_ms",
-    "first_packet_ms",
-    "goodput_ms",
-    "goodput_after_repair_ms",
-    "primary_path_ms",
-)
 FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")
 """The others count from the fault."""
 TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
@@ -140,6 +121,7 @@ STEP_NAMES: Final = {
     "goodput_after_repair_ms": "goodput after repair",
     "primary_path_ms": "detours withdrawn",
 }
+STEPS: Final = tuple(step for step in STEP_NAMES if "_side_" not in step)
 
 
 @dataclass(frozen=True)
@@ -155,38 +137,35 @@ class RecoveryRow:
 
     @property
     def name(self) -> str:
-        """Its kind; with its target where that alone would not tell which."""
+        """The kind of fault, with its target where a fabric has several of that kind."""
         return fault_name(self.fault, self.target, self.is_one_of_several)
 
     @property
     def recovered(self) -> int:
+        """Number of repeats that recovered."""
         return sum(r.recovered for r in self.repeats)
 
     @property
     def unaffected(self) -> bool:
-        """Whether nobody was cut off: a GPU that dies where no other's traffic passes through it hurts itself alone."""
+        """True if no other GPU was cut off, such as by a crash of a GPU that forwards no other's traffic."""
         return all(is_unaffected(r) for r in self.repeats)
 
     @property
     def unprobed(self) -> bool:
-        """Whether no probed pair was hit, so that nothing is known of first packets."""
+        """True if no probed pair was affected, so that nothing is known of first packets."""
         return not any(map(is_probed, self.repeats))
 
     @cached_property
     def steps(self) -> dict[str, Figure]:
-        """By the name of the column of recovery.csv, in ms."""
+        """Statistics by column of recovery.csv, in ms."""
         found = {step: figure(getattr(r, step) for r in self.repeats) for step in STEPS}
         return {step: made for step, made in found.items() if made}
 
     @cached_property
     def sides(self) -> dict[Side, Figure]:
-        """First packets (ms) by side of the fault; only sides of which pairs were probed."""
+        """Statistics of first packets (ms) by side of the fault; only sides of which pairs were probed."""
         found = {side: figure(side_values(self.repeats, side)) for side in SIDES}
         return {side: made for side, made in found.items() if made}
-
-    @property
-    def connections_lost(self) -> int:
-        return sum(r.connections_lost for r in self.repeats)
 
     def total(self, column: str) -> int:
         """Return the sum of a column of recovery.csv over the repeats."""
@@ -194,48 +173,48 @@ class RecoveryRow:
 
 
 def fault_name(fault: str, target: str, is_one_of_several: bool) -> str:
-    """What to call a fault that came alone."""
+    """Return the name of a fault that came alone."""
     return f"{fault} {target}" if is_one_of_several else fault
 
 
 def with_several_targets(records: Iterable[Recovery | GoodputTrace]) -> frozenset[tuple[str, str]]:
-    """(fabric, as recorded, and kind of fault) wherever it has more than one target."""
+    """Return (fabric, as recorded, and kind of fault) wherever it has more than one target."""
     targets = Counter((fabric, fault) for fabric, fault, _ in {(t.fabric, t.fault, t.target) for t in records})
     return frozenset(sort_key for sort_key, count in targets.items() if count > 1)
 
 
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
-    """Of each repeat in which such pairs were probed, until packets flowed on this side (ms, None: never)."""
+    """Return the times until packets flowed on a side (ms, None: never), of repeats in which it was probed."""
     return [getattr(r, f"{side}_side_ms") for r in repeats if probed_on(r, side)]
 
 
 def probed_on(recovery: Recovery, side: Side) -> int:
-    """How many pairs on this side were probed."""
+    """Return the number of probed pairs on a side."""
     return recovery.source_side_probed if side == "source" else recovery.far_side_probed
 
 
 def pairs_probed(recovery: Recovery) -> int:
-    """How many on either side."""
+    """Return the number of probed pairs on either side."""
     return recovery.source_side_probed + recovery.far_side_probed
 
 
 def is_probed(recovery: Recovery) -> bool:
-    """Whether any pair that it hit was."""
+    """Return True if any affected pair was probed."""
     return pairs_probed(recovery) > 0
 
 
 def has_goodput_evidence(recovery: Recovery) -> bool:
-    """Whether goodput fell, so that whether it came back says something even where no pair was probed."""
+    """Return True if goodput fell, so that its return is evidence even where no pair was probed."""
     return bool(recovery.goodput_ms) or not recovery.recovered
 
 
 def is_unaffected(recovery: Recovery) -> bool:
-    """Whether no probe of another GPU's was lost to this fault."""
+    """Return True if no probe of another GPU was lost to this fault."""
     return is_probed(recovery) and recovery.probes_lost == 0 and recovery.first_packet_ms == 0
 
 
 def recovery_rows(run: Run, has_controller: bool = True) -> tuple[RecoveryRow, ...]:
-    """Faults that came alone, by fabric, repeats together: all of a kind next to each other, reroute on before off.
+    """Return faults that came alone, repeats together: all of a kind next to each other, reroute on before off.
 
     Without `has_controller`, those of fabrics that no controller reroutes.
     """
@@ -243,18 +222,19 @@ def recovery_rows(run: Run, has_controller: bool = True) -> tuple[RecoveryRow, .
     groups: defaultdict[tuple[str, str, str, str], list[Recovery]] = defaultdict(list)
     for r in alone:
         groups[names[r.fabric, r.policy], r.fault, r.target, r.reroute].append(r)
-    several_targets = with_several_targets(alone)
+    several = with_several_targets(alone)
     rows = [
-        RecoveryRow(*key, tuple(repeats), (repeats[0].fabric, repeats[0].fault) in several_targets)
+        RecoveryRow(*key, tuple(repeats), (repeats[0].fabric, repeats[0].fault) in several)
         for key, repeats in groups.items()
     ]
     faults, targets = list(dict.fromkeys(r.fault for r in alone)), list(dict.fromkeys(r.target for r in alone))
     fabrics = list(dict.fromkeys(names.values()))
-
-    def sort_key(row: RecoveryRow) -> tuple[int, int, int, bool]:
-        return faults.index(row.fault), fabrics.index(row.fabric), targets.index(row.target), row.reroute != "on"
-
-    return tuple(sorted(rows, key=sort_key))
+    return tuple(
+        sorted(
+            rows,
+            key=lambda r: (faults.index(r.fault), fabrics.index(r.fabric), targets.index(r.target), r.reroute != "on"),
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -279,11 +259,12 @@ class ScriptRow:
 
     @property
     def matched(self) -> int:
+        """Number of connectivity checks that were done and match the oracle."""
         return sum(c.done and matches_oracle(c) for c in self.connectivity_checks)
 
     @property
     def repaired_alone(self) -> tuple[Recovery, ...]:
-        """Faults from which traffic returned, and nothing else was broken then: what is lost there, the return lost."""
+        """Faults from which traffic returned while no other was active: only their losses count."""
         return tuple(
             r
             for r in self.faults
@@ -302,27 +283,22 @@ class ScriptRow:
 
     @property
     def connections_lost(self) -> int:
+        """Connections that the whole script lost."""
         return max((r.connections_lost for r in self.faults), default=0)
 
 
-def matches_oracle(connectivity_check: ConnectivityCheck) -> bool:
-    """Whether the fabric and the oracle agree, as far as anybody looked: of one not taken nothing is known."""
-    return not mismatch_count(connectivity_check)
+def matches_oracle(check: ConnectivityCheck) -> bool:
+    """Return whether the fabric and the oracle agree; True for a check that was not done."""
+    return not mismatch_count(check)
 
 
-def mismatch_count(connectivity_check: ConnectivityCheck) -> int:
-    """Pairs, and dead parts, of which the fabric and the oracle say different things."""
-    return (
-        connectivity_check.not_recovered
-        + connectivity_check.unexpected_answers
-        + connectivity_check.forwarding_failed_parts
-    )
+def mismatch_count(check: ConnectivityCheck) -> int:
+    """Return the number of pairs and failed parts for which the fabric differs from the oracle."""
+    return check.not_recovered + check.unexpected_answers + check.forwarding_failed_parts
 
 
 def traffic_returns(recovery: Recovery) -> bool:
-    """Whether traffic had gone round it, so that it returns. Else what is lost after the repair is the fault's own:
-    a repair isn't done in no time.
-    """
+    """Return True if traffic was rerouted and returns; else a loss after the repair is due to the fault itself."""
     return recovery.first_packet_ms is not None and definition_of(recovery.fault).is_rerouted
 
 
@@ -333,7 +309,7 @@ def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:
 
 
 def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
-    """`73 of 86 done, all match`; `73 of 86 done, 71 match`."""
+    """Return `73 of 86 done, all match` or `73 of 86 done, 71 match`."""
     taken = [c for c in connectivity_checks if c.done]
     matched = sum(map(matches_oracle, taken))
     result_text = "all match" if matched == len(taken) else f"{matched} match"
@@ -341,26 +317,18 @@ def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
 
 
 def script_runs(run: Run) -> tuple[ScriptRow, ...]:
-    """Every repeat of every script, in the order in which they ran."""
+    """Return every repeat of every script, in the order in which they ran."""
     names = labels(run)
     records: list[Recovery | ConnectivityCheck] = [*run.recoveries, *run.connectivity_checks]
-    found = []
-    for key in dict.fromkeys(row.interval for row in records if row.script):
-        faults = [r for r in run.recoveries if r.interval == key]
-        connectivity_checks = [c for c in run.connectivity_checks if c.interval == key]
-        goodput = [t for t in run.goodput if t.interval == key]
-        found.append(
-            ScriptRow(
-                fabric=names.get((key.fabric, key.policy), key.fabric),
-                script=key.script,
-                reroute=key.reroute,
-                repeat=key.repeat,
-                faults=tuple(sorted(faults, key=lambda r: r.t_fault)),
-                connectivity_checks=tuple(sorted(connectivity_checks, key=lambda c: c.monotonic_ns)),
-                goodput=tuple(goodput),
-            )
-        )
-    return tuple(found)
+
+    def row(key: IntervalId) -> ScriptRow:
+        faults = sorted((r for r in run.recoveries if r.interval == key), key=lambda r: r.t_fault)
+        checks = sorted((c for c in run.connectivity_checks if c.interval == key), key=lambda c: c.monotonic_ns)
+        goodput = tuple(t for t in run.goodput if t.interval == key)
+        fabric = names.get((key.fabric, key.policy), key.fabric)
+        return ScriptRow(fabric, key.script, key.reroute, key.repeat, tuple(faults), tuple(checks), goodput)
+
+    return tuple(row(key) for key in dict.fromkeys(r.interval for r in records if r.script))
 
 
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
@@ -391,7 +359,7 @@ def median_and_p95(found: Figure) -> tuple[str, str]:
 
 def with_interval(value: float | None, interval: Interval | None) -> str:
     """`12.3 ms [11.0, 14.2]`; without an interval the value alone."""
-    return milliseconds(value) + (f" [{_ms(interval.low)}, {_ms(interval.high)}]" if interval else "")
+    return milliseconds(value) + (f" [{_ms(interval[0])}, {_ms(interval[1])}]" if interval else "")
 
 
 def _ms(ms: float | None) -> str:

@@ -47,10 +47,11 @@ class ReplacementRow:
 
     @property
     def predicted_slowdown(self) -> float | None:
+        """The same by the model."""
         return _ratio(self.medians["after_predicted_s"], self.medians["before_predicted_s"])
 
     def as_dict(self) -> dict[str, Any]:
-        """For summary.json."""
+        """Return it as plain data, for summary.json."""
         head = {name: getattr(self, name) for name in ("case", "method", "fabric", "failed", "replaced_by", "verdict")}
         ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
         spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
@@ -64,7 +65,7 @@ def replacement_name(case: str, way: str, failed: str = "") -> str:
 
 
 def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ...]:
-    """In the order in which they were first run. The verdict is the worst of before, during and after it."""
+    """Return rows in the order in which they were first run, each with its worst verdict before, during and after."""
     names = labels(run)
     groups: defaultdict[tuple[str, str, str, str], list[Replacement]] = defaultdict(list)
     for t in run.replacements:

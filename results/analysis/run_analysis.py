@@ -1,4 +1,4 @@
-"""What views show of a run, each part computed once, and its records as pandas frames."""
+"""Analysis of a run: what views show, each part computed once, and its records as pandas frames."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,10 +34,12 @@ class Analysis:
 
     @cached_property
     def judgement(self) -> Judgement:
+        """Verdict of fidelity, with its evidence."""
         return judge(self.run)
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
+        """Claims that passed or failed."""
         return checks(self.run, self.judgement, self.outcomes, self.intervals, self.performance, self.allreduce.skipped)
 
     @cached_property
@@ -47,10 +49,12 @@ class Analysis:
 
     @cached_property
     def times(self) -> tuple[Row, ...]:
+        """Rows that are times."""
         return times(self.rows)
 
     @cached_property
     def slowdowns(self) -> tuple[Slowdown, ...]:
+        """Rail-only over rail-optimized."""
         return slowdowns(self.run, self.rows)
 
     @cached_property
@@ -65,6 +69,7 @@ class Analysis:
 
     @cached_property
     def policy_rows(self) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+        """Results of each policy, by fabric and workload."""
         return policy_rows(self.run, self.intervals)
 
     @cached_property
@@ -74,10 +79,12 @@ class Analysis:
 
     @cached_property
     def recovery_rows(self) -> tuple[RecoveryRow, ...]:
+        """Faults that were injected alone, repeats together."""
         return recovery_rows(self.run)
 
     @cached_property
     def script_rows(self) -> tuple[ScriptRow, ...]:
+        """Repeats of failure scripts."""
         return script_runs(self.run)
 
     @cached_property
@@ -97,6 +104,7 @@ class Analysis:
 
     @cached_property
     def replacement_rows(self) -> tuple[ReplacementRow, ...]:
+        """Replacements of GPUs and domains, repeats together."""
         return replacement_rows(self.run, self.judgement)
 
     @cached_property
@@ -112,7 +120,7 @@ class Analysis:
 
     @cached_property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
     @cached_property

@@ -14,12 +14,15 @@ A run is steered if its spec has `routing`. Then each fabric runs under each pol
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from statistics import median
 from typing import Final, TypeVar
 
-from railyard.core.records import IntervalId
+import pandas as pd
+
+from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Measurement, Run
+from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Shape, path_names, policy_shares
@@ -30,14 +33,13 @@ EVENT_SOURCES: Final = ("steering", "background")
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementInterval:
+class MeasurementInterval(Record):
     """One workload run under one policy.
 
     It lasts from the first record to the last; the foreground is the workload itself. `default_paths`: the path of each
     pair until its first choice. `events`: those of steering and background.
     """
 
-    id: IntervalId
     begin_ns: int
     end_ns: int
     started_ns: int
@@ -48,28 +50,17 @@ class MeasurementInterval:
     events: tuple[Event, ...]
 
     @property
-    def fabric(self) -> str:
-        return self.id.fabric
-
-    @property
-    def policy(self) -> str:
-        return self.id.policy
-
-    @property
-    def repeat(self) -> int:
-        return self.id.repeat
-
-    @property
     def workload(self) -> str:
         """Its label."""
-        return workload_label(self.id)
+        return workload_label(self.interval)
 
     @property
     def foreground_s(self) -> float:
+        """Duration of the workload itself."""
         return (self.finished_ns - self.started_ns) / 1e9
 
     def changes(self) -> dict[Pair, int]:
-        """How often each pair's paths became others than they were."""
+        """Return how often each pair's paths changed."""
         now, count = dict(self.default_paths), dict.fromkeys(self.default_paths, 0)
         for choice in self.choices:
             pair = (choice.src, choice.dst)
@@ -79,7 +70,7 @@ class MeasurementInterval:
 
 
 def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
-    """Return them in the order in which they were run. Empty unless policies steered."""
+    """Return the steered intervals in the order in which they were run. Empty unless policies steered."""
     if not run.is_steered:
         return ()
     health, choices, spans = _grouped(run.health), _grouped(run.choices), _foregrounds(run.events)
@@ -94,7 +85,7 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
         events = tuple(e for e in run.events if before < e.monotonic_ns <= end_ns and _belongs_to(e, key))
         begin_ns = min([*times[key], *(e.monotonic_ns for e in events)])
         interval = MeasurementInterval(
-            id=key,
+            interval=key,
             begin_ns=begin_ns,
             end_ns=end_ns,
             started_ns=spans.get(key, {}).get("started", begin_ns),
@@ -185,6 +176,7 @@ class PolicyRow:
 
     @property
     def median(self) -> float:
+        """Median of the times (s)."""
         return median(self.times)
 
 
@@ -192,53 +184,60 @@ def policy_rows(run: Run, intervals: Sequence[MeasurementInterval]) -> dict[Fabr
     """Return a row for each fabric, workload and policy, in the spec's order. Empty unless policies steered."""
     if not intervals:
         return {}
-    completion_times = _completion_times(run)
-    order = list(dict.fromkeys([*run.policies, *(policy for _, _, policy in completion_times)]))
-    return {
-        place: tuple(
-            _row((*place, policy), completion_times, intervals, run.dwell_s)
-            for policy in order
-            if (*place, policy) in completion_times
+    whole = [m for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
+    frame = pd.DataFrame(
+        [(m.fabric, m.interval.work, m.policy, m.repeat, m.value, m.predicted or nan, m.ratio or nan) for m in whole],
+        columns=["fabric", "work", "policy", "repeat", "value", "predicted", "ratio"],
+    ).set_index("repeat")
+    order, found = list(dict.fromkeys([*run.policies, *frame.policy])), dict[FabricWorkload, tuple[PolicyRow, ...]]()
+    for _, rows in frame.groupby(["fabric", "work"], sort=False):
+        fabric, work = rows.fabric.iloc[0], rows.work.iloc[0]
+        by_policy = {str(policy): times for policy, times in rows.groupby("policy", sort=False)}
+        found[fabric, work] = tuple(
+            _row(fabric, work, policy, by_policy, intervals, run.dwell_s) for policy in order if policy in by_policy
         )
-        for place in dict.fromkeys((fabric, workload) for fabric, workload, _ in completion_times)
-    }
-
-
-def _completion_times(run: Run) -> dict[tuple[str, IntervalId, str], dict[int, Measurement]]:
-    """(fabric, what ran, policy) -> the whole workload's time in each repeat."""
-    found: defaultdict[tuple[str, IntervalId, str], dict[int, Measurement]] = defaultdict(dict)
-    for m in run.measurements:
-        if m.metric in TIME_METRICS and not m.phase:
-            found[m.fabric, m.interval.work, m.policy][m.repeat] = m
     return found
 
 
 def _row(
-    key: tuple[str, IntervalId, str],
-    completion_times: Mapping[tuple[str, IntervalId, str], Mapping[int, Measurement]],
+    fabric: str,
+    work: IntervalId,
+    policy: str,
+    by_policy: Mapping[str, pd.DataFrame],
     intervals: Iterable[MeasurementInterval],
     dwell: float | None,
 ) -> PolicyRow:
-    fabric, workload, _ = key
-    measurements, own_intervals = (
-        completion_times[key],
-        [s for s in intervals if (s.fabric, s.id.work, s.policy) == key],
-    )
-    known = [m.predicted for m in measurements.values() if m.predicted]
-    ratios = [m.ratio for m in measurements.values() if m.ratio is not None]
+    """Return the row of a policy from the times of all (s, by repeat)."""
+    own = by_policy[policy]
+    own_intervals = [s for s in intervals if (s.fabric, s.interval.work, s.policy) == (fabric, work, policy)]
     reactions_ms = [ms for s in own_intervals for ms in _reactions_ms(s)]
     return PolicyRow(
-        *key,
-        times=tuple(m.value for m in measurements.values()),
-        predicted=median(known) if known else None,
-        ratio=median(ratios) if ratios else None,
-        over_dr=_median_ratio(completion_times.get((fabric, workload, BASELINE_POLICY), {}), measurements),
-        over_oracle=_median_ratio(measurements, completion_times.get((fabric, workload, ORACLE_POLICY), {})),
+        fabric,
+        work,
+        policy,
+        times=tuple(own.value),
+        predicted=_median(own.predicted),
+        ratio=_median(own.ratio),
+        over_dr=_median_ratio(by_policy.get(BASELINE_POLICY), own),
+        over_oracle=_median_ratio(own, by_policy.get(ORACLE_POLICY)),
         changes_per_s=_changes_per_s(own_intervals),
         most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
         reaction_ms=median(reactions_ms) if reactions_ms else None,
-        worst_reaction_ms=max(reactions_ms) if reactions_ms else None,
+        worst_reaction_ms=max(reactions_ms, default=None),
     )
+
+
+def _median(values: pd.Series) -> float | None:
+    """Return the median of the known values; None if there is none."""
+    known = values.dropna()
+    return float(known.median()) if len(known) else None
+
+
+def _median_ratio(numerators: pd.DataFrame | None, denominators: pd.DataFrame | None) -> float | None:
+    """Return the median ratio of the times in the same repeat: another repeat is another seed, so other traffic."""
+    if numerators is None or denominators is None:
+        return None
+    return _median(numerators.value / denominators.value.where(denominators.value > 0))
 
 
 def _reactions_ms(interval: MeasurementInterval) -> list[float]:
@@ -249,16 +248,6 @@ def _reactions_ms(interval: MeasurementInterval) -> list[float]:
             version = event.detail["version"]
             found[version] = max(found.get(version, 0.0), float(event.detail["ms"]))
     return list(found.values())
-
-
-def _median_ratio(numerators: Mapping[int, Measurement], denominators: Mapping[int, Measurement]) -> float | None:
-    """The median ratio of the times in the same repeat: another repeat is another seed, and so other traffic."""
-    ratios = [
-        numerators[r].value / denominators[r].value
-        for r in numerators
-        if r in denominators and denominators[r].value > 0
-    ]
-    return median(ratios) if ratios else None
 
 
 def rerouted(interval: MeasurementInterval) -> tuple[Event, ...]:
@@ -278,7 +267,7 @@ def _changes_per_s(own_intervals: Sequence[MeasurementInterval]) -> float | None
 
 
 def most_changed_pair(own_intervals: Iterable[MeasurementInterval], dwell: float) -> MostChangedPair | None:
-    """Of all pairs, the one with most changes for what its interval allows: 1 + t / dwell (s). None without a pair."""
+    """Return the pair with most changes for what its interval allows: 1 + t / dwell (s). None without a pair."""
     found = []
     for interval in own_intervals:
         allowed = 1 + int((interval.end_ns - interval.begin_ns) / 1e9 / dwell)

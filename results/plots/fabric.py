@@ -47,7 +47,7 @@ def draw(fabric: FabricRun) -> style.Plot:
 
 
 def is_small(fabric: FabricRun) -> bool:
-    """Whether two such drawings fit beside each other."""
+    """Return True if two such drawings fit beside each other."""
     return fabric.domains * fabric.rails <= _MAX_HALF_WIDTH_GPUS
 
 

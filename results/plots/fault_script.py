@@ -116,7 +116,7 @@ def _goodput_start(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
 
 
 def component_kind(fault: str) -> str:
-    """What sort of thing breaks, for colours: what is neither link, switch nor GPU is of the controller's side."""
+    """Return the kind of component that fails, for colours: the controller's if neither link, switch nor GPU."""
     return next((name for prefix, name in _PREFIX.items() if fault.startswith(prefix)), "controller")
 
 

@@ -39,7 +39,7 @@ def height(rows: Sequence[RecoveryRow]) -> float:
 
 
 def median_repeat(row: RecoveryRow) -> Recovery:
-    """The one in the middle by its first packet, then by its goodput."""
+    """Return the repeat in the middle by its first packet, then by its goodput."""
     ordered = sorted(row.repeats, key=lambda r: (_never_last(r.first_packet_ms), _never_last(r.goodput_ms), r.repeat))
     return ordered[(len(ordered) - 1) // 2]
 
@@ -250,7 +250,7 @@ _REPLACEMENT_TICKS: Final = (1, 10, 100, 1000, 10_000, 100_000)
 
 
 def takeovers(events: Iterable[Event]) -> list[style.Plot]:
-    """In the order in which the cases were first run. Empty without events of a replacement."""
+    """Return a figure a case of replacement, in the order in which the cases were first run."""
     timelines = _timelines(events)
     cases = dict.fromkeys(case for case, _ in timelines)
     return [

@@ -76,7 +76,7 @@ def paths_of(paths_text: str) -> tuple[str, ...]:
 
 
 def rail_of(path: str) -> int:
-    """Of `drd by rail 4`; 0 where the name has none."""
+    """Return the rail of a path such as `drd by rail 4`; 0 where the name has none."""
     found = re.search(r"by rail (\d+)$", path)
     return int(found[1]) if found else 0
 
@@ -107,7 +107,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When some background was on, in seconds after the foreground's start."""
+    """Interval during which some background was on, in seconds after the foreground's start."""
 
     what: str
     begin: float
@@ -140,7 +140,7 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
 
 
 def background(interval: MeasurementInterval) -> Iterator[Span]:
-    """From each "on" to its "off", or to the end of the interval."""
+    """Yield a span from each "on" to its "off", or to the end of the interval."""
     active_since: dict[str, int] = {}
     for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":

@@ -1,4 +1,4 @@
-"""How every figure looks, and how it becomes an SVG inside the report.
+"""Look of every figure, and its SVG inside the report.
 
 Colours are Okabe and Ito's, which colour-blind readers can distinguish. Text and axes are drawn in a colour that is
 replaced by `currentColor`, and gaps between shapes in one replaced by `var(--card)`: so a figure follows the page

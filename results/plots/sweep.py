@@ -43,7 +43,7 @@ _TRAITS: Final[Mapping[str, tuple[str, Callable[[Any], float]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a fabric or workload stands on the axis."""
+    """Position of a fabric or workload on the axis."""
 
     name: str
     x: float
@@ -125,7 +125,7 @@ def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tupl
 
 
 def covers(found: Iterable[Curve], timed: Timed) -> bool:
-    """Whether the curves show all of these times, so that no other drawing is needed."""
+    """Return True if the curves show all of these times, so that no other drawing is needed."""
     drawn = sum(len(points) for curve in found for by in curve.phases.values() for points in by.values())
     return drawn == len(timed)
 

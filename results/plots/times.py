@@ -50,7 +50,7 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
 
 
 def label(row: Row) -> str:
-    """What a row of times is called: its phase, or the iteration as a whole."""
+    """Return the label of a row of times: its phase, or the iteration as a whole."""
     return row.phase or ("iteration" if row.metric == "iteration_time" else row.workload)
 
 

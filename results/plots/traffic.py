@@ -1,4 +1,4 @@
-"""Who sent how much to whom, from delivered bytes: heatmap by GPU pair, and shares by kind (Rail-only Fig. 2 to 5)."""
+"""Traffic by GPU pair (heatmap) and by kind (shares), from delivered bytes (Rail-only Fig. 2 to 5)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +36,7 @@ class Grid:
 
     @property
     def gpus(self) -> int:
+        """Number of GPUs."""
         return self.domains * self.rails
 
 

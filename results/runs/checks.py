@@ -1,13 +1,14 @@
 """Checks of a run: one that fails makes the exit status 1."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import pandas as pd
+
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovery
-from railyard.failure.faults import FaultKind, definition_of
+from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.recovery import (
     checks_text,
@@ -28,8 +29,6 @@ from railyard.results.runs.recovery_targets import (
 from railyard.results.runs.targets import Outcome as TargetOutcome
 from railyard.results.views.format import interval_label, size, workload_label
 from railyard.workloads.spec import traffic_kind
-
-Worst = tuple[int, Recovery]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def checks(
     performance: Sequence[TargetOutcome],
     skipped: Sequence[Skipped],
 ) -> tuple[Check, ...]:
-    """Those checks for which the run has records."""
+    """Return those checks for which the run has records."""
     return (
         *(*_completed(run), *_fidelity(judgement), *_bytes(run), *_dense_training(run)),
         *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(outcomes)),
@@ -125,36 +124,26 @@ def _recovery(run: Run) -> Iterator[Check]:
         if r.reroute == "on" and definition_of(r.fault).is_rerouted and r.interval not in checked_scripts
     ]
     rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
+    failed = [r for r in rows if not (r.first_packet_ms is not None if r.script else r.recovered)]
+    yield from _faults("traffic recovers when rerouting is on", rows, failed)
+
+
+def _faults(claim: str, rows: Sequence[Recovery], failed: Sequence[Recovery]) -> Iterator[Check]:
+    """Check that none of these faults failed."""
     if rows:
-        recovered = [r.first_packet_ms is not None if r.script else r.recovered for r in rows]
-        failed = [r for r, did_recover in zip(rows, recovered, strict=True) if not did_recover]
-        detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
-            f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
-        )
-        yield Check("traffic recovers when rerouting is on", not failed, detail, *_failed_faults(failed))
-
-
-def _failed_faults(failed: Sequence[Recovery]) -> tuple[str, float, float, str, IntervalId | None]:
-    return "faults that failed", len(failed), 0, "faults", failed[0].interval if failed else None
-
-
-def _has_detours(kind: FaultKind) -> bool:
-    """Whether the controller makes detours for faults of a kind, and withdraws them after the repair."""
-    return kind.is_rerouted and not kind.is_control_plane
+        names = f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
+        figures = ("faults that failed", len(failed), 0, "faults", failed[0].interval if failed else None)
+        yield Check(claim, not failed, f"{len(rows) - len(failed)} of {len(rows)} faults{names}", *figures)
 
 
 def _primary_path(run: Run) -> Iterator[Check]:
     """Faults that came alone: of those in scripts, others may make it unknowable. What died beside the data plane, or
     stays in use all the same, has no detours to withdraw.
     """
-    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and _has_detours(definition_of(r.fault))]
-    if rows:
-        failed = [r for r in rows if r.primary_path_ms is None]
-        detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
-            f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
-        )
-        claim = "traffic returned to its primary path after each repair"
-        yield Check(claim, not failed, detail, *_failed_faults(failed))
+    kinds = {r: definition_of(r.fault) for r in run.recoveries if r.reroute == "on" and not r.script}
+    rows = [r for r, kind in kinds.items() if kind.is_rerouted and not kind.is_control_plane]
+    failed = [r for r in rows if r.primary_path_ms is None]
+    yield from _faults("traffic returned to its primary path after each repair", rows, failed)
 
 
 def _connectivity(run: Run) -> Iterator[Check]:
@@ -177,11 +166,10 @@ def _connectivity(run: Run) -> Iterator[Check]:
 
 
 def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> list[str]:
-    """The fabrics on which fewer than half of the due connectivity checks could be done."""
-    taken: defaultdict[str, list[bool]] = defaultdict(list)
-    for connectivity_check in connectivity_checks:
-        taken[connectivity_check.fabric].append(connectivity_check.done)
-    return [fabric for fabric, each in taken.items() if sum(each) < len(each) / 2]
+    """Return the fabrics on which fewer than half of the due connectivity checks could be done."""
+    done = pd.DataFrame([(c.fabric, c.done) for c in connectivity_checks], columns=["fabric", "done"])
+    shares = done.groupby("fabric", sort=False).done.mean()
+    return list(shares[shares < 0.5].index)
 
 
 def _too_fast(run: Run) -> Iterator[Check]:
@@ -212,45 +200,34 @@ def _no_probe_lost(outcomes: Sequence[Outcome]) -> Iterator[Check]:
 
 
 def _lost_bytes(run: Run) -> Iterator[Check]:
-    lost = _by_fault((r for r in run.recoveries if r.reroute == "on"), lambda r: r.lost_bytes)
-    if lost:
-        total, worst = _total_and_worst(lost)
-        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts" + (_worst_text(worst) if total else "")
-        figures = ("bytes lost", total, 0, "B", worst.interval)
-        yield Check("no fault loses a byte when rerouting is on", total == 0, detail, *figures)
+    rows = [r for r in run.recoveries if r.reroute == "on"]
+    detail = "{:,} bytes lost over {} faults and scripts"
+    yield from _losses("no fault loses a byte when rerouting is on", rows, "lost_bytes", "B", detail)
 
 
 def _connections(run: Run) -> Iterator[Check]:
     """A failed GPU loses its own connections."""
     rows = [r for r in run.recoveries if r.reroute == "on"]
-    gpu_fault_places = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
-    lost = _by_fault((r for r in rows if r.interval not in gpu_fault_places), lambda r: r.connections_lost)
-    if lost:
-        total, worst = _total_and_worst(lost)
-        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_worst_text(worst) if total else "")
-        figures = ("connections lost", total, 0, "connections", worst.interval)
-        yield Check("TCP connections are lost only where a GPU failed", total == 0, detail, *figures)
+    with_failed_gpus = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
+    rows = [r for r in rows if r.interval not in with_failed_gpus]
+    claim, detail = "TCP connections are lost only where a GPU failed", "{} lost over {} other faults and scripts"
+    yield from _losses(claim, rows, "connections_lost", "connections", detail)
 
 
-def _total_and_worst(found: Mapping[IntervalId, Worst]) -> Worst:
-    """All of it together, and where most of it was."""
-    return sum(n for n, _ in found.values()), max(found.values(), key=lambda one: one[0])[1]
-
-
-def _by_fault(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[IntervalId, Worst]:
-    """Each fault of a script has what the whole script lost: that counts once."""
-    found: dict[IntervalId, Worst] = {}
-    for r in rows:
-        found[r.interval] = max(found.get(r.interval, (0, r)), (value(r), r), key=lambda one: one[0])
-    return found
+def _losses(claim: str, rows: Sequence[Recovery], column: str, unit: str, detail: str) -> Iterator[Check]:
+    """Check that nothing was lost. Each fault of a script has what the whole script lost: that counts once."""
+    if rows:
+        frame = pd.DataFrame([(r.interval, getattr(r, column), r) for r in rows], columns=["interval", "lost", "fault"])
+        first = frame.loc[frame.groupby("interval", sort=False).lost.idxmax()]
+        total, worst = int(first.lost.sum()), first.fault.iloc[int(first.lost.to_numpy().argmax())]
+        place = f"; most: {worst.fabric} {worst.script or f'{worst.fault} {worst.target}'} repeat {worst.repeat}"
+        detail = detail.format(total, len(first)) + (place if total else "")
+        quantity = "bytes lost" if unit == "B" else f"{unit} lost"
+        yield Check(claim, total == 0, detail, quantity, total, 0, unit, worst.interval)
 
 
 def _fault_label(r: Recovery) -> str:
     return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
-
-
-def _worst_text(r: Recovery) -> str:
-    return f"; most: {r.fabric} {r.script or f'{r.fault} {r.target}'} repeat {r.repeat}"
 
 
 def _required_targets(outcomes: Sequence[TargetOutcome]) -> Iterator[Check]:
@@ -282,7 +259,7 @@ def _dwell(run: Run, intervals: Sequence[MeasurementInterval]) -> Iterator[Check
     dwell, damped_intervals = run.dwell_s, [s for s in intervals if _is_damped(s.policy)]
     worst = most_changed_pair(damped_intervals, dwell) if dwell else None
     if worst:
-        where = interval_label(worst.interval.id, f"{worst.interval.fabric} {worst.interval.policy}")
+        where = interval_label(worst.interval.interval, f"{worst.interval.fabric} {worst.interval.policy}")
         detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
-        figures = ("route changes of a pair", worst.changes, worst.allowed, "changes", worst.interval.id)
+        figures = ("route changes of a pair", worst.changes, worst.allowed, "changes", worst.interval.interval)
         yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail, *figures)

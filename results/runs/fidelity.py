@@ -1,4 +1,4 @@
-"""Was the emulation faithful enough to be believed? A verdict with its reasons, from what was recorded beside it.
+"""Fidelity of the emulation: a verdict with its reasons, from what was recorded beside the results.
 
 ok: believe the numbers. degraded: believe the direction, not the last percent. invalid: the machine was measured, and
 not the fabric. Each measurement interval has a verdict, and the run has the worst of them.
@@ -32,13 +32,15 @@ class Limit:
     degraded: float
     invalid: float
     unit: str
-    why: str
     origin: Origin
+    why: str
 
     def judge(self, value: float) -> Verdict:
+        """Return the verdict on a value."""
         return "invalid" if value > self.invalid else "degraded" if value > self.degraded else "ok"
 
     def show(self, value: float) -> str:
+        """Return a value as text."""
         if math.isinf(value):
             return "never"
         if self.unit == "share":
@@ -47,78 +49,45 @@ class Limit:
 
 
 LINK_RATE: Final = Limit(
-    "link rate",
-    0.03,
-    0.10,
-    "share",
+    "link rate", 0.03, 0.10, "share", "network",
     "times are to be within 3 to 5% of the formulas; a link that is off by more hides what is being measured",
-    "network",
-)
+)  # fmt: skip
 CPU_BUSY: Final = Limit(
-    "CPU busy",
-    0.85,
-    0.97,
-    "share",
+    "CPU busy", 0.85, 0.97, "share", "machine",
     "above 85% packets start to wait for a core instead of their link; at 97% the cores are the bottleneck",
-    "machine",
-)
+)  # fmt: skip
 CPU_FOREIGN: Final = Limit(
-    "CPU used by others",
-    0.15,
-    0.40,
-    "share",
+    "CPU used by others", 0.15, 0.40, "share", "machine",
     "another program's load comes and goes, so it spoils repeats before it fills the cores",
-    "machine",
-)
+)  # fmt: skip
 LAG: Final = Limit(
-    "scheduling lag p99",
-    5.0,
-    50.0,
-    "ms",
+    "scheduling lag p99", 5.0, 50.0, "ms", "machine",
     "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases",
-    "machine",
-)
+)  # fmt: skip
 RETRANSMITS: Final = Limit(
-    "retransmitted segments",
-    0.001,
-    0.02,
-    "share",
+    "retransmitted segments", 0.001, 0.02, "share", "network",
     "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it",
-    "network",
-)
+)  # fmt: skip
 DROPS: Final = Limit(
-    "packets dropped",
-    0.001,
-    0.02,
-    "share",
+    "packets dropped", 0.001, 0.02, "share", "network",
     "as for retransmits: a queue of the emulation overflowed that a real, lossless fabric would have paused",
-    "network",
-)
+)  # fmt: skip
 PORT_BYTES: Final = Limit(
-    "rail port counters off",
-    0.02,
-    0.10,
-    "share",
+    "rail port counters off", 0.02, 0.10, "share", "run",
     "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have",
-    "run",
-)
-BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "every byte must arrive once, where it was sent", "run")
+)  # fmt: skip
+BYTES: Final = Limit(
+    "bytes not as asked for", 0.0, 0.0, "B", "run",
+    "every byte must arrive once, where it was sent",
+)  # fmt: skip
 RAILS_MISSING: Final = Limit(
-    "points with a rail lost",
-    0.0,
-    0.0,
-    "",
+    "points with a rail lost", 0.0, 0.0, "", "run",
     "without a rail that nothing cut, it is another fabric than the point is named for",
-    "run",
-)
+)  # fmt: skip
 RAILS_REMEASURED: Final = Limit(
-    "times measured anew",
-    0.0,
-    math.inf,
-    "",
+    "times measured anew", 0.0, math.inf, "", "run",
     "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too",
-    "run",
-)
+)  # fmt: skip
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_MISSING, RAILS_REMEASURED,
 )  # fmt: skip
@@ -139,11 +108,12 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
+        """Verdict on its value."""
         return self.limit.judge(self.value)
 
     @property
     def is_of_fabric(self) -> bool:
-        """Whether it holds for all intervals of its fabric."""
+        """True if it holds for all intervals of its fabric."""
         return self.interval == IntervalId(self.interval.fabric)
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run records: rows of CSV, Parquet and JSON files, whose columns and types are those of the dataclasses.
+"""Records of a run: rows of CSV, Parquet and JSON files, whose columns and types are those of the dataclasses.
 
 Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one clock for every process of a run. The
 identity of a record's interval is flattened: its fields are columns as the record's own.
@@ -33,6 +33,7 @@ class Measurement(Record):
 
     @property
     def ratio(self) -> float | None:
+        """Measured over predicted."""
         return None if not self.predicted else self.value / self.predicted
 
 
@@ -289,7 +290,7 @@ class Run:
 
     @property
     def is_steered(self) -> bool:
-        """Whether health-routing policies steered its routes: each fabric ran under each policy in turn."""
+        """True if health-routing policies steered its routes: each fabric ran under each policy in turn."""
         return bool(self.spec.get("routing"))
 
     @property

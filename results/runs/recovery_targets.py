@@ -35,7 +35,7 @@ MAX_RESTORE_MS: Final = 1000
 
 
 class Sample(NamedTuple):
-    """What was measured (None: never), of what, and over how many probed pairs."""
+    """Measured value (None: never), its fault, and the number of probed pairs."""
 
     value: float | None
     what: str
@@ -61,7 +61,7 @@ class RecoveryTarget:
     unit: Unit = "ms"
 
     def allows(self, found: Figure) -> bool:
-        """Whether all repeats of one fabric are as they have to be."""
+        """Return True if all repeats of one fabric meet it."""
         p95 = found.p95 if found.has_p95 else 0.0
         return (
             _or_infinite(found.median) <= self.median
@@ -84,10 +84,12 @@ class Outcome:
 
     @property
     def values(self) -> tuple[float | None, ...]:
+        """Values of the samples."""
         return tuple(sample.value for sample in self.samples)
 
     @property
     def name(self) -> str:
+        """The quantity, and the target of the fault where there were several."""
         return f"{self.recovery_target.what}, {self.target}" if self.target else self.recovery_target.what
 
     @property
@@ -97,6 +99,7 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
+        """Result; None where nothing was measured."""
         return self.recovery_target.allows(self.figure) if self.figure else None
 
     @property
@@ -106,7 +109,7 @@ class Outcome:
 
     @property
     def worst(self) -> str:
-        """What was furthest from the target; empty where nothing was measured."""
+        """The fault that was furthest from the target; empty where nothing was measured."""
         return self.worst_sample.what
 
     @cached_property
@@ -179,7 +182,7 @@ OPTICAL_REPLACEMENT: Final = RecoveryTarget(
 
 
 def is_first_packet_target(recovery_target: RecoveryTarget) -> bool:
-    """Whether tables of first packets have it beside them, fault by fault."""
+    """Return True if tables of first packets show it beside them, fault by fault."""
     return recovery_target in first_packet_targets().values()
 
 
@@ -356,7 +359,7 @@ def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How long another system takes, in ms, and what that time is of."""
+    """Published time of another system, in ms, with its source."""
 
     name: str
     ms: float
@@ -380,5 +383,5 @@ PUBLISHED_SYSTEMS: Final = (
 
 
 def times_slower(other_system: Published, ms: float | None) -> float | None:
-    """How many times as long the other takes; None where ours never came, or took no time."""
+    """Return how many times as long the other takes; None where ours never came, or took no time."""
     return other_system.ms / ms if ms else None

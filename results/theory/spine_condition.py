@@ -129,7 +129,7 @@ def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...
     found = []
     fabrics = {f.label: f for f in run.fabrics if f.spines}
     for (place, src, dst), by_policy in _latencies(run.flows).items():
-        own = [s for s in intervals if _place(s.id) == place and s.policy in POLICY.values()]
+        own = [s for s in intervals if _place(s.interval) == place and s.policy in POLICY.values()]
         scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
         if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}

@@ -40,7 +40,7 @@ def test_figures_hold_whatever_came_or_not(values: list[float | None], dice: Ran
     assert (found.median_interval is not None) == (len(values) >= MIN_REPEATS_FOR_MEDIAN)
     assert (found.p95_interval is not None) == (len(values) >= MIN_REPEATS_FOR_P95)
     for middle, interval in ((found.median, found.median_interval), (found.p95, found.p95_interval)):
-        assert interval is None or late(interval.low) <= late(middle) <= late(interval.high)
+        assert interval is None or late(interval[0]) <= late(middle) <= late(interval[1])
     turned = list(values)
     dice.shuffle(turned)
     assert figure(turned) == found
@@ -53,8 +53,8 @@ def test_the_interval_of_a_median_is_the_bootstraps() -> None:
     assert (found.median, found.p95) == (11, 20)
     assert found.median_interval is not None
     assert found.p95_interval is not None
-    assert (found.median_interval.low, found.median_interval.high) == (7, 15)
-    assert found.p95_interval.high == 21
+    assert (found.median_interval[0], found.median_interval[1]) == (7, 15)
+    assert found.p95_interval[1] == 21
 
 
 def test_about_19_of_20_intervals_hold_the_true_median() -> None:
@@ -64,7 +64,7 @@ def test_about_19_of_20_intervals_hold_the_true_median() -> None:
         found = figure(dice.exponential(10.0, 20))
         assert found is not None
         assert found.median_interval is not None
-        held += late(found.median_interval.low) <= 10 * np.log(2) <= late(found.median_interval.high)
+        held += late(found.median_interval[0]) <= 10 * np.log(2) <= late(found.median_interval[1])
     assert 0.90 <= held / 300 <= 0.99
 
 

@@ -32,7 +32,7 @@ _TITLE: Final = "time of an allreduce (gain: nezha over the better single rail; 
 
 
 @section("multirail")
-class Allreduces(Section):
+class _Allreduces(Section):
     """Times of allreduces by size and policy, faults of rails, trainings."""
 
     title = "Performance targets"

@@ -34,7 +34,7 @@ _PROJECTED: Final = {SAME_SHAPE: "same shape", FULL_SIZE: "full size"}
 
 
 @section("scale")
-class Scale(Section):
+class _Scale(Section):
     """What was scaled down, and what the emulated times mean on the real cluster."""
 
     title = "Scale"
@@ -114,7 +114,7 @@ def projections_table(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
 
 
 @section("fidelity")
-class Fidelity(Section):
+class _Fidelity(Section):
     """The evidence of the verdict."""
 
     title = "Fidelity"
@@ -177,7 +177,7 @@ def limits_table() -> Table:
 
 
 @section("provenance")
-class Provenance(Section):
+class _Provenance(Section):
     """Software and machine of the run."""
 
     title = "Provenance"
@@ -208,7 +208,7 @@ def _value(key: str, value: object) -> str:
 
 
 @section("reading")
-class Reading(Section):
+class _Reading(Section):
     """Formulas and figures of the page."""
 
     title = "Reading the figures"

@@ -55,7 +55,7 @@ _FIRST_PACKET: Final = "1st packet ms"
 
 
 @section("failures")
-class Failures(Section):
+class _Failures(Section):
     """Recovery from faults that were injected alone."""
 
     title = "Failures"
@@ -115,7 +115,7 @@ class Line:
 
     @property
     def met(self) -> str:
-        """Whether the target was met; empty where there is none."""
+        """Result of the target in words; empty where there is none."""
         return "" if self.recovery_target is None else _MET_TEXT[self.recovery_target.allows(self.first)]
 
 
@@ -374,7 +374,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
     def connections(x: _FaultLine) -> str:
         if x.on is None:
             return fmt.NOTHING
-        return str(x.on.row.connections_lost) if x.on.is_first_line else ""
+        return str(x.on.row.total("connections_lost")) if x.on.is_first_line else ""
 
     def without(x: _FaultLine) -> str:
         if x.off is None or (missing_reason(x.off) and x.off.steps["goodput_ms"].median == 0):

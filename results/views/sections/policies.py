@@ -38,7 +38,7 @@ _REASON_TEXT: Final = {
 
 
 @section("comparison")
-class Comparison(Section):
+class _Comparison(Section):
     """Latency of rail-only's path and of the spine's, scene by scene (health routing, part 2)."""
 
     title = "Rail-only's path and the spine's"
@@ -149,7 +149,7 @@ def differences(cells: Sequence[Cell]) -> list[str]:
 
 
 @section("policies")
-class Policies(Section):
+class _Policies(Section):
     """What each policy achieved, beside dr and the oracle."""
 
     title = "Policies"

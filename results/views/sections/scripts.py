@@ -32,7 +32,7 @@ from railyard.results.views.table import Column, Table, text
 
 
 @section("scripts")
-class Scripts(Section):
+class _Scripts(Section):
     """Failure scripts: faults that overlap, with connectivity checks between them."""
 
     title = "Failure scripts"
@@ -160,7 +160,7 @@ def _script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
 
 
 @section("replacements")
-class Replacements(Section):
+class _Replacements(Section):
     """GPUs and domains that failed under a running job and were replaced."""
 
     title = "Replacements"

@@ -45,7 +45,7 @@ _RATIO: Final = "m/p"
 
 
 @section("fabrics")
-class Fabrics(Section):
+class _Fabrics(Section):
     """What was built."""
 
     title = "Fabrics"
@@ -85,7 +85,7 @@ def fabrics_table(run: Run) -> Table:
 
 
 @section("workloads")
-class Workloads(Section):
+class _Workloads(Section):
     """Traffic and times of each workload, fabrics side by side."""
 
     title = "Workloads"
