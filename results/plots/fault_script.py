@@ -6,13 +6,12 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from railyard.core.records import Recovery
+from railyard.failure.faults import definition_of
 from railyard.results.analysis.recovery import ScriptRow, checks_text, is_probed, matches_oracle
 from railyard.results.plots import style
 from railyard.results.runs.records import ConnectivityCheck, GoodputTrace
-from railyard.results.views.format import rate, short
 
 _COLOUR: Final = {
     "link": style.BLUE,
@@ -22,11 +21,9 @@ _COLOUR: Final = {
     "GPU": style.PINK,
     "server": style.VERMILION,
     "controller": style.GREY,
+    "other": style.MUTED,
 }
-_PREFIX: Final = {
-    "link": "link", "hb-port": "hb port", "rail-switch": "rail switch", "spine": "spine", "gpu": "GPU",
-    "server": "server", "controller": "controller", "registry": "controller",
-}  # fmt: skip
+_PREFIX: Final = {"hb-port": "hb port", "rail-switch": "rail switch", "gpu": "GPU"}
 _CHECK_STYLES: Final = {
     "check matches": (style.GREEN, "|", 9),
     "check differs": (style.VERMILION, "x", 7),
@@ -104,7 +101,7 @@ def _goodput(axes: Axes, start_ns: int, trace: GoodputTrace, zero: int) -> None:
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     axes.set_ylabel("goodput")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
+    axes.yaxis.set_major_formatter(style.rate_tick)
     style.quiet(axes, grid="y")
 
 
@@ -116,8 +113,10 @@ def _goodput_start(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
 
 
 def component_kind(fault: str) -> str:
-    """Return the kind of component that fails, for colours: the controller's if neither link, switch nor GPU."""
-    return next((name for prefix, name in _PREFIX.items() if fault.startswith(prefix)), "controller")
+    """Return the kind of component that fails, for colours: "other" where neither name nor definition tells it."""
+    prefixes = {**{name: name for name in _COLOUR}, **_PREFIX}
+    by_name = next((name for prefix, name in prefixes.items() if fault.startswith(prefix)), "other")
+    return "controller" if definition_of(fault).is_control_plane else by_name
 
 
 def _keys(script: ScriptRow) -> list[Patch | Line2D]:
@@ -132,13 +131,8 @@ def _keys(script: ScriptRow) -> list[Patch | Line2D]:
 
 
 def _outcome(connectivity_check: ConnectivityCheck) -> str:
-    return (
-        "not done"
-        if not connectivity_check.done
-        else "check matches"
-        if matches_oracle(connectivity_check)
-        else "check differs"
-    )
+    result = "check matches" if matches_oracle(connectivity_check) else "check differs"
+    return result if connectivity_check.done else "not done"
 
 
 def _alt(script: ScriptRow) -> str:

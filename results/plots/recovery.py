@@ -14,7 +14,7 @@ from railyard.core.records import Recovery
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, is_probed, side_values
 from railyard.results.plots import style
 from railyard.results.runs.records import Event, GoodputTrace
-from railyard.results.views.format import milliseconds, rate, short
+from railyard.results.views.format import milliseconds, rate
 
 COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}
 _LINE: Final = 0.25  # inches a step
@@ -202,7 +202,7 @@ def _panel(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
         round(median(t.repair_ms for t in traces if t.reroute == r), 1) for r in {t.reroute for t in traces}
     }:
         axes.axvline(repair, color=style.GREEN, lw=1.4, ls="--")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
+    axes.yaxis.set_major_formatter(style.rate_tick)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.margins(x=0, y=0.08)
     style.quiet(axes, grid="y")

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from railyard.results.views.format import rate, seconds, short
 
 INK: Final = "#101112"
 PAPER: Final = "#fdfdfe"
@@ -126,10 +128,18 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return {name: SERIES[i % len(SERIES)] for i, name in enumerate(names)}
 
 
-def quiet(axes: Axes, grid: str = "") -> None:
+def quiet(axes: Axes, grid: Literal["", "x", "y"] = "") -> None:
     """No ticks, and a grid only along `grid` ("x", "y" or neither)."""
     axes.tick_params(length=0)
-    if grid == "x":
-        axes.grid(axis="x")
-    elif grid == "y":
-        axes.grid(axis="y")
+    if grid:
+        axes.grid(axis=grid)
+
+
+def seconds_tick(value: float, _: float = 0) -> str:
+    """Return the label of a tick in seconds."""
+    return short(seconds(value)) if value else "0"
+
+
+def rate_tick(value: float, _: float = 0) -> str:
+    """Return the label of a tick in bit/s."""
+    return short(rate(value)) if value else "0"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from railyard.core.units import parse_rate, parse_size
 from railyard.results.analysis.aggregate import Spread
@@ -172,7 +172,7 @@ def _panel(
     axes.set_xticks(list(places), list(places.values()))
     _set_x_limits(axes, low, high)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: fmt.short(fmt.seconds(value))))
+    axes.yaxis.set_major_formatter(plots.seconds_tick)
     axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
     plots.quiet(axes, grid="y")
 

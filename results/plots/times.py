@@ -8,14 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter
 
-from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.aggregate import Row, Spread
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.plots import style
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
 from railyard.results.theory.spine_condition import Cell
-from railyard.results.views.format import percent, ratio, seconds, short, workload_label
+from railyard.results.views.format import percent, ratio, seconds, workload_label
 from railyard.workloads.background.spec import GridSpec
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
@@ -34,10 +33,10 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
             for place, fabric in enumerate(present):
                 if fabric in row.by_fabric:
                     y = number + (place - (len(present) - 1) / 2) * 0.8 / len(present)
-                    _bar(axes, row, fabric, y, 0.7 / len(present), palette[fabric])
+                    _bar(axes, y, 0.7 / len(present), palette[fabric], row.by_fabric[fabric])
         axes.set_yticks(range(len(chosen)), [label(r) for r in chosen])
         axes.invert_yaxis()
-        axes.xaxis.set_major_formatter(FuncFormatter(_seconds_tick))
+        axes.xaxis.set_major_formatter(style.seconds_tick)
         axes.set_xlim(right=axes.get_xlim()[1] * 1.12)
         style.quiet(axes, grid="x")
         mark = Line2D(
@@ -60,21 +59,19 @@ def _alt_text(row: Row, fabric: str) -> str:
     return f"{fabric} {seconds(spread.median)}{expected}"
 
 
-def _seconds_tick(value: float, _: int | None) -> str:
-    return "0" if value == 0 else short(seconds(value))
-
-
-def _bar(axes: Axes, row: Row, fabric: str, y: float, height: float, colour: str) -> None:
-    spread = row.by_fabric[fabric]
-    axes.barh(y, spread.median, height=height, color=colour, alpha=0.85)
-    if len(spread.values) > 1:
-        axes.plot(spread.values, [y] * len(spread.values), "o", ms=3.2, mfc=style.PAPER, mec=style.INK, mew=0.7)
-    if spread.predicted:
-        axes.plot(
-            [spread.predicted] * 2, [y - height / 2, y + height / 2], color=style.INK, lw=2, solid_capstyle="butt"
-        )
-    end = max(*spread.values, spread.predicted or 0.0)
-    axes.annotate(seconds(spread.median), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
+def _bar(axes: Axes, y: float, height: float, colour: str, found: Spread, note: str = "") -> None:
+    """Draw the median as a bar with its figure, repeats as dots, the prediction as an upright mark."""
+    axes.barh(y, found.median, height=height, color=colour, alpha=0.85)
+    if len(found.values) > 1:
+        axes.plot(found.values, [y] * len(found.values), "o", ms=3.4, mfc=style.PAPER, mec=style.INK, mew=0.7)
+    if found.predicted:
+        ends = [y - height / 2, y + height / 2]
+        axes.plot([found.predicted] * 2, ends, color=style.INK, lw=2, solid_capstyle="butt")
+    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
+    where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+    axes.annotate(
+        seconds(found.median) + note, (max(*found.values, found.predicted or 0.0), y), bbox=background, **where
+    )
 
 
 def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
@@ -159,7 +156,9 @@ def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> styl
         figure = style.new_figure(style.WIDTH, 1.0 + 0.36 * len(rows))
         axes = figure.subplots()
         for y, row in enumerate(rows):
-            _policy_bar(axes, y, row)
+            is_faster = row.over_dr is not None and row.policy != BASELINE_POLICY
+            note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}" if is_faster else ""
+            _bar(axes, y, 0.62, _COLOUR.get(row.policy, _OTHER), Spread(row.times, row.predicted), note)
         for row in rows:
             if row.policy in _COLOUR:
                 axes.axvline(row.median, color=_COLOUR[row.policy], lw=1.2, ls=(0, (4, 3)), zorder=0.5)
@@ -168,27 +167,12 @@ def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> styl
             tick.set_fontweight("bold" if row.policy in _COLOUR else "normal")
         axes.set(ylim=(len(rows) - 0.4, -0.6))
         axes.set_xlim(0, axes.get_xlim()[1] * 1.16)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value)) if value else "0"))
+        axes.xaxis.set_major_formatter(style.seconds_tick)
         style.quiet(axes, grid="x")
         handles = _keys(rows)
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
         alt_text = "; ".join(_policy_alt_text(row) for row in rows)
         return style.finish(figure, f"policies-{name}", f"Times of {name} by policy. {alt_text}")
-
-
-def _policy_bar(axes: Axes, y: int, row: PolicyRow) -> None:
-    axes.barh(y, row.median, height=0.62, color=_COLOUR.get(row.policy, _OTHER), alpha=0.85)
-    if len(row.times) > 1:
-        axes.plot(row.times, [y] * len(row.times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
-    if row.predicted:
-        axes.plot([row.predicted] * 2, [y - 0.31, y + 0.31], color=style.INK, lw=2, solid_capstyle="butt")
-    end = max(*row.times, row.predicted or 0.0)
-    faster = (
-        "" if row.over_dr is None or row.policy == BASELINE_POLICY else f" · {BASELINE_POLICY} / this {row.over_dr:.2f}"
-    )
-    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
-    annotation: dict[str, Any] = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(seconds(row.median) + faster, (end, y), **annotation, fontsize=9, bbox=background)
 
 
 def _keys(rows: Sequence[PolicyRow]) -> list[Patch | Line2D]:

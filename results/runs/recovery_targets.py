@@ -7,7 +7,7 @@ a dead link or switch served unavailable until the repair. Each target's `why` s
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, product
 from math import inf, isfinite
 from typing import Any, Final, Literal, NamedTuple
 
@@ -158,7 +158,7 @@ NO_LOSS_WITHOUT_CONTROLLER: Final = RecoveryTarget(
 )
 RECOVERY_AFTER_CONTROLLER_RESTART: Final = RecoveryTarget(
     "fault while the controller is away, far side, from when it listens again",
-    "its connections, the switches' ports, and the hearts' last word; its start isn't in it",
+    "its connections, the states of switch ports and heartbeats; its start isn't in it",
     most=MAX_RETURN_MS,
 )
 SOURCE_SIDE_WITHOUT_CONTROLLER: Final = RecoveryTarget(
@@ -176,7 +176,7 @@ REQUIRED_TARGETS: Final = (NO_LOSS_WITHOUT_CONTROLLER, NO_LOSS_ON_RETURN)
 """A run that misses one of these has failed: the rest are times, which a slower machine may miss."""
 OPTICAL_REPLACEMENT: Final = RecoveryTarget(
     "optical replacement by an idle GPU, beyond the time its links are down",
-    "a lost carrier, a decision, ports that a switch darkens and lights one by one, the spare's addresses and routes",
+    "a lost carrier, a decision, ports that an optical switch moves one by one, the spare's addresses and routes",
     most=50,
 )
 
@@ -195,15 +195,10 @@ def first_packet_target(fault: str, side: Side | None) -> RecoveryTarget | None:
 def outcomes(run: Run, recovery_rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> tuple[Outcome, ...]:
     """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures."""
     rows = [row for row in recovery_rows if row.reroute == "on"]
+    crashes = [row for row in rows if _stops_controller(row)]
     measured = (
-        *(
-            (recovery_target, _first_packet_samples(rows, *key))
-            for key, recovery_target in first_packet_targets().items()
-        ),
-        (
-            NO_LOSS_WITHOUT_CONTROLLER,
-            _sample_repeats([row for row in rows if _stops_controller(row)], lambda r: r.probes_lost),
-        ),
+        *((target, _first_packet_samples(rows, *key)) for key, target in first_packet_targets().items()),
+        (NO_LOSS_WITHOUT_CONTROLLER, _sample_repeats(crashes, lambda r: r.probes_lost)),
         (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
         (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
         (TRAFFIC_RESTORED, _sample_repeats(rows, _restored_ms)),
@@ -219,7 +214,7 @@ def _outcomes(recovery_target: RecoveryTarget, by_place: SamplesByFabric) -> Ite
 
 
 def _first_packet_samples(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> SamplesByFabric:
-    """Faults that affected no other GPU have no samples: there was nothing to recover."""
+    """Return samples of faults that affected another GPU: of the others there was nothing to recover."""
     found: SamplesByFabric = {}
     for row in rows:
         if row.fault == fault and not row.unaffected:
@@ -238,8 +233,9 @@ def _stops_controller(row: RecoveryRow | Recovery) -> bool:
 
 
 def _restored_ms(recovery: Recovery) -> float | None:
-    """Goodput alone says nothing: a detour that is never withdrawn may carry all of it. Nor does it say much where no
-    traffic had gone away: there it shows how even a few streams are on a busy machine.
+    """Return the later of goodput and the withdrawal of detours: a detour that stays may carry all goodput.
+
+    Faults of the control plane move no traffic, so their goodput varies with the machine's load alone.
     """
     if definition_of(recovery.fault).is_control_plane:
         return recovery.primary_path_ms
@@ -249,9 +245,9 @@ def _restored_ms(recovery: Recovery) -> float | None:
 
 
 def _lost_on_return(rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> SamplesByFabric:
-    """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
-    controller_fault = [replace(row, repeats=tuple(filter(traffic_returns, row.repeats))) for row in rows]
-    found = _sample_repeats(controller_fault, lambda r: r.probes_lost_after_repair)
+    """Return samples of faults that came alone, and of those in scripts after whose repair nothing was broken."""
+    returning = [replace(row, repeats=tuple(filter(traffic_returns, row.repeats))) for row in rows]
+    found = _sample_repeats(returning, lambda r: r.probes_lost_after_repair)
     for script in scripts:
         if script.reroute == "on" and script.repaired_alone:
             samples = [_sample(r.probes_lost_after_repair, r) for r in script.repaired_alone]
@@ -269,40 +265,29 @@ def _sample_repeats(rows: Iterable[RecoveryRow], value: Callable[[Recovery], flo
 
 
 def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> SamplesByFabric:
-    """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
+    """Return samples of faults in scripts while the controller was down, of sides with probed pairs.
 
-    Faults that are repaired before the controller had its time are left out, and sides without a probed pair.
-    Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
+    Far: ms from its restart, 0 if before that, of faults that were repaired long enough after it. Source: ms from the
+    fault, of links that went down, since the kernel doesn't notice a silent one.
     """
     found: SamplesByFabric = {}
     for script in scripts:
-        for controller_fault in script.faults:
-            if not _stops_controller(controller_fault) or controller_fault.reroute != "on":
+        outages = [r for r in script.faults if _stops_controller(r) and r.reroute == "on"]
+        faults = [r for r in script.faults if not _stops_controller(r) and probed_on(r, side)]
+        for outage, r in product(outages, faults):
+            if not outage.t_fault <= r.t_fault < outage.t_repair:
                 continue
-            data_faults = [
-                r
-                for r in script.faults
-                if not _stops_controller(r) and controller_fault.t_fault <= r.t_fault < controller_fault.t_repair
-            ]
-            for r in data_faults:
-                if _counts_for_side(controller_fault, r, side):
-                    value = _first_ms(r, side)
-                    if side == "far" and value is not None:
-                        value = max(0.0, value + (r.t_fault - controller_fault.t_repair) / 1e6)
-                    found.setdefault((script.fabric, ""), []).append(_sample(value, r))
+            value, targets = _first_ms(r, side), definition_of(r.fault).first_packet_targets
+            if side == "far" and value is not None:
+                value = max(0.0, value + (r.t_fault - outage.t_repair) / 1e6)
+            is_long = r.t_repair > outage.t_repair + MAX_RETURN_MS * 10**6
+            if is_long if side == "far" else any(target.side == "source" for target in targets):
+                found.setdefault((script.fabric, ""), []).append(_sample(value, r))
     return found
 
 
-def _counts_for_side(controller_fault: Recovery, data_faults: Recovery, side: Side) -> bool:
-    """Whether this side of the fault is the returned controller's to recover, or the kernel's."""
-    if side == "source":
-        targets = definition_of(data_faults.fault).first_packet_targets
-        return any(target.side == "source" for target in targets) and probed_on(data_faults, side) > 0
-    return probed_on(data_faults, side) > 0 and data_faults.t_repair > controller_fault.t_repair + MAX_RETURN_MS * 10**6
-
-
 def _replacements(run: Run) -> SamplesByFabric:
-    """Milliseconds beyond the light-off, wherever an idle GPU came in by optical switches."""
+    """Return ms beyond the time of links that are down, where an idle GPU came in by optical switches."""
     names = labels(run)
     found: SamplesByFabric = {}
     for t in run.replacements:

@@ -95,16 +95,9 @@ def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) ->
             lane = heappop(free)
         else:
             lane, lanes = lanes, lanes + 1
-            events += [
-                _name("thread_name", pid, tid + lane, f"{name} +{lane}" if lane else name),
-                {
-                    "ph": "M",
-                    "name": "thread_sort_index",
-                    "pid": pid,
-                    "tid": tid + lane,
-                    "args": {"sort_index": tid + lane},
-                },
-            ]
+            order = {"name": "thread_sort_index", "args": {"sort_index": tid + lane}}
+            events.append(_name("thread_name", pid, tid + lane, f"{name} +{lane}" if lane else name))
+            events.append({"ph": "M", "pid": pid, "tid": tid + lane, **order})
         heappush(busy, (end, lane))
         events.append(_slice(pid, tid + lane, what, start - zero, end - start, args))
     return events
@@ -142,31 +135,12 @@ def _steps(r: Recovery, name: str) -> Iterator[Span]:
             yield start, start + round(step_ms * 1e6), f"{name}: to {step}", {}
 
 
-def _as_event(connectivity_check: ConnectivityCheck) -> Event:
-    found = (
-        "not done"
-        if not connectivity_check.done
-        else "matches the oracle"
-        if matches_oracle(connectivity_check)
-        else "differs from the oracle"
-    )
-    text = f"{found} after {connectivity_check.last_event}"
-    count_fields = (
-        "broken",
-        "pairs",
-        "reachable",
-        "answered",
-        "not_recovered",
-        "unexpected_answers",
-        "forwarding_failed_parts",
-        "mismatches",
-    )
-    return Event(
-        connectivity_check.monotonic_ns,
-        "connectivity check",
-        text,
-        {name: getattr(connectivity_check, name) for name in count_fields},
-    )
+def _as_event(check: ConnectivityCheck) -> Event:
+    result = "matches the oracle" if matches_oracle(check) else "differs from the oracle"
+    counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
+    values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
+    text = f"{result if check.done else 'not done'} after {check.last_event}"
+    return Event(check.monotonic_ns, "connectivity check", text, values)
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
@@ -174,12 +148,5 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _slice(pid: int, tid: int, name: str, start: int, length: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": start / 1e3,
-        "dur": max(0, length) / 1e3,
-        "args": args,
-    }
+    times = {"ts": start / 1e3, "dur": max(0, length) / 1e3}
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, **times, "args": args}

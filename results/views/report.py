@@ -73,21 +73,21 @@ class Section:
         return {}
 
 
-def _missing(name: str, definition: Section) -> Iterator[str]:
+def _missing(name: str, definition: type[Section]) -> Iterator[str]:
     if not definition.title:
         yield "title"
     if not (_FOLDER / "sections" / definition.template).is_file():
         yield f"template {definition.template}, which is not a file of results/views/sections"
 
 
-SECTIONS: Final = Registry[Section]("report section", "railyard.results.views.sections", check=_missing)
+SECTIONS: Final = Registry[type[Section]]("report section", "railyard.results.views.sections", check=_missing)
 
 
 def section(name: str) -> Callable[[SectionClass], SectionClass]:
     """Return a decorator that registers a section by its id in the page."""
 
     def decorate(definition: SectionClass) -> SectionClass:
-        SECTIONS.add(name, definition(), stacklevel=2)
+        SECTIONS.add(name, definition, stacklevel=2)
         return definition
 
     return decorate
@@ -95,7 +95,7 @@ def section(name: str) -> Callable[[SectionClass], SectionClass]:
 
 def sections() -> list[tuple[str, Section]]:
     """Return all sections with their names, in their order."""
-    return sorted(SECTIONS.items(), key=lambda item: item[1].order)
+    return sorted(((name, definition()) for name, definition in SECTIONS.items()), key=lambda item: item[1].order)
 
 
 def render(analysis: Analysis) -> str:

@@ -40,7 +40,7 @@ def test_every_scene_is_a_cell_and_idle_ones_are_even() -> None:
     assert {(c.predicted, c.measured, c.reason) for c in found} == {("even", "even", "")}
 
 
-def test_scores_are_those_just_before_the_messages_and_latency_is_the_median_round() -> None:
+def test_cell_has_scores_before_messages_and_median_latency() -> None:
     """The sample's scores begin at 100 and end 30 lower; its rounds take 1 ms less, as much and 1 ms more."""
     cell = one(Found((90, 80, 10, 70), 30, 250))
     assert cell.scores == Scores(0.9, 0.8, 0.1, 0.7)
@@ -87,9 +87,7 @@ percents = st.integers(1, 100)
 
 
 @given(domain=percents, rail=percents, spine=percents, far=percents)
-def test_the_condition_is_the_controllers_but_for_what_a_point_would_turn(
-    domain: int, rail: int, spine: int, far: int
-) -> None:
+def test_condition_equals_the_controllers_except_near_ties(domain: int, rail: int, spine: int, far: int) -> None:
     cell = replace(SAMPLE, scores=Scores(domain / 100, rail / 100, spine / 100, far / 100))
     said = spine_condition(Gpu(0, 0), health.Scores((rail, far), (domain, 100), spine))
     if cell.predicted != "even":
@@ -99,9 +97,7 @@ def test_the_condition_is_the_controllers_but_for_what_a_point_would_turn(
 
 
 @pytest.mark.parametrize(("hb_rate", "agree", "spine_wins"), [("20Mbit", 21, 5), ("40Mbit", 24, 4), ("240Mbit", 20, 0)])
-def test_how_often_the_condition_and_the_slowest_link_agree_on_the_experiments_own_loads(
-    hb_rate: str, agree: int, spine_wins: int
-) -> None:
+def test_condition_and_slowest_link_agreement_on_catalog_loads(hb_rate: str, agree: int, spine_wins: int) -> None:
     """With the scores that its background should give."""
     spec = load("rail-only-vs-optimized", [f"hb_rate={hb_rate}"])
     (fabric,), plan = spec.fabrics, make_plan(spec.fabrics[0], 0)
@@ -117,7 +113,7 @@ def test_how_often_the_condition_and_the_slowest_link_agree_on_the_experiments_o
     assert sum(c.by_slowest_link == "spine" for c in found) == spine_wins
 
 
-def test_without_a_grid_without_both_ways_or_without_scores_there_is_nothing_to_compare() -> None:
+def test_run_without_grid_or_scores_has_no_comparison() -> None:
     assert cells(steered_run()) == ()
     one_way = scenes_run({})
     one_way.flows = [f for f in one_way.flows if f.policy == "dr"]

@@ -50,7 +50,7 @@ def fault(kind: str, ms: float | None, source: float | None = None, repeat: int 
     return row(kind, "d0g1", repeat, SECOND, 3 * SECOND, ms, "", source)
 
 
-def test_a_bar_is_met_by_its_median_and_its_95th_percentile() -> None:
+def test_target_is_met_by_median_and_p95() -> None:
     for slow, outcome in ((39.0, True), (41.0, False), (None, False)):
         run = empty()
         run.recoveries = [fault("link-down", 10.0, 2.0, n) for n in range(18)]
@@ -62,7 +62,7 @@ def test_a_bar_is_met_by_its_median_and_its_95th_percentile() -> None:
 
 
 @given(st.integers(0, MIN_REPEATS_FOR_P95 - 2), st.floats(1, 1e6))
-def test_of_few_repeats_the_median_alone_is_held_against_a_bar(others: int, slow: float) -> None:
+def test_median_alone_is_judged_with_few_repeats(others: int, slow: float) -> None:
     run = empty()
     run.recoveries = [fault("link-down", slow, 2.0)] + [fault("link-down", 10.0, 2.0, n + 1) for n in range(others)]
     (far,) = of(run, "link down, far")
@@ -76,7 +76,7 @@ def test_of_few_repeats_the_median_alone_is_held_against_a_bar(others: int, slow
     assert median_and_p95(line.first)[1] == "–"
 
 
-def test_two_targets_are_held_against_a_bar_each_by_themselves() -> None:
+def test_each_fault_target_is_judged_by_itself() -> None:
     run = empty()
     run.recoveries = [fault("link-down", ms, 2.0, n) for n, ms in enumerate((9.0, 12.0))]
     slow = [replace(r, target="d1g2", far_side_ms=90.0, first_packet_ms=90.0) for r in run.recoveries]
@@ -140,7 +140,7 @@ def test_a_total_failure_is_not_met_and_reads_never() -> None:
     ]  # fmt: skip
 
 
-def test_what_nobody_probed_is_not_measured() -> None:
+def test_unprobed_fault_is_not_measured() -> None:
     run = empty()
     run.recoveries = [replace(fault("gpu-crash", None), source_side_probed=0, far_side_probed=0)]
     assert of(run, "GPU crash")[0].met is None
@@ -162,9 +162,7 @@ def test_a_controller_crash_may_lose_no_packet() -> None:
 
 
 @pytest.mark.parametrize(("far_side_ms", "after"), [(700.0, 200.0), (1100.0, 600.0), (300.0, 0.0), (None, None)])
-def test_what_breaks_while_the_controller_is_away_counts_from_its_return(
-    far_side_ms: float | None, after: float | None
-) -> None:
+def test_fault_during_controller_outage_counts_from_its_return(far_side_ms: float | None, after: float | None) -> None:
     run = empty()
     add_away(run, 5 * SECOND, far_side_ms)  # cut 500 ms before it is back
     (far,) = of(run, "fault while the controller is away")
@@ -174,7 +172,7 @@ def test_what_breaks_while_the_controller_is_away_counts_from_its_return(
     assert (source.values, source.met) == ((2.5,), True)
 
 
-def test_what_breaks_after_the_controllers_return_or_silently_is_not_held_against_it() -> None:
+def test_fault_after_controller_return_has_no_outage_target() -> None:
     run = empty()
     run.recoveries = [row("controller-crash", "controller", 0, 0, SECOND, 0.0, "s")]
     run.recoveries += [row("link-down", "d0g1", 0, 2 * SECOND, 4 * SECOND, 900.0, "s", 90.0)]
@@ -186,7 +184,7 @@ def test_what_breaks_after_the_controllers_return_or_silently_is_not_held_agains
     assert of(run, "link down while the controller is away")[0].met is None  # no kernel sees what is only silent
 
 
-def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() -> None:
+def test_traffic_returns_within_a_second_without_loss() -> None:
     run = sample_run(2, 2, 2)
     for name in ("traffic back on its best path", "probes lost after"):
         assert [(o.fabric, o.met, len(o.values)) for o in of(run, name)] == [
@@ -204,7 +202,7 @@ def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() 
     ("goodput_after_repair_ms", "primary_path_ms", "worst"),
     [(20.0, 300.0, 300.0), (300.0, 0.0, 300.0), (20.0, 1200.0, 1200.0), (20.0, None, None), (None, 20.0, None)],
 )
-def test_traffic_is_back_when_its_detours_are_gone_and_goodput_is_too(
+def test_traffic_is_restored_with_detours_gone_and_goodput_back(
     goodput_after_repair_ms: float | None, primary_path_ms: float | None, worst: float | None
 ) -> None:
     run = empty()
@@ -217,7 +215,7 @@ def test_traffic_is_back_when_its_detours_are_gone_and_goodput_is_too(
     assert (outcome.values, outcome.met) == ((worst,), worst is not None and worst <= 1000)
 
 
-def test_returning_in_scripts_counts_where_nothing_else_is_broken() -> None:
+def test_return_in_scripts_counts_if_no_other_fault_is_active() -> None:
     run = empty()
     pair = [row("link-down", f"d0g{n}", 0, SECOND, 2 * SECOND + n * 10**7, 9.0, "two") for n in range(2)]
     late = row("link-down", "d1g1", 0, 3 * SECOND, 5 * SECOND, 9.0, "two")
@@ -226,7 +224,7 @@ def test_returning_in_scripts_counts_where_nothing_else_is_broken() -> None:
     assert of(run, "probes lost after")[0].values == (0, 1, 2)  # not within
 
 
-def test_what_traffic_never_left_it_loses_nothing_in_returning_to() -> None:
+def test_fault_without_rerouting_has_no_loss_on_return() -> None:
     run = empty()
     run.recoveries = [replace(fault("link-gray", 9.0), probes_lost_after_repair=3)]
     run.recoveries += [
@@ -239,7 +237,7 @@ def test_what_traffic_never_left_it_loses_nothing_in_returning_to() -> None:
     assert of(run, "probes lost after")[0].met is None  # the last, which outlasts the others, was never got round
 
 
-def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
+def test_only_optical_replacements_count_beyond_link_down_time() -> None:
     run = recovery_run()
     (outcome,) = of(run, "optical replacement")
     assert (outcome.fabric, outcome.values, outcome.met) == ("rail-only", (31.0, 32.0, 33.0), True)
@@ -247,7 +245,7 @@ def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
     assert of(run, "optical replacement")[0].met is False
 
 
-def test_a_cable_has_a_line_a_side_and_other_faults_one_unless_both_are_asked_for() -> None:
+def test_link_fault_has_a_line_per_side() -> None:
     run = empty()
     run.recoveries = [fault(kind, 30.0, 2.0) for kind in ("link-down", "link-silent")]
     cable, silent = recovery_rows(run)
@@ -256,7 +254,7 @@ def test_a_cable_has_a_line_a_side_and_other_faults_one_unless_both_are_asked_fo
     assert [(line.side, line.met) for line in lines_of(silent, both_sides=True)] == [("source", "met"), ("far", "met")]
 
 
-def test_every_kind_with_a_bar_has_it_on_both_sides() -> None:
+def test_every_kind_with_a_target_has_it_on_both_sides() -> None:
     kinds = ("link-down", "link-silent", "rail-switch-crash", "rail-switch-hang", "gpu-crash")
     assert all(isinstance(first_packet_target(kind, side), RecoveryTarget) for kind, side in product(kinds, SIDES))
     assert first_packet_target("link-gray", "far") is None
@@ -269,7 +267,7 @@ def test_others_are_set_beside_it_as_multiples() -> None:
     assert times_slower(nezha, None) is times_slower(nezha, 0.0) is None
 
 
-def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:
+def test_row_verdict_is_of_its_own_intervals() -> None:
     run = recovery_run()
     storm = [r for r in run.recoveries if r.script == "storm"]
     alone = [r for r in run.recoveries if not r.script]
@@ -281,7 +279,7 @@ def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:
     assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
 
 
-def test_where_no_traffic_had_gone_away_only_detours_have_to_come_home() -> None:
+def test_control_plane_fault_needs_only_detours_withdrawn() -> None:
     run = empty()
     run.recoveries = [replace(fault("controller-crash", 0.0), goodput_after_repair_ms=None, primary_path_ms=30.0)]
     (outcome,) = of(run, "traffic back")

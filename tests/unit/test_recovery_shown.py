@@ -75,7 +75,7 @@ def test_half_of_the_connectivity_checks_must_be_done() -> None:
     assert any(e["name"].startswith("not done after") for e in timeline.trace(run)["traceEvents"])
 
 
-def test_more_than_the_oracle_allows_fails_with_rerouting_or_without() -> None:
+def test_stream_above_max_flow_fails_with_or_without_reroute() -> None:
     for number in (0, 1):
         run = sample_run(2, 2, 1)
         assert check(run, "max-flow")["passed"] is True
@@ -86,7 +86,7 @@ def test_more_than_the_oracle_allows_fails_with_rerouting_or_without() -> None:
         )  # fmt: skip
 
 
-def test_a_probe_lost_on_the_way_back_fails_the_run() -> None:
+def test_probe_lost_on_return_fails_the_run() -> None:
     run = recovery_run()
     assert check(run, "while traffic returns")["passed"] is True
     script_timeline = [n for n, r in enumerate(run.recoveries) if r.script == "storm" and r.repeat == 0]
@@ -119,7 +119,7 @@ def test_a_controller_that_dies_costs_no_packet() -> None:
     assert found["detail"].startswith("1 probes lost over 4 faults, of 12 probed pairs; most: rail-only controller")
 
 
-def test_traffic_that_never_comes_home_fails_the_run_where_it_had_left() -> None:
+def test_traffic_that_never_returns_fails_the_run() -> None:
     run = sample_run(2, 2, 1)
     name = "primary path"
     assert check(run, name)["detail"] == "6 of 6 faults"  # nobody has to without rerouting
@@ -135,7 +135,7 @@ def test_traffic_that_never_comes_home_fails_the_run_where_it_had_left() -> None
     )  # fmt: skip
 
 
-def test_targets_of_one_kind_are_rows_of_their_own_and_named_where_there_are_several() -> None:
+def test_targets_of_one_fault_kind_have_rows_of_their_own() -> None:
     run = sample_run(2, 2, 2)
     kind, fabric = "link-down", "rail-only"
     mine = [r for r in run.recoveries if (r.fault, r.fabric) == (kind, fabric)]
@@ -159,7 +159,7 @@ def test_targets_of_one_kind_are_rows_of_their_own_and_named_where_there_are_sev
     ]  # fmt: skip
 
 
-def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recoveries() -> None:
+def test_unprobed_and_not_rerouted_faults_need_no_recovery() -> None:
     run = sample_run(2, 2, 1)
     counted = check(run, "recovers")["detail"]
     one = replace(run.recoveries[0], recovered=False, first_packet_ms=None, far_side_ms=None, source_side_ms=None)
@@ -177,7 +177,7 @@ def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recov
     assert (steps[3], steps[7]) == ("0 of 1", "never")
 
 
-def test_a_script_beside_a_workload_recovers_by_its_first_packets() -> None:
+def test_script_beside_a_workload_recovers_by_first_packets() -> None:
     run = sample_run(2, 2, 1)
     one = replaced(
         run.recoveries[0],
@@ -195,7 +195,7 @@ def test_a_script_beside_a_workload_recovers_by_its_first_packets() -> None:
     assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its censuses say what had to recover
 
 
-def test_connections_may_be_lost_where_a_gpu_died_and_nowhere_else() -> None:
+def test_connections_may_be_lost_only_where_a_gpu_failed() -> None:
     run = recovery_run()
     script_timeline, away = (
         next(i for i, r in enumerate(run.recoveries) if r.script == name) for name in ("storm", "controller-away")
@@ -216,7 +216,7 @@ def test_what_a_script_lost_is_counted_once() -> None:
     assert found["detail"].startswith("700 bytes lost over 9 faults and scripts; most: rail-only storm repeat 1")
 
 
-def test_a_whole_matrix_of_faults_fits_80_columns_with_nothing_cut() -> None:
+def test_matrix_of_faults_fits_80_columns() -> None:
     run = sample_run(2, 2, 5)
     kinds = ("rail-switch-reboot", "link-flapping", "gpu-hang", "hb-port-down", "controller-crash", "server-crash")
     first = [r for r in run.recoveries if r.fault == "rail-switch-crash"]
@@ -243,7 +243,7 @@ def test_a_doubtful_row_says_so(run: Run) -> None:
     assert ["degraded" in line for line in rows] == [line.startswith("link-down") for line in rows]
 
 
-def test_scripts_takeovers_and_heartbeats_are_on_the_screen(run: Run) -> None:
+def test_scripts_replacements_and_heartbeats_are_printed(run: Run) -> None:
     text = re.sub(r"\s+", " ", " ".join(screen(run, 100)))
     assert (
         "storm on rail-only, reroute on: 16 faults (n=2), connectivity checks: 32 of 32 done, all match; 0 B lost"
@@ -262,7 +262,7 @@ def test_heartbeats_are_no_workload(run: Run) -> None:
     assert summarise(run)["headline"]["heartbeats"] == {"rail-only": figures}
 
 
-def test_the_summary_has_spread_bars_scripts_and_takeovers(run: Run) -> None:
+def test_summary_has_targets_scripts_and_replacements(run: Run) -> None:
     headline = summarise(recovery_run(repeats=5))["headline"]
     cable = next(r for r in headline["recovery"] if (r["fault"], r["reroute"]) == ("link-down", "on"))
     low, high = cable["first_packet_ms"]["median_95"]
@@ -274,7 +274,7 @@ def test_the_summary_has_spread_bars_scripts_and_takeovers(run: Run) -> None:
     assert [t["after_over_before"] for t in headline["replacements"]] == [1.0, pytest.approx(1.12)]
 
 
-def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) -> None:
+def test_report_has_every_table_and_draws_every_fault(run: Run) -> None:
     html = shown.render(run)
     for wanted in (
         "Recovery targets", "Compared with published systems",
@@ -345,7 +345,7 @@ def test_first_packets_have_a_row_a_side_and_steps_a_row_a_fault(run: Run) -> No
     assert steps.cells[0][3] == "20 of 20"
 
 
-def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> None:
+def test_step_that_never_came_is_drawn_without_a_line() -> None:
     run = sample_run(2, 2, 3)
     rows = [r for r in recovery_rows(run) if r.fault == "rail-switch-crash" and r.fabric == "rail-only"]
     plot = recovery.recovery(rows, [], "f")
@@ -368,7 +368,7 @@ def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
     assert len(many) < len(few) / 2
 
 
-def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
+def test_script_without_streams_or_checks_is_drawn(run: Run) -> None:
     script_timeline = script_runs(run)[0]
     assert "check matches" in fault_script.script_timeline(script_timeline).svg
     bare = fault_script.script_timeline(replace(script_timeline, connectivity_checks=(), goodput=()))
@@ -391,7 +391,7 @@ def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
     assert ">not done<" in drawn.svg
 
 
-def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
+def test_scripts_and_connectivity_checks_are_on_the_timeline(run: Run) -> None:
     events = timeline.trace(run)["traceEvents"]
     bars = [e for e in events if e["ph"] == "X" and e["args"].get("script") == "storm"]
     first = next(r for r in run.recoveries if r.script == "storm")
@@ -409,7 +409,7 @@ def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
     assert back["ts"] - zero["ts"] == pytest.approx(500_000)  # it counts from the repair
 
 
-def test_the_last_line_says_which_wanted_times_were_not_met() -> None:
+def test_last_line_names_missed_recovery_targets() -> None:
     run = recovery_run()
     assert re.fullmatch(r"recovery targets met: (\d+) of \1", screen(run, 100)[-1])
     assert summarise(run)["targets_missed"] == []

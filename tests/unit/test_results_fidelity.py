@@ -86,11 +86,11 @@ def test_bytes(change: dict[str, Any], verdict: Verdict) -> None:
     assert judged(check=replace(EXACT, **change)).verdict == verdict
 
 
-def test_bytes_lost_to_an_intended_fault_are_no_fault_of_the_emulation() -> None:
+def test_bytes_lost_to_an_intended_fault_are_not_judged() -> None:
     assert judged(replace(CALM, transfers_faulted=True), replace(EXACT, delivered_bytes=5)).verdict == "ok"
 
 
-def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invalid() -> None:
+def test_lost_rail_degrades_and_missing_rail_invalidates() -> None:
     intervals = {policy: allreduce_interval("rail-only", policy, 2048) for policy in ("nezha", "mrib")}
     run = Run("r", {}, {}, "now", loads=[replace(CALM, interval=interval) for interval in intervals.values()])
     for rails in (("a",), ("a", "b")):
@@ -129,7 +129,7 @@ def test_gaps_in_the_evidence_and_an_interruption_degrade() -> None:
     assert "rail-only, moe, repeat 0: the machine's load was not recorded" in judge(whole).reasons
 
 
-def test_a_stretch_has_its_own_verdict_and_its_fabrics_links() -> None:
+def test_interval_verdict_includes_its_fabrics_links() -> None:
     run = sample_run(2, 2, 2)
     at = next(i for i, x in enumerate(run.loads) if (x.fabric, x.workload, x.repeat) == ("rail-only", "moe", 1))
     run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
@@ -140,7 +140,7 @@ def test_a_stretch_has_its_own_verdict_and_its_fabrics_links() -> None:
     assert {verdict for key, verdict in intervals.items() if key.fabric == "rail-optimized"} == {"degraded"}
 
 
-def test_a_build_in_slow_motion_answers_for_its_own_stretches_alone() -> None:
+def test_links_of_a_slow_build_count_for_its_own_intervals() -> None:
     loads = [replaced(CALM, workload=f"{times:g}x", dilation=times) for times in (1.0, 4.0, 6.0)]
     checks = {1.0: 1e8, 4.0: 0.8e8, 6.0: 0.95e8}
     links = [replace(TRUE_LINK, measured_bps=bps, dilation=times) for times, bps in checks.items()]

@@ -60,7 +60,7 @@ def test_the_page_loads_nothing_and_its_ids_are_its_own(page: str) -> None:
     assert "@import" not in page
 
 
-def test_every_figure_is_sound_xml_and_says_in_words_what_it_shows(page: str) -> None:
+def test_every_figure_is_valid_xml_with_a_text_alternative(page: str) -> None:
     figures = re.findall(r"<svg .*?</svg>", page, flags=re.DOTALL)
     assert len(figures) >= 11
     for figure in figures:
@@ -109,7 +109,7 @@ def test_the_same_run_gives_the_same_page(page: str) -> None:
     assert shown.render(sample_run(2, 3, 2)) == page
 
 
-def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> None:
+def test_several_pairs_of_fabrics_have_a_slowdown_table() -> None:
     run = sample_run(2, 2, 1)
     run.flows, run.goodput = list({(f.interval, f.phase): f for f in run.flows}.values()), []
     run.fabrics += [replace(f, label=f"{f.label}-h100", hb_bps=9 * f.rail_bps) for f in run.fabrics]
@@ -169,7 +169,7 @@ def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
     assert "Heatmap of moe on rail-optimized:" in apart
 
 
-def test_the_scale_has_a_table_a_workload_for_all_fabrics_that_share_it() -> None:
+def test_fabrics_of_equal_scale_share_one_table() -> None:
     run = sample_run(2, 2, 1)
     gpt, moe = conditions.scale_parts(run.scale)
     assert (gpt["workload"], tuple(gpt["fabrics"])) == ("gpt", ("rail-only", "rail-optimized"))
@@ -193,7 +193,7 @@ def test_projections_say_that_computing_was_left_out(page: str) -> None:
     assert said not in shown.render(run)
 
 
-def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm() -> None:
+def test_each_workload_has_its_own_scale_table() -> None:
     one = sample_run(2, 2, 1).scale[1]
     where = (("all-to-all", "a"), ("all-to-all", "b"), ("all-to-all 2", "a"))
     parts = conditions.scale_parts([{**one, "workload": workload, "fabric": fabric} for workload, fabric in where])
@@ -203,7 +203,7 @@ def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm
     ]
 
 
-def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
+def test_projected_times_are_in_the_projections_table_alone() -> None:
     def row(phase: str, metric: str, value: float, fabric: str = "rail-only") -> Measurement:
         return Measurement(IntervalId(fabric, "w", "dr"), phase, metric, value, "s")
 
@@ -228,7 +228,7 @@ def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
     assert not conditions.projections_table(rows_of(Run("r", {}, {}, "now")), []).rows
 
 
-def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
+def test_crash_that_affects_no_other_gpu_shows_no_time() -> None:
     one = next(r for r in sample_run(2, 2, 1).recoveries if r.fault == "gpu-crash" and r.reroute == "on")
     alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, goodput_after_repair_ms=0.0, probes_lost=0)
     run = Run("r", {}, {}, "now")
@@ -270,7 +270,7 @@ def test_switches_of_every_plane_are_drawn() -> None:
     assert "2 planes per rail" in drawn.caption
 
 
-def test_optical_switches_are_drawn_and_said() -> None:
+def test_optical_switches_are_drawn_and_captioned() -> None:
     sample = fabric_of("rail-only")
     assert "ocs" not in plot_fabric.draw(sample).svg
     drawn = plot_fabric.draw(replace(sample, switches=(*sample.switches, "ocs0", "ocs1")))
@@ -280,7 +280,7 @@ def test_optical_switches_are_drawn_and_said() -> None:
     assert plot_fabric.draw(said).caption == drawn.caption
 
 
-def test_each_domains_glass_is_drawn_where_it_has_its_own() -> None:
+def test_optical_switch_per_domain_is_drawn() -> None:
     sample = fabric_of("rail-only")
     own = replace(sample, switches=(*sample.switches, "ocs0", "ocs1"), optics=("rail",))
     drawn = plot_fabric.draw(own)
@@ -306,7 +306,7 @@ def steered() -> str:
     return shown.render(steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized")))
 
 
-def test_a_steered_run_has_a_chart_a_fabric_and_the_first_repeats_over_time(steered: str) -> None:
+def test_steered_run_has_charts_by_fabric_and_over_time(steered: str) -> None:
     for kind in ("rail-only", "rail-optimized"):
         assert steered.count(f"Times of transfers on {kind} by policy") == 1
         assert steered.count(f"Heatmap of transfers on {kind}") <= 1
@@ -318,7 +318,7 @@ def test_a_steered_run_has_a_chart_a_fabric_and_the_first_repeats_over_time(stee
     assert "Heatmap of transfers on rail-only and rail-optimized" in steered  # alike under every policy
 
 
-def test_a_steered_runs_page_is_sound_and_sets_no_policies_beside_each_other(steered: str) -> None:
+def test_steered_page_is_valid_and_lists_policies_in_rows(steered: str) -> None:
     for figure in re.findall(r"<svg .*?</svg>", steered, flags=re.DOTALL):
         ElementTree.fromstring(figure)
     tags = Tags()
@@ -331,7 +331,7 @@ def test_a_steered_runs_page_is_sound_and_sets_no_policies_beside_each_other(ste
     assert '<section id="policies">' not in shown.render(sample_run(2, 2, 1))
 
 
-def test_at_most_six_are_drawn_over_time_and_a_users_own_policy_is_among_them() -> None:
+def test_at_most_six_policies_are_drawn_with_plugin_ones() -> None:
     names = ("dr", "mine", *(f"health-{n}" for n in range(7)))
     html = shown.render(steered_run(2, 4, 1, names))
     assert html.count("Scores, choices and load over time of") == 6
@@ -362,5 +362,5 @@ def test_partial_steered_runs_have_a_page() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "said"), [(0.0, "×\xa00"), (1 / 96, "÷\xa096"), (4.735, "×\xa04.735")])
-def test_a_factor_reads_either_way_and_may_be_none_of_it(ratio: float, said: str) -> None:
+def test_scale_factor_reads_as_multiple_or_fraction(ratio: float, said: str) -> None:
     assert conditions.factor_text(ratio) == said

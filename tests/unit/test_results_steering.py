@@ -48,7 +48,7 @@ def rows(run: Run) -> dict[str, PolicyRow]:
     return {row.policy: row for row in found}
 
 
-def test_policies_are_compared_repeat_by_repeat_in_the_specs_order() -> None:
+def test_policies_are_compared_by_repeat_in_spec_order() -> None:
     """Another repeat is other traffic: 10/2, 30/3 and 20/10 are 5, 10 and 2, whatever the medians' ratio is."""
     run = timed(small(3), {"oracle": [2, 3, 5], "dr": [10, 30, 20], "health-drd": [2, 3, 10]})
     found = rows(run)
@@ -63,7 +63,7 @@ def test_a_policy_without_its_like_has_no_ratio() -> None:
     assert (row.over_dr, row.over_oracle) == (None, None)
 
 
-def test_route_changes_count_while_the_foreground_runs_and_reactions_always() -> None:
+def test_route_changes_count_during_the_foreground_alone() -> None:
     run = small(2)
     row = rows(run)["health-drd"]
     events = [s for s in intervals(run) if s.policy == "health-drd"]
@@ -75,7 +75,7 @@ def test_route_changes_count_while_the_foreground_runs_and_reactions_always() ->
     assert rows(run)["dr"].reaction_ms is None
 
 
-def test_a_first_choice_that_is_the_fabrics_own_path_is_no_change() -> None:
+def test_first_choice_of_the_default_path_is_no_change() -> None:
     found = {s.policy: s for s in intervals(small())}
     assert set(found["dr"].changes().values()) == {0}
     assert found["health-drd"].changes() == {
@@ -92,7 +92,7 @@ def test_until_its_first_choice_a_pair_goes_as_its_fabric_has_it(policy: str, fi
     assert interval.default_paths["d0g0", "d1g0"] == "r by rail 0"
 
 
-def test_every_stretch_has_its_own_events_wherever_the_fabric_ran_before() -> None:
+def test_every_interval_has_its_own_events() -> None:
     for interval in intervals(small(2)):
         (on,) = (e for e in interval.events if e.source == "background")  # its "off" comes after the last record
         assert on.what == "on"
@@ -149,11 +149,11 @@ def test_without_a_dwell_time_there_is_no_limit(change: dict[str, str]) -> None:
     assert rows(run)["health-drd"].most_changed is None
 
 
-def test_a_policy_that_is_slower_than_dr_is_a_finding_and_no_failure() -> None:
+def test_policy_slower_than_dr_does_not_fail_the_run() -> None:
     assert all(checked(timed(small(), {"dr": [1.0], "health-drd": [9.0], "oracle": [0.5]})).values())
 
 
-def test_rail_ports_are_held_against_nothing_where_it_is_not_known_what_they_should_count() -> None:
+def test_rail_ports_without_expected_bytes_are_not_judged() -> None:
     run = small()
     assert judge(run).verdict == "ok"
     run.bytes = [replace(c, rail_expected_bytes=c.rail_port_bytes // 2) for c in run.bytes]
@@ -265,7 +265,7 @@ def test_an_event_of_another_fabric_is_not_taken_for_ones_own() -> None:
     assert rows(run)["health-drd"].worst_reaction_ms == 12.5
 
 
-def test_a_reaction_lasts_until_the_last_batch_and_what_had_to_wait_is_none() -> None:
+def test_reaction_lasts_until_the_last_batch() -> None:
     run = small(policies=("health-drd",))
     changed = next(e for e in run.events if e.what == "changed" and e.detail["version"] == 1)
     assert rows(run)["health-drd"].reaction_ms == 10.0  # of 7.5 and 12.5

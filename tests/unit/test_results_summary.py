@@ -41,7 +41,7 @@ def test_times_are_medians_beside_the_prediction() -> None:
     }  # fmt: skip
 
 
-def test_slowdown_is_rail_only_over_rail_optimized_beside_cs_over_cf() -> None:
+def test_slowdown_is_rail_only_over_rail_optimized() -> None:
     (slow,) = summarise(two_fabrics())["headline"]["slowdown"]
     assert (slow["of"], slow["over"]) == ("rail-only", "rail-optimized")
     assert (slow["measured"], slow["predicted"], slow["nominal_cs_over_cf"]) == (1.1, 1.08, pytest.approx(1 / 12))
@@ -98,7 +98,7 @@ def test_each_check_can_fail() -> None:
     assert summarise(run)["passed"] is False
 
 
-def test_mixture_of_experts_may_cross_rails_and_reroute_off_need_not_recover() -> None:
+def test_moe_may_cross_rails_and_reroute_off_need_not_recover() -> None:
     run = sample_run(2, 2, 1)
     assert any(c.cross_rail_bytes for c in run.bytes if c.workload == "moe")
     assert any(not r.recovered for r in run.recoveries if r.reroute == "off")
@@ -169,7 +169,7 @@ def test_no_cell_of_a_table_is_cut(width: int, columns: str) -> None:
     assert "difference" in heading
 
 
-def test_a_crash_that_cut_nobody_off_is_not_a_recovery_in_no_time() -> None:
+def test_crash_that_affects_no_other_gpu_is_not_recovered() -> None:
     run = sample_run(2, 2, 1)
     run.recoveries = [
         replace(r, probes_lost=0, first_packet_ms=0.0, goodput_ms=0.0, reroute_ms=None)
@@ -183,7 +183,7 @@ def test_a_crash_that_cut_nobody_off_is_not_a_recovery_in_no_time() -> None:
     assert any(line.startswith("– no other GPU was affected") for line in lines)
 
 
-def test_all_to_all_that_both_fabrics_carry_alike_is_not_set_beside_cs_over_cf() -> None:
+def test_nominal_is_not_shown_where_fabrics_carry_alike() -> None:
     run = two_fabrics()
     assert any("nominal C_S/C_F" in line for line in screen(run))
     run.measurements = [replace(m, predicted=1.0) for m in run.measurements]

@@ -18,7 +18,7 @@ def named(events: list[dict[str, Any]], kind: str) -> dict[tuple[int, int], str]
     return {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == kind}
 
 
-def test_a_process_for_each_workload_run_and_a_thread_for_each_gpu() -> None:
+def test_trace_has_a_process_per_workload_and_a_thread_per_gpu() -> None:
     run = sample_run(2, 2, 2)
     events = trace(run)["traceEvents"]
     processes = set(named(events, "process_name").values())

@@ -21,7 +21,7 @@ def run() -> Run:
     return recovery_run()
 
 
-def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) -> None:
+def test_replacement_steps_are_drawn_by_method_and_fabric(run: Run) -> None:
     (plot,) = recovery.takeovers(run.events)
     ElementTree.fromstring(plot.svg)
     optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
@@ -39,7 +39,7 @@ def load(part: str, repeat: int, lag_ms: float = 9.0, failed: str = "") -> Load:
     return Load(interval, 0.4, 0.0, lag_ms, 0, 1, 0)
 
 
-def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
+def test_replacement_medians_are_beside_their_predictions(run: Run) -> None:
     optical, direct = takeovers.replacement_rows(run, judge(run))
     assert (optical.n, optical.medians["replaced_ms"], optical.verdict) == (3, 42.0, "ok")
     assert direct.slowdown == pytest.approx(1.12)
@@ -55,7 +55,7 @@ def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
     assert (iterations.cells[0][5], iterations.cells[0][-1]) == ("–", "–")
 
 
-def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
+def test_replacements_have_a_spread_and_a_verdict(run: Run) -> None:
     many = [replaced(t, repeat=n, replaced_ms=40.0 + n) for t in run.replacements[:1] for n in range(20)]
     slow = load("replacement", 7)
     run = replace(run, replacements=many, loads=[*run.loads, slow])
@@ -73,14 +73,14 @@ def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> 
     assert row.as_dict()["after_ms"]["p95"] == 100.0
 
 
-def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
+def test_two_replacements_of_one_case_are_two_rows(run: Run) -> None:
     one = run.replacements[0]
     rows = takeovers.replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
     assert [row[3] for row in scripts.iterations_table(rows).cells] == ["d0g1", "d2g2"]
 
 
-def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gpu_on_the_screen(run: Run) -> None:
+def test_two_replacements_of_one_case_have_their_own_verdicts(run: Run) -> None:
     one = run.replacements[0]
     both = [replaced(one, failed=name, script=f"idle-gpu by optical, {name}") for name in ("d0g1", "d2g2")]
     loads = [load("after", 0, lag, f", {name}") for name, lag in (("d0g1", 1.0), ("d2g2", 9.0))]

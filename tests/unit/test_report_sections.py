@@ -1,0 +1,78 @@
+"""Report sections: a section of a plugin, and what a definition must have. Tables in their three renderings."""
+
+import re
+from io import StringIO
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from railyard.core import plugins
+from railyard.core.plugins import BadDefinition
+from railyard.results.views.report import SECTIONS, Section, section, sections
+from railyard.results.views.table import Column, Table, text
+from tests.emulation.programs import ROOT
+from tests.unit.results_sample import sample_run
+from tests.unit.shown import print_summary, render, summarise
+
+
+def test_section_of_a_plugin_is_in_all_three_views() -> None:
+    plugins.load(ROOT / "docs/examples/link_errors.py")
+    run = sample_run(2, 2, 1)
+    run.goodput, run.recoveries, run.flows = [], [], []  # fewer figures to draw
+    page = render(run)
+    (table,) = re.findall(r'<section id="link-errors">\s*<h2>Link errors</h2>(.*?)</section>', page, re.DOTALL)
+    assert table.count("<tr>") == 1 + len(run.links)
+    assert page.count('<a href="#link-errors">Link errors</a>') == 1
+    assert page.index('id="workloads"') < page.index('id="link-errors"') < page.index('id="fidelity"')
+    errors = [row["error"] for row in summarise(run)["headline"]["link_errors"]]
+    assert errors == sorted(errors, reverse=True)
+    assert len(errors) == len(run.links)
+    out = StringIO()
+    print_summary(run, Console(file=out, width=100))
+    assert "worst link: " in out.getvalue()
+
+
+def test_section_without_title_or_template_is_refused() -> None:
+    class Untitled(Section):
+        """Nothing."""
+
+        template: ClassVar[str] = "none.html.j2"
+
+    with pytest.raises(BadDefinition, match=r"is not a whole report section: title; template none\.html\.j2"):
+        section("untitled")(Untitled)
+    assert "untitled" not in SECTIONS
+
+
+def test_built_in_sections_have_distinct_orders_and_titles() -> None:
+    found = [one for _, one in sections()]
+    assert len({one.order for one in found}) == len({one.title for one in found}) == len(found)
+
+
+@given(st.lists(st.tuples(st.text(), st.none() | st.floats(0, 1e9))))
+def test_renderings_of_a_table_agree(rows: list[tuple[str, float | None]]) -> None:
+    columns = (
+        text("name", lambda x: x[0], key="name"),
+        Column("time", lambda x: x[1], unit="s", key="time_s"),
+        Column("", lambda x: len(x[0]), key="length"),
+    )
+    table = Table(columns, rows)
+    assert table.to_dicts() == [{"name": name, "time_s": time, "length": len(name)} for name, time in rows]
+    assert table.titles == ("name", "time")
+    assert table.to_html().count("<td") == 2 * len(rows)
+    assert table.to_terminal(Console(width=1000)).row_count == len(rows)
+
+
+def test_narrow_terminal_drops_the_columns_of_highest_number() -> None:
+    columns = (
+        Column("kept", lambda _: "x" * 10),
+        Column("first to go", lambda _: "x" * 10, drop=2),
+        Column("second", lambda _: "x" * 10, drop=1),
+        Column("report", lambda _: "x", drop=None),
+    )
+    table = Table(columns, [None])
+    shown = {width: len(table.to_terminal(Console(width=width)).columns) for width in (12, 25, 100)}
+    assert shown == {12: 1, 25: 2, 100: 3}
+    assert table.to_html().count("<td") == 4
