@@ -1,4 +1,4 @@
-"""What users write in YAML: read, checked strictly, and each mistake told as field, value, and what is allowed."""
+"""Configuration files in YAML: reading, strict checks, and each mistake as field, value, and what is allowed."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ class ConfigModel(BaseModel):
 
 
 def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
-    """Raise an error of pydantic's that names every key of a mapping that isn't known."""
+    """Raise a pydantic error that names every unknown key of a mapping."""
     names = list(known)
     unknown = {k: v for k, v in data.items() if k not in names} if isinstance(data, Mapping) else {}
     if unknown:
@@ -38,12 +38,12 @@ def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
 
 
 def field_error(field: str, value: object, allowed: str) -> PydanticCustomError:
-    """What a check of several fields raises to name the one that is wrong, where a ValueError would give them all."""
+    """Return the error for a check of several fields to raise, which names the wrong one; a ValueError names them all."""
     return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
 
 
 def is_path(name: str) -> bool:
-    """Whether something that is known by name or by file is given by its file."""
+    """Return whether a name is that of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 
@@ -85,7 +85,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def yaml_error_message(error: Exception) -> str:
-    """What is wrong, and in which line, on one line."""
+    """Return the problem and its line, on one line."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else str(problem)
@@ -176,9 +176,9 @@ T = TypeVar("T", bound=ConfigModel)
 
 
 def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
-    """What the `kind` among the data says. BadInput names the first field that is wrong, below `field`.
+    """Return the model of the `kind` among the data. BadInput names the first wrong field, below `field`.
 
-    The kind is looked at first, so that all other messages are about the one kind that was meant.
+    The kind is checked first, so that all other messages are about the one that was meant.
     """
     if not isinstance(data, Mapping):
         raise BadInput(field, data, "must be keys and values")

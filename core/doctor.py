@@ -1,4 +1,4 @@
-"""The table that `doctor` prints: what this machine has, what is ruled out without it, and how to get it."""
+"""Table of `doctor`: the machine's capabilities, what their absence rules out, and how to get them."""
 
 from rich.console import Console
 from rich.table import Table
@@ -9,7 +9,7 @@ from railyard.core.units import format_size
 
 
 def facts(machine: Machine, packets_per_s: float | None) -> list[tuple[str, str]]:
-    """(what, how much) of what the machine is; the packet rate is measured elsewhere, None where it wasn't."""
+    """Return (quantity, value) of the machine; `packets_per_s` is None if it was not measured."""
     rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
     return [
         ("kernel", f"Linux {machine.kernel}"),
@@ -21,7 +21,7 @@ def facts(machine: Machine, packets_per_s: float | None) -> list[tuple[str, str]
 
 
 def conclusion(machine: Machine) -> str:
-    """One line: how runs go here, or what has to be got first."""
+    """Return one line: how runs work here, or what is missing."""
     try:
         require(machine)
     except MissingRequirement as error:
@@ -31,7 +31,7 @@ def conclusion(machine: Machine) -> str:
 
 
 def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:
-    """A row a capability; the columns about its absence are filled only where it is absent."""
+    """Print a row per capability; the last columns are filled only for those that are missing."""
     table = Table(title="What this machine can do", title_justify="left")
     for column in ("capability", "found", "detail", "rules out", "to get it"):
         table.add_column(column, overflow="fold")

@@ -1,9 +1,7 @@
-"""What can go wrong, by exit status.
+"""Errors by exit status.
 
-RailyardError
-├── CheckFailed   1  it ran, but a check of the experiment failed
-├── BadInput      2  the user's input: field, value, what is allowed
-└── MissingRequirement  3  the machine lacks something: what, and the command that gets it
+RailyardError: 1. CheckFailed: 1, a check of the experiment failed. BadInput: 2, the user's input: field, value, what is
+allowed. MissingRequirement: 3, the machine lacks something: what, and the command that installs it.
 """
 
 import sys
@@ -12,13 +10,13 @@ from difflib import get_close_matches
 
 
 class RailyardError(Exception):
-    """Base of every error that is told to the user in one line; `exit_status` is the program's."""
+    """Base of every error that the user gets in one line; `exit_status` is the program's."""
 
     exit_status = 1
 
 
 class CheckFailed(RailyardError):
-    """The run went through, but what it was to show did not hold."""
+    """Failure of a check after a complete run."""
 
     exit_status = 1
 
@@ -44,7 +42,7 @@ class MissingRequirement(RailyardError):
 
 
 def unknown_name_hint(word: str, known: Iterable[str]) -> str:
-    """`is not known: did you mean X? (allowed: ...)`, for the `allowed` part of a BadInput."""
+    """Return `is not known: did you mean X? (allowed: ...)`, for the `allowed` part of a BadInput."""
     names = sorted(known)
     lower = {name.lower(): name for name in names}
     close = get_close_matches(word.lower(), lower, n=1)

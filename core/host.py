@@ -1,7 +1,7 @@
-"""What this machine has, what that rules out, and what to type to get the rest.
+"""Capabilities of this machine, what their absence rules out, and the commands that install them.
 
-`detect` looks, once and in a fraction of a second, and changes nothing: what has to be tried is tried inside a
-throwaway namespace. The rest are decisions on what it found. Nothing here measures speed: see the calibration.
+`detect` changes nothing and takes a fraction of a second: it tries what has to be tried inside a throwaway namespace.
+The other functions are decisions on its result. Speed is measured elsewhere (calibration).
 """
 
 import errno
@@ -71,7 +71,9 @@ _PROBE_SCRIPT: Final = "\n".join(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found. `programs` maps a name to its path; sizes are bytes; `*_why` says what stood in the way."""
+    """Properties of this machine. `programs` maps a name to its path; sizes are bytes; `*_error` is the reason of a
+    failure.
+    """
 
     root: bool
     sandbox_error: str  # `unshare` as a run does it
@@ -211,7 +213,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
-    """Which Open vSwitch datapath to use, and why: the kernel's, else userspace with TSO, else plain userspace."""
+    """Return the Open vSwitch datapath and why: the kernel's, else userspace with TSO, else plain userspace."""
     if machine.kernel_datapath and machine.root:
         return "system", "the kernel has the openvswitch module"
     reason = (
@@ -330,8 +332,8 @@ PROJECT: Final = Path(__file__).resolve().parent.parent
 
 
 def raise_open_file_limit() -> None:
-    """As many open files as this process may ask for. Its first limit is 1,024 on most machines, for the sake of
-    programs that use select(); 64 GPUs that send to each other need 4,032 sockets in each of two workers.
+    """Raise the limit of open files to the hard limit: 64 GPUs that send to each other need 4,032 sockets in each of
+    two workers.
     """
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

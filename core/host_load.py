@@ -1,4 +1,4 @@
-"""How hard the machine works while something is measured: CPU, whose it is, and how late a sleeper wakes."""
+"""Load of the machine during a measurement: CPU, whose it is, and how late a sleeper wakes."""
 
 import math
 import os
@@ -33,12 +33,11 @@ class _Totals:
 
 
 class LoadMeter:
-    """`with LoadMeter() as meter: ...`, then `meter.load`. Costs well under 1% of a core. Entered several times, one
-    after the other, it's of all that it was entered for.
+    """Meter of the time during which it is entered: `with LoadMeter() as meter: ...`, then `meter.load`.
 
-    Inside a sandbox only the run's own processes are visible: what keeps the cores busy beyond them is foreign.
-    Busy is what isn't idle: the kernel times idleness by a clock, but samples what a busy core does at its tick, 100
-    to 1,000 times a second. Work in step with the tick is then seen always or never (17% was shown as 0.2% or 49%).
+    It costs well under 1% of a core. Inside a sandbox only the run's own processes are visible: all other load is
+    foreign. Busy means not idle: the kernel times idleness by a clock, but samples a busy core at its tick, 100 to
+    1,000 times a second, so work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
     """
 
     def __init__(self) -> None:
@@ -46,6 +45,7 @@ class LoadMeter:
 
     @property
     def load(self) -> MachineLoad:
+        """The load so far."""
         totals = self._totals
         lags, cores = sorted(totals.lags) or [0.0], totals.cores_s or math.inf
         return MachineLoad(

@@ -32,7 +32,7 @@ origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")
 
 
 class Source(NamedTuple):
-    """Where a definition was registered: origin, file, and line."""
+    """Origin, file and line of a registration."""
 
     origin: Origin
     file: str

@@ -1,4 +1,4 @@
-"""Where a run's figures come from: the machine, the programs and libraries, the project's own state."""
+"""Provenance of a run's figures: the machine, programs and libraries, and the project's commit."""
 
 import subprocess
 from importlib import metadata

@@ -26,12 +26,12 @@ class IntervalId:
 
     @property
     def work(self) -> "IntervalId":
-        """What ran, wherever and however often it did: the identity without fabric, policy and repeat."""
+        """The identity without fabric, policy and repeat."""
         return replace(self, fabric="", policy="", repeat=0)
 
     @property
     def is_replacement(self) -> bool:
-        """Whether it is a step of a GPU replacement, which has a fabric of its own, with spares."""
+        """True for a step of a GPU replacement, which has a fabric of its own, with spares."""
         return bool(self.script and self.part)
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,26 +55,32 @@ class Record:
 
     @property
     def fabric(self) -> str:
+        """The interval's fabric."""
         return self.interval.fabric
 
     @property
     def workload(self) -> str:
+        """The interval's workload."""
         return self.interval.workload
 
     @property
     def policy(self) -> str:
+        """The interval's policy."""
         return self.interval.policy
 
     @property
     def script(self) -> str:
+        """The interval's failure script."""
         return self.interval.script
 
     @property
     def repeat(self) -> int:
+        """The interval's repeat."""
         return self.interval.repeat
 
     @property
     def reroute(self) -> str:
+        """ "on" or "off" in an interval with faults."""
         return self.interval.reroute
 
 

@@ -36,7 +36,7 @@ class Account:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has these credentials already, so that there is nothing to take on."""
+        """True if this process has these credentials already."""
         return self.uid == os.geteuid()
 
 
@@ -66,7 +66,7 @@ def clean_environment(account: Account) -> dict[str, str]:
 
 
 def is_mapped(uid: int) -> bool:
-    """Whether the user exists in this user namespace. 65534 also stands for all users that don't."""
+    """Return whether the user exists in this user namespace. 65534 also stands for all users that don't."""
     return any(first <= uid < first + count for first, count in _ranges(Path("/proc/self/uid_map").read_text()))
 
 
@@ -104,12 +104,12 @@ class Folder:
 
     @property
     def real_path(self) -> Path:
-        """Where it is now, for another process to open it again, with `identity`."""
+        """The current path, for another process to open it again, with `identity`."""
         return Path(f"/proc/self/fd/{self._fd}").readlink()
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What tells it from every other folder, whatever its name is."""
+        """Device and inode, which identify it whatever its name is."""
         found = os.fstat(self._fd)
         return found.st_dev, found.st_ino
 
@@ -125,6 +125,7 @@ class Folder:
         self.close()
 
     def close(self) -> None:
+        """Close it."""
         for fd in (self._fd, *(made.parent for made in self._made)):
             os.close(fd)
         self._made = []
@@ -262,7 +263,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def become_owner_of(path: Path) -> Account | None:
-    """As root: become, for good, the user whose credentials `Folder` would use there. None if it would use none."""
+    """Become, as root and for good, the user whose credentials `Folder` would use there. None if it would use none."""
     with Folder(path) as folder:
         account = folder.owner
     if account is None:

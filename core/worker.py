@@ -57,7 +57,7 @@ OnEvent = Callable[[int, str, dict[str, Any]], None]
 
 
 class Message(BaseModel):
-    """What processes exchange. A subclass has `kind: Literal["its-name"] = "its-name"`."""
+    """Base of the messages between processes. A subclass has `kind: Literal["its-name"] = "its-name"`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
@@ -185,6 +185,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     def fileno(self) -> int:
@@ -313,7 +314,7 @@ class Parent:
         return self._pipe.socket.fileno()
 
     def has_command(self) -> bool:
-        """Whether a command waits to be received."""
+        """Return whether a command waits to be received."""
         return bool(select.select([self], [], [], 0)[0])
 
     def receive(self) -> Any:

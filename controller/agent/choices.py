@@ -1,4 +1,4 @@
-"""What agents choose at the moment, asked by anybody in the run's sandbox over a unix socket: a line each way."""
+"""Choices of the agents at the moment, served over a unix socket to programs in the run's sandbox: a line each way."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ class _Server(ThreadingUnixStreamServer):
 
 
 class ChoiceServer:
-    """Answers with what `chosen(src, dst)` gives: None while nobody steers."""
+    """Server of what `chosen(src, dst)` returns: None while no policy steers."""
 
     def __init__(self, chosen: Chosen) -> None:
         class Handler(StreamRequestHandler):
@@ -36,6 +36,7 @@ class ChoiceServer:
         self._handler: type[StreamRequestHandler] = Handler
 
     def start(self) -> None:
+        """Listen, and answer from a thread."""
         SOCKET.parent.mkdir(parents=True, exist_ok=True)
         SOCKET.unlink(missing_ok=True)
         server = _Server(str(SOCKET), self._handler)
@@ -43,7 +44,7 @@ class ChoiceServer:
 
 
 def ask(src: Gpu, dst: Gpu) -> list[Path] | None:
-    """The paths that `src` chose for `dst`, empty if it has none; None while nobody steers."""
+    """Return the paths that `src` chose for `dst`, () if there is none; None while no policy steers."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(ANSWER_S)
         try:

@@ -1,4 +1,4 @@
-"""The way that a packet really took, from where it was seen; its kind; and whether that is what the policy says."""
+"""The path that a packet took, from where it was observed; its kind; and whether it follows the policy."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +13,7 @@ from railyard.topologies.measure.capture import Observation
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A node on the way: by which interface the packet came in and went out, and when (monotonic ns).
+    """A node on the path: the interfaces of arrival and departure, and when (monotonic ns).
 
     The source has no `in_interface`; the destination, and where a packet is lost, no `out_interface`.
     """
@@ -26,7 +26,7 @@ class Hop:
 
     @property
     def gpu(self) -> Gpu | None:
-        """None for a switch, or the bridge of an HB domain."""
+        """The GPU; None for a switch, or the bridge of an HB domain."""
         try:
             return gpu_of_name(self.node)
         except ValueError:
@@ -34,13 +34,13 @@ class Hop:
 
     @property
     def is_bridge(self) -> bool:
-        """Is it an HB domain's?"""
+        """True for the bridge of an HB domain."""
         return self.node.startswith("hb")
 
 
 @dataclass(frozen=True)
 class TracedPath:
-    """What a packet from `src` to `dst` went through, in order."""
+    """The nodes that a packet from `src` to `dst` crossed, in order."""
 
     src: Gpu
     dst: Gpu
@@ -48,6 +48,7 @@ class TracedPath:
 
     @property
     def delivered(self) -> bool:
+        """True if the packet reached its destination."""
         return bool(self.hops) and self.hops[-1].node == self.dst.name and self.hops[-1].out_interface is None
 
     @cached_property
@@ -61,7 +62,7 @@ class TracedPath:
 
     @cached_property
     def path(self) -> Path | None:
-        """The path that it is; None if it was lost, or is of no kind that a policy knows."""
+        """The path that it is; None if the packet was lost, or took a kind of path that no policy knows."""
         if not self.delivered:
             return None
         match self.kind:
@@ -95,12 +96,12 @@ class TracedPath:
 
     @property
     def signature(self) -> tuple[tuple[str, str | None, str | None], ...]:
-        """The same for all packets that went the same way, whenever they did."""
+        """Identity of the path, whenever packets took it."""
         return tuple((hop.node, hop.in_interface, hop.out_interface) for hop in self.hops)
 
 
 def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> TracedPath:
-    """Put the sightings of one packet in order: what comes in somewhere and then goes out there is one hop."""
+    """Return one packet's path: an observed arrival and the departure that follows it at a node are one hop."""
     hops: list[Hop] = []
     for seen in sorted(observations, key=lambda observation: observation.ns):
         if not seen.outgoing:
@@ -113,7 +114,7 @@ def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> Tr
 
 
 def follows_policy(traced: Sequence[TracedPath], expected: Collection[Path]) -> bool:
-    """Whether every packet took a path that the policy says."""
+    """Return whether every packet took a path of the policy."""
     return all(traced_path.path in expected for traced_path in traced)
 
 

@@ -54,8 +54,8 @@ class RouteAgent:
                 self._index[gpu] = {name: _index_of(name) for name in self._devices}
 
     def rebind_gpu(self, gpu: Gpu) -> None:
-        """One GPU is another one now, in a namespace of its own under the same name. Its routes are what they are
-        there. OSError if there is no such namespace; then all is as before.
+        """Use the namespace that now has this GPU's name, after a GPU replacement. OSError if there is none; then
+        nothing changes.
         """
         with namespaces.inside(gpu.name):
             index: dict[Device, int] = {name: _index_of(name) for name in self._devices}
@@ -64,19 +64,17 @@ class RouteAgent:
         self._index[gpu] = index
 
     def routes(self, metric: int) -> dict[Gpu, dict[str, AnyRoute]]:
-        """Return the routes with that metric that are at GPUs now, by key. OSError names the GPU whose kernel doesn't
-        answer.
-        """
+        """Return the GPUs' current routes of that metric, by key. OSError names a GPU whose kernel doesn't answer."""
         found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
         return {gpu: routes for gpu, routes in found if routes}
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
-        """The same of one GPU."""
+        """Return one GPU's current routes of that metric, by key."""
         return {route.key: route for route in self._ask(gpu) if route.metric == metric}
 
     def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
-        """Put routes in, each in the place of one to the same prefix and metric, then remove others by prefix and
-        metric; the number of changes. OSError names the GPU and the first route that the kernel refused; the rest is
+        """Put routes in, each replacing one of the same prefix and metric, then remove others by prefix and metric;
+        return the number of changes. OSError names the GPU and the first route that the kernel refused; the rest is
         done.
         """
         outcome = self.change_all({gpu: (remove, put)})
@@ -85,7 +83,7 @@ class RouteAgent:
         return outcome.done
 
     def change_all(self, changes: Mapping[Gpu, tuple[Iterable[AnyRoute], Iterable[AnyRoute]]]) -> Outcome:
-        """The same at many GPUs, as {gpu: (remove, put)}: what one refuses keeps nobody else's from being done."""
+        """Make the changes of many GPUs, {gpu: (remove, put)}. A refusal at one GPU doesn't stop those of others."""
         done, refused = 0, dict[Gpu, OSError]()
         for gpu, (remove, put) in changes.items():
             asked, puts = _in_order(remove, put)
@@ -98,6 +96,7 @@ class RouteAgent:
         return Outcome(done, refused)
 
     def close(self) -> None:
+        """Close all netlink sockets."""
         for sock in self._sockets.values():
             sock.close()
 

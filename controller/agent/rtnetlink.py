@@ -101,7 +101,7 @@ def batches(messages: Sequence[bytes]) -> Iterator[Batch]:
 
 
 def answer_of(data: bytes) -> Answer:
-    """What the kernel says to one message. (It sends nothing but NLMSG_ERROR to those that are packed here.)"""
+    """Return the kernel's answer to one message. It sends only NLMSG_ERROR to the messages that are packed here."""
     _, _, _, sequence, _, code = _ANSWER.unpack_from(data)
     return Answer(sequence, -code)
 

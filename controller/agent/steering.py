@@ -1,6 +1,6 @@
-"""What one GPU's agent decides when scores change: which of its routes to replace, and which pairs go another way.
+"""Decisions of one GPU's agent when scores change: the routes to replace, and the pairs that change their path.
 
-Pure: scores and time are given, routes are handed out. A pair has a host route of its own only while its paths differ
+Pure: scores and time are given, routes are returned. A pair has a host route of its own only while its paths differ
 from those of the fabric's base routes, so an idle fabric under `dr` has none.
 """
 
@@ -31,7 +31,7 @@ ReadRates = Callable[[], Rates]
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """By which policy all agents steer, what it may know, and how changes are damped."""
+    """The policy of all agents, its context, and how changes are damped."""
 
     policy: str
     context: Context = field(default_factory=Context)
@@ -40,9 +40,9 @@ class Steering:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has to be done: routes to remove and to put in, and the pairs (by destination) whose paths changed.
+    """Routes to remove and to put in, and the pairs (by destination) whose paths changed.
 
-    `recheck_ns`: when to decide again even without new scores, because a pair may not change before; None for never.
+    `recheck_ns`: when to decide again even without new scores, since a pair may not change before; None for never.
     """
 
     remove: tuple[AnyRoute, ...]
@@ -55,7 +55,7 @@ class Change:
 
 
 class Source:
-    """One GPU, as a source: what it holds for every GPU of other domains. `steering` may change at any time."""
+    """One GPU as a source: its choice for every GPU of other domains. `steering` may change at any time."""
 
     def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
         self.steering = steering
@@ -67,7 +67,7 @@ class Source:
         self._routes: dict[Gpu, AnyRoute] = {}
 
     def decide(self, scores: Scores, now_ns: int, read_rates: ReadRates = dict) -> Change:
-        """Take in scores; what follows from them. `read_rates` is asked at most once, and only if it matters."""
+        """Return the change that follows from new scores. `read_rates` is called at most once, and only if needed."""
         put, remove, chosen, rechecks_ns = [], [], {}, []
         rates: Rates | None = None
         choose, context, damping = self._policy.choose, self.steering.context, self.steering.damping
@@ -96,20 +96,20 @@ class Source:
         return Change(tuple(remove), tuple(put), chosen, min(rechecks_ns, default=None))
 
     def chosen(self, dst: Gpu) -> Shares:
-        """What is held for a pair; () before the first decision, and where there is nothing to decide."""
+        """Return the current choice for a destination; () before the first decision, and where there is no choice."""
         active = self._active.get(dst)
         return active.shares if active else ()
 
     def release(self) -> tuple[AnyRoute, ...]:
-        """All routes that were put in and not removed: what is to be removed at the end."""
+        """Return all routes that were put in and not removed: those to remove at the end."""
         return tuple(self._routes.values())
 
 
 def is_satisfied(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
-    """Whether a pair has what it would have if its source shared a rail with its own other destinations alone.
+    """Return whether a pair gets its share of a rail that only its source's own destinations use.
 
-    `rates`: bit/s by destination address, of those to which the source has something to send just now. Whoever sends
-    but isn't known well enough yet (None) is taken to be content until it is.
+    `rates`: bit/s by destination address, of those to which the source is sending. A pair whose rate is not known yet
+    (None) counts as satisfied.
     """
     if dst.ip not in rates:
         return False
@@ -121,7 +121,7 @@ _prefix: Final = cache(host_prefix)
 
 
 def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[int, ...] = (0,)) -> AnyRoute | None:
-    """The host route that these paths need at their source; None where the base routes say the same, or no path is."""
+    """Return the host route that these paths need at their source; None without a path, or if the base routes equal it."""
     if shares in ((), base):
         return None
     return route_to(_prefix(dst), on_planes(next_hops(shares, src, dst), planes), STEERED_METRIC)

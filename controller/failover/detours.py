@@ -23,10 +23,12 @@ from railyard.topologies.spec import FabricSpec
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is dead: rail links by their GPU, rail switches by index (the rank; the single switch is 0), the pairs of
-    ranks, both ways round, whose rail switches no spine joins any more, and HB ports by their GPU. A crashed GPU is in
-    `links` and in `hb`; a dead HB domain is all its ports. Where GPUs have several rail links, `planes` has those that
-    are dead as (GPU, plane), and `links` the GPUs that have none left.
+    """Broken parts of a fabric.
+
+    `links`: rail links by GPU (where GPUs have several, those that have none left), `planes`: each link as (GPU, plane)
+    where GPUs have several, `rails`: rail switches by index (the rank; the single switch is 0), `disconnected_ranks`:
+    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU. A crashed GPU is in `links`
+    and `hb`; a dead HB domain is all its ports.
     """
 
     links: frozenset[Gpu] = frozenset()
@@ -115,7 +117,7 @@ Detours = dict[Gpu, dict[str, AnyRoute]]
 
 
 def detours(plan: Plan, broken: Broken) -> Detours:
-    """For each GPU, the routes (by key) to destinations that a usual path no longer reaches, or not over all planes."""
+    """Return each GPU's routes (by key) to destinations that its usual path doesn't reach, or not over all planes."""
     found: defaultdict[Gpu, dict[str, AnyRoute]] = defaultdict(dict)
     spec = plan.spec
     for src, dst in _affected_pairs(plan, broken):
@@ -192,7 +194,7 @@ def rails_used(spec: FabricSpec) -> Mapping[tuple[int, int], frozenset[int]]:
 
 
 def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[AnyRoute], list[AnyRoute]]]:
-    """(to remove, to put in) at each GPU where anything changes. A route to a prefix that both have is replaced."""
+    """Return (to remove, to put in) of each GPU with a change. A route to a prefix that both have is replaced."""
     result = {}
     for gpu in old.keys() | new.keys():
         before, after = old.get(gpu, {}), new.get(gpu, {})

@@ -31,7 +31,7 @@ EmitEvent = Callable[[str, dict[str, Any]], None]
 
 
 class Router(Protocol):
-    """What changes routes: agent.RouteAgent, or its substitute in a test."""
+    """The interface of agent.RouteAgent, which changes routes."""
 
     def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int:
         """Return the number of changes; OSError if the kernel refuses one."""
@@ -179,7 +179,7 @@ class FailoverManager:
 
     @property
     def pending(self) -> frozenset[str]:
-        """While resuming: the switches that have not connected yet."""
+        """The switches that have not connected yet, while resuming."""
         missing = self._state.disconnected if self._phase is Phase.RESUMING else ()
         return frozenset(self._state.roles[dpid][0] for dpid in missing)
 
@@ -196,7 +196,7 @@ class FailoverManager:
         self._routes, self._phase = routes, Phase.RESUMING
 
     def finish_resume(self) -> None:
-        """If still resuming: report all that is down, and change the routes that differ."""
+        """Report all that is down, and change the routes that differ, if still resuming."""
         if self._phase is not Phase.RESUMING:
             return
         state, self._phase = self._state, Phase.ACTIVE

@@ -1,17 +1,15 @@
-"""Which way from one GPU to another by h-scores alone: d, r, dr, rd, or drd by some third rail. As the papers say it.
+"""Path choice by h-scores: d, r, dr, rd, or drd by some third rail.
 
 Sources: health routing part 1 (path score, h-ratio, cases 1 to 3), part 2 (Remote Rail Theorem, Corollary, best fit,
-spraying). What is better than the papers' rule stands in improved.py.
+spraying). `best_path` and `best_paths` improve on the papers' rule; docs/health-routing.md has the reasons.
 
 Units: h-scores are whole percents. A path's score is the product of its parts in millionths (a part that it lacks
-counts 100), and ratios are compared by cross-multiplying: every comparison is exact, and nothing divides by zero.
-A decision costs O(log K): no rail is looked at but the two ends' and those that binary search meets.
+counts 100), and ratios are compared by cross-multiplying: every comparison is exact, and nothing divides by zero. A
+decision costs O(log K): it looks at the rails of the two ends and those that binary search meets.
 
-What the papers leave open is settled like this:
-- a blocked domain is no path. One end's leaves the path that avoids it (rd if it is the source's, dr if the
-  destination's) and r, which needs no domain; both, and between two rails there is nothing left: None;
-- a blocked rail scores 0, so it is taken only where nothing else is left;
-- ties: dr before rd, what is near before drd, and the lowest of several rails.
+Cases that the papers leave open: a path through a blocked domain is no path (rd remains if it is the source's, dr if
+the destination's, and r); a blocked rail scores 0, so it is used only if nothing else is left; ties: dr before rd, near
+paths before drd, and the lowest of several rails.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +24,7 @@ IDLE: Final = BEST**3
 
 
 def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
-    """Part 1: the product of the h-scores of what a path crosses, in millionths (0 blocked, 1,000,000 idle)."""
+    """Return the product of the h-scores that a path crosses, in millionths (0 blocked, 1,000,000 idle). Part 1."""
     rail, near, far = scores.rails[path.rail], scores.domains[src.domain], scores.domains[dst.domain]
     match path.kind:
         case "d":
@@ -44,9 +42,9 @@ def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
 
 
 def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
-    """Part 1, cases 1 to 3, with no third rail: d; r; rd if g(G1) > g(G2), else dr. None: it needs a blocked domain.
+    """Return the path without a third rail: d; r; rd if g(G1) > g(G2), else dr. None: it needs a blocked domain.
 
-    ValueError from a GPU to itself.
+    Part 1, cases 1 to 3. ValueError from a GPU to itself.
     """
     if src == dst:
         raise ValueError(f"{src.name} -> {dst.name}: a path needs two GPUs")
@@ -63,11 +61,11 @@ def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
 
 
 def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
-    """Where in `sorted_rails` the routable rails begin (the list's length: there are none).
+    """Return where the routable rails begin in `sorted_rails`; its length if there is none.
 
-    Part 2, Remote Rail Theorem: x is routable if H(x) > m = max(g(G1), g(G2)), which is to say if drd by x scores
-    higher than both dr and rd. In that form it holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). Neither end's
-    own rail is ever routable, since going round by it adds a domain to the path.
+    Part 2, Remote Rail Theorem: x is routable if H(x) > m = max(g(G1), g(G2)), that is, if drd by x scores higher than
+    both dr and rd. This form holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). Neither end's own rail is ever
+    routable, since a detour by it adds a domain to the path.
     """
     rails = len(scores.rails)
     domains = scores.domains[src.domain] * scores.domains[dst.domain]
@@ -78,7 +76,7 @@ def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
 
 
 def choose_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
-    """Parts 1 and 2 together: drd by the routable rail of the lowest score (best fit) where there is one, else near."""
+    """Return drd by the routable rail of the lowest score (best fit), or the near path without one. Parts 1 and 2."""
     near = near_path(src, dst, scores)
     if near is None:
         return None
@@ -109,7 +107,7 @@ def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, .
 
 
 def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
-    """The path between two domains that crosses this rail: drd, and by an end's own rail r, rd or dr."""
+    """Return the path between two domains that crosses this rail: drd, or by an end's own rail r, rd or dr."""
     kind: PathKind = "drd"
     if rail == src.rank:
         kind = "r" if rail == dst.rank else "rd"
@@ -119,9 +117,9 @@ def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
 
 
 def spine_condition(src: Gpu, scores: Scores) -> bool:
-    """Part 2, against rail-optimized: H(d1) H(g2) > H(g1) H(S) H(g2) if and only if g(G1) < 1 / H(S).
+    """Return whether rail-optimized is worse: H(d1) H(g2) > H(g1) H(S) H(g2) if and only if g(G1) < 1 / H(S). Part 2.
 
-    Both are 0 where H(g2) is, a case that dividing by it loses.
+    Both sides are 0 where H(g2) is, a case that dividing by it loses.
     """
     return scores.rails[src.rank] * scores.spine < scores.domains[src.domain] * BEST
 
@@ -139,7 +137,7 @@ def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Pa
 
 
 def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> tuple[Path, ...]:
-    """The same, but over all of those rails at once, in the order of rails."""
+    """Return the paths over all rails among which `best_path` chooses, in the order of rails."""
     found = _best(src, dst, scores, delta, spine)
     if isinstance(found, int):
         return tuple(path_of("drd", rail) for rail in sorted(rail for _, rail in scores.sorted_rails[found:]))
@@ -147,11 +145,13 @@ def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> t
 
 
 def spread(src: Gpu, dst: Gpu) -> int:
-    """A number that differs, modulo any n, between pairs that meet at a port, so that n rails get the same of them.
+    """Return a number that differs, modulo any n, between pairs that meet at a port, so that n rails share them
+    equally.
 
-    What meets in a domain differs in one end, or both ends shift together (all ranks to the next one): coefficients 1
-    and -2 tell apart both sources of one destination and pairs that shift, a hash would not; several destinations of
-    one source fall on every rail if n is odd, on every second one if it is even. No choice serves all three for even n.
+    Pairs that meet in a domain differ in one end, or both ends shift together (all ranks to the next one): coefficients
+    1 and -2 tell apart both sources of one destination and pairs that shift, which a hash would not. Several
+    destinations of one source use every rail if n is odd, every second one if it is even. No choice serves all three
+    for even n.
     """
     return src.rank - 2 * dst.rank + src.domain + dst.domain
 

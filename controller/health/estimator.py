@@ -26,11 +26,11 @@ Links = Literal["mean", "worst"]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What some links together carried over a period, each counted in the busier of its two directions.
+    """The load of some links together over a period, each in the busier of its directions.
 
-    `ports` is how many links there are, `up_ports` how many of them are up; everything else is of those that are up:
-    `capacity_bps` bit/s, `sent_bytes` and `frames` over `period_s`, `dropped` frames, `backlog_bytes` that wait now,
-    and `backlog_limit_bytes` at which their queues count as full.
+    `ports`: the number of links, `up_ports`: of those that are up; the rest is of these: `capacity_bps` bit/s,
+    `sent_bytes` and `frames` over `period_s`, `dropped` frames, `backlog_bytes` that wait now, and
+    `backlog_limit_bytes` at which queues count as full.
     """
 
     capacity_bps: float
@@ -85,7 +85,7 @@ ESTIMATORS: Final = Registry[Estimator]("score estimator", "railyard.controller.
 
 
 def pooled(links: Iterable[Load]) -> Load:
-    """Several links as one: added up, what was counted over a shorter period as if it had gone on for the longest."""
+    """Return several links as one: sums, with counts over shorter periods scaled to the longest."""
     loads = list(links)
     up = [load for load in loads if load.up_ports]
     period_s = max((load.period_s for load in up), default=0.0)
@@ -104,12 +104,12 @@ def pooled(links: Iterable[Load]) -> Load:
 
 
 def health(links: Sequence[Load], estimate: Estimator, over: Links) -> float:
-    """How healthy the links that are up are, 0 to 100; 0 if none is.
+    """Return the health of the links that are up, 0 to 100; 0 without any.
 
-    `mean`: of the pooled load. The papers give every link the score of its rail ("each GPU's r-interface ... will be
-    assigned to the h-score of the connected rail switch") and assume the links of a rail correlated (part 2): then the
-    mean is the best guess of any one, and the steadiest. `worst`: of the link that is worst off. It sees an incast on
-    one GPU, which the mean divides by the number of domains, but calls a whole rail full for one transfer.
+    `mean`: of the pooled load. The papers give every link the score of its rail switch and assume the links of a rail
+    correlated (part 2), for which the mean is the best guess of each, and the steadiest. `worst`: of the link with the
+    lowest health. It sees an incast on one GPU, which the mean divides by the number of domains, but calls a whole rail
+    full for one transfer.
     """
     up = [load for load in links if load.up_ports]
     if not up:
@@ -151,11 +151,11 @@ AtMostAMinute = Annotated[Time, Field(le=60)]
 
 
 class HealthSpec(ConfigModel):
-    """How scores are made, and kept.
+    """Settings of the scores and their registry.
 
-    `estimator`: a name in ESTIMATORS. `links`: see estimator.health. `period` between two looks, `smoothing` the time
-    constant of the mean over them. A queue that takes `full_queue` to drain at its link's rate counts as full.
-    `registry`: see registry/; `stale`: after how long without a message a cache is stale.
+    `estimator`: a name in ESTIMATORS. `links`: see health(). `period` between two readings, `smoothing` the time
+    constant of the mean over them. A queue that takes `full_queue` to drain at its link's rate counts as full. `stale`:
+    the time without a message after which a cache is stale.
     """
 
     estimator: Annotated[str, AfterValidator(ESTIMATORS.checked)] = "utilisation"
@@ -168,6 +168,7 @@ class HealthSpec(ConfigModel):
 
     @property
     def smoothing_s(self) -> float:
+        """Time constant in s; 0 for none."""
         return 0.0 if self.smoothing == "none" else self.smoothing
 
 

@@ -1,6 +1,7 @@
-"""When a better path is taken: hysteresis and a minimum dwell time, so that routes don't flap. Pure: time is given.
+"""Hysteresis and a minimum dwell time before a pair takes a better path, so that routes don't flap. Pure: time is
+given.
 
-The papers say nothing of it. A path that everybody leaves recovers, and draws everybody back: without damping, routes
+The papers don't mention it. A path that all pairs leave recovers and attracts them again: without damping, routes
 change as often as scores do.
 """
 
@@ -41,8 +42,9 @@ class Damping:
 
 @dataclass(frozen=True, slots=True)
 class ActivePaths:
-    """What a pair's routes say now, since when (monotonic ns), and how many changes in a row came soon after the one
-    before: each of those doubles the dwell time. (UNCHANGED: it hasn't changed yet.)
+    """The current paths of a pair, since when (monotonic ns), and its number of flaps.
+
+    A flap is a change soon after the one before; each doubles the dwell time. UNCHANGED: no change yet.
     """
 
     shares: Shares
@@ -50,6 +52,7 @@ class ActivePaths:
     flaps: int = UNCHANGED
 
     def dwell_ns(self, damping: Damping) -> int:
+        """Return the dwell time, doubled for each flap."""
         return damping.dwell_ns << max(0, self.flaps)
 
     def changed(self, shares: Shares, now_ns: int, damping: Damping) -> "ActivePaths":
@@ -61,11 +64,7 @@ class ActivePaths:
 def damp(
     active: ActivePaths | None, target: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
 ) -> ActivePaths:
-    """What a pair holds from now on: `active` itself, or what the policy wants.
-
-    Nothing held is a first choice and no change. With no path wanted the old one stays, as a route that may recover.
-    Law: in any time t a pair changes at most 1 + t / dwell times, whatever scores do.
-    """
+    """Return the pair's paths from now on: `active` itself, or the policy's choice."""
     if active is None or not active.shares:
         return ActivePaths(target, now_ns)
     if target in ((), active.shares) or now_ns < active.since_ns + active.dwell_ns(damping):

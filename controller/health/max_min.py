@@ -1,11 +1,11 @@
-"""Who gets which rate where flows meet, and when each is done: max-min fairness over a fabric's links.
+"""Max-min fair rates of flows over a fabric's links, and their completion times.
 
 Source: progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates grow together, and a flow stops
-where a link on its way is full. It is what TCP flows of equal round-trip times come to, and what "the best that any
-policy could do" is measured by. Rates in bit/s, sizes in bytes, times in seconds.
+where a link on its way is full. TCP flows of equal round-trip times come to it, and the oracle's optimum is measured by
+it. Rates in bit/s, sizes in bytes, times in seconds.
 
 A link is one direction of a port: a GPU's hb0 or rail0, or all of a rail switch's uplinks together (its group hashes
-flows over them; that hash is nobody's to choose, and counted as even).
+flows over them, which counts as even).
 """
 
 import math
@@ -20,8 +20,8 @@ from railyard.topologies.plan import Plan
 
 
 class Link(NamedTuple):
-    """Where bytes are counted. `out`: away from the GPU, or up from the rail switch. `node`: a GPU, or a rail's rank;
-    or, for `own`, the number of a background flow, whose rate is all that it wants.
+    """One direction of a port. `out`: away from the GPU, or up from the rail switch. `node`: a GPU, or a rail's rank;
+    or, for `own`, the number of a background flow, whose capacity is the rate that it wants.
     """
 
     node: Gpu | int
@@ -47,7 +47,7 @@ class Background:
 
 
 def route_of(path: Path, src: Gpu, dst: Gpu, kind: str) -> Route:
-    """The links that a path loads, in the order of travel. See topologies/routing.py for who relays."""
+    """Return the links that a path loads, in the order of travel."""
     links: list[Link] = []
     for a, b, side in hops(path, src, dst):
         links.append(Link(a, side, True))
@@ -71,7 +71,7 @@ def capacities(plan: Plan) -> dict[Link, float]:
 
 
 def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link, float], list[Route]]:
-    """(bit/s that is left of each link, the routes of the flows that yield, each with its own rate as a first link)."""
+    """Return (bit/s that is left of each link, the routes of elastic flows, each with its own rate as a first link)."""
     free, elastic_routes = capacities(plan), []
     for number, load in enumerate(background):
         route = route_of(load.path, load.src, load.dst, plan.spec.kind)
@@ -86,10 +86,10 @@ def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link,
 
 
 def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
-    """The max-min fair rate of each flow, bit/s.
+    """Return the max-min fair rate of each flow, bit/s.
 
-    The link that is the first to fill (least left for each of its flows) fixes the rates of those flows; what they take
-    elsewhere is gone, and so on with the others. ValueError for a flow that crosses nothing.
+    The link that fills first (least left for each of its flows) fixes the rates of its flows; they use that much of
+    their other links, and so on with the rest. ValueError for a flow that crosses no link.
     """
     if not all(routes):
         raise ValueError("a flow crosses at least one link")
@@ -119,7 +119,7 @@ def _users(routes: Sequence[Route]) -> dict[Link, set[int]]:
 def completion_s(
     routes: Sequence[Route], sizes: Sequence[float], free: Mapping[Link, float], persistent: Iterable[Route] = ()
 ) -> list[float]:
-    """When each of some flows that start together is done, in seconds; rates are fair anew whenever one ends.
+    """Return when each of some flows that start together ends, in seconds; rates are fair anew whenever one ends.
 
     `sizes` in bytes. `persistent`: flows that never end. Infinite for a flow that gets nothing.
     """

@@ -36,7 +36,7 @@ NS: Final = 1_000_000_000
 
 
 class Element(NamedTuple):
-    """What has a score: (rail, g), (domain, d) or (spine, 0), the layer as a whole."""
+    """An element that has a score: (rail, g), (domain, d) or (spine, 0), the layer as a whole."""
 
     kind: Literal["rail", "domain", "spine"]
     number: int
@@ -226,6 +226,7 @@ class HealthLoop:
         return self._server.address
 
     def start(self) -> None:
+        """Start the loop."""
         self._thread.start()
 
     def on_event(self, event: SwitchEvent) -> None:

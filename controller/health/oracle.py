@@ -59,14 +59,14 @@ def assign(plan: Plan, flows: Sequence[Flow], background: Sequence[Background] =
 def finish_s(
     plan: Plan, flows: Sequence[Flow], paths: Sequence[Path], background: Sequence[Background] = ()
 ) -> list[float]:
-    """When each flow is done, in seconds, if all start together on these paths."""
+    """Return when each flow ends, in seconds, if all start together on these paths."""
     free, persistent = under_load(plan, background)
     routes = [route_of(path, flow.src, flow.dst, plan.spec.kind) for flow, path in zip(flows, paths, strict=True)]
     return completion_s(routes, [flow.size for flow in flows], free, persistent)
 
 
 def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu], Shares]:
-    """What `Context.assigned` takes: the paths of each pair, weighted by the bytes that go by them, in least terms."""
+    """Return the paths of each pair for `Context.assigned`, weighted by their bytes, in lowest terms."""
     sizes: defaultdict[tuple[Gpu, Gpu], Counter[Path]] = defaultdict(Counter)
     for flow, path in zip(flows, paths, strict=True):
         sizes[flow.src, flow.dst][path] += flow.size

@@ -19,7 +19,7 @@ DELTA: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a policy may know besides the scores.
+    """Input of a policy besides the scores.
 
     `delta`: points of h-score for `health-spray`, percent of the best score for `health-best...`. `assigned`: the
     oracle's answer (`oracle.by_pair`). ValueError for a delta outside 0 to 100.
@@ -36,7 +36,7 @@ class Context:
 
     @property
     def spine(self) -> bool:
-        """Whether the NIC network joins rails."""
+        """True if the NIC network joins rails."""
         return FABRIC_KINDS[self.kind].joins_rails
 
 

@@ -1,4 +1,4 @@
-"""h-scores: how healthy each rail, HB domain and the spine layer is, as everybody who decides sees it (part 1)."""
+"""h-scores: the health of each rail, HB domain and the spine layer, by which sources decide (part 1)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,5 +33,5 @@ class Scores:
 
 
 def idle(domains: int, rails: int) -> Scores:
-    """What everybody assumes before the first report."""
+    """Return the scores before the first report: all idle."""
     return Scores((BEST,) * rails, (BEST,) * domains)

@@ -159,12 +159,12 @@ def _flow_in(entry: Any) -> Flow | None:
 
 
 def is_up(port: Any) -> bool:
-    """True if the port's cable is live and nobody switched it off."""
+    """Return whether the port has a carrier and is not disabled."""
     return not port.state & ofproto_v1_3.OFPPS_LINK_DOWN and not port.config & ofproto_v1_3.OFPPC_PORT_DOWN
 
 
 def port_mod_message(datapath: Datapath, port: Any, enabled: bool) -> Any:
-    """The message that lights a port or darkens it, which takes the carrier of whoever is at its cable."""
+    """Return the message that enables or disables a port; disabled, it takes the carrier of the cable's other end."""
     bits = ofproto_v1_3.OFPPC_PORT_DOWN | ofproto_v1_3.OFPPC_NO_FWD
     return ofproto_v1_3_parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if enabled else bits, bits, 0)
 

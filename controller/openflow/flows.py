@@ -62,7 +62,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What brings a switch from one `Tables` to another, to be done in this order: no packet meets a gap on the way."""
+    """Steps from one `Tables` to another, in this order, so that no packet meets a gap."""
 
     change_groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
     add_groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -96,7 +96,7 @@ def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None
 
 
 def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:
-    """Those of a rail switch's uplinks whose spine has a living cable to the rail of this rank."""
+    """Return the uplinks of a rail switch whose spine has a living cable to the rail of this rank."""
     return tuple(up for up in uplinks if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
 
 

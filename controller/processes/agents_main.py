@@ -1,12 +1,11 @@
-"""The agents of all GPUs, a process: `python -m railyard.controller.processes.agents_main`.
+"""The agents of all GPUs, a process: `python -m railyard.controller.processes.agents_main`, by messages.py.
 
 Each GPU has an agent with a cache of the registry's scores, which decides for it alone as a source (steering.py). One
-thread takes all agents that have news and writes their routes together.
+thread decides for all agents that are due and writes their routes together.
 
-Its messages are those of messages.py: ConnectAgents, Steer, Assign, Release. Its events: "connected"; "steering" once
-all have their first routes; "choice" when a watched pair changes; "changed" for each batch of routes, with the version
-of the scores that they follow from, and whether these were new or a pair had waited; "stale" and "fresh"; "failed" if
-the policy raises, and then nothing is steered any more; "released".
+Events: "connected"; "steering" once all have their first routes; "choice" when a watched pair changes; "changed" for
+each batch of routes, with the version of the scores; "stale" and "fresh"; "failed" if the policy raises, which ends
+steering; "released".
 """
 
 import os
@@ -36,7 +35,7 @@ AT_ONCE_NS: Final = 0
 
 
 class Kernels:
-    """What the GPUs' kernels are asked and told."""
+    """Access to the GPUs' kernels: their routes, and the rates of their connections."""
 
     def __init__(self, plan: Plan) -> None:
         self.routes = RouteAgent(plan)
@@ -65,7 +64,7 @@ class Agents:
         self._thread = threading.Thread(target=self._run, name="steering", daemon=True)
 
     def start(self, watched: frozenset[tuple[Gpu, Gpu]]) -> None:
-        """Begin. `watched`: pairs whose choices are told."""
+        """Start steering. `watched`: pairs whose choices become events."""
         self._watched = watched
         self._thread.start()
         for gpu in self._sources:
@@ -74,7 +73,7 @@ class Agents:
             self._caches.append(cache)
 
     def stop(self) -> None:
-        """Put away all caches and routes."""
+        """Close all caches and remove all routes."""
         for cache in self._caches:
             cache.close()
         with self._condition:
@@ -84,7 +83,7 @@ class Agents:
         self._routes.change_all({gpu: (source.release(), ()) for gpu, source in self._sources.items()})
 
     def assign(self, assigned: Assigned) -> None:
-        """The oracle knows of another load."""
+        """Give the oracle's policy other paths."""
         with self._condition:
             for source in self._sources.values():
                 source.steering = replace(source.steering, context=replace(source.steering.context, assigned=assigned))
@@ -92,7 +91,7 @@ class Agents:
             self._condition.notify_all()
 
     def chosen(self, src: Gpu, dst: Gpu) -> Shares:
-        """What a source holds for a destination now."""
+        """Return the current choice of a source for a destination."""
         return self._sources[src].chosen(dst) if src in self._sources else ()
 
     def _on_view(self, gpu: Gpu, view: View) -> None:
@@ -201,6 +200,7 @@ class _Process:
 
 
 def main() -> None:
+    """Execute the parent's commands until it ends."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
     parent = Parent(messages.ConnectAgents, messages.Steer, messages.Assign, messages.Release)

@@ -1,6 +1,4 @@
-"""The run's end of the controller process, of the agents' and of the hearts': start it, tell it of the fabric, hear
-its events.
-"""
+"""The run's interface to the controller process, the agents' process and the heartbeat process."""
 
 import socket
 import threading
@@ -33,9 +31,10 @@ PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
 
 
 def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[socket.socket]:
-    """A listening socket in each switch's namespace. Whoever starts the controller makes them, and hands them over: a
-    switch that connects while the controller still loads its libraries waits in the queue instead of trying again
-    later.
+    """Return a listening socket on 127.0.0.1 in each switch's namespace, for the controller process to inherit.
+
+    It needs no management network and no port of the machine. A switch that connects while the controller imports its
+    libraries waits in the queue instead of retrying later.
     """
     found = []
     for name in switches:
@@ -45,10 +44,10 @@ def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[sock
 
 
 def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer]) -> dict[int, dict[int, int]]:
-    """{"d0g4": "d0g1"}, d0g4's fibre to the place that is d0g1's by the plan, as {datapath id: {fibre: place}}.
+    """Return moves of fibres in port numbers: {"d0g4": "d0g1"} -> {datapath id: {GPU side: network side}}.
 
-    ValueError for a name that isn't one of the plan's GPUs, a layer without optical switches, two fibres to one place,
-    and a fibre and a place that aren't at one optical switch: light can't get from the one to the other.
+    ValueError for an unknown GPU, a layer without optical switches, two fibres to one network side, or two sides that
+    aren't at one optical switch.
     """
     if len(set(moves.values())) < len(moves):
         raise ValueError(f"two fibres can't lead to one place: {dict(moves)}")
@@ -82,8 +81,7 @@ def _ignore(ns: int, what: str, detail: dict[str, Any]) -> None:
 
 
 class ControllerProcess:
-    """A `railyard.topologies.build.network.FabricController`. `on_event(ns, what, detail)` is called from a thread for
-    each event."""
+    """A `railyard.topologies.build.network.FabricController`. A thread calls `on_event(ns, what, detail)`."""
 
     def __init__(self, reroute: bool = True, on_event: OnEvent | None = None) -> None:
         self._reroute = reroute
@@ -98,15 +96,15 @@ class ControllerProcess:
         self.registry_address = ""
 
     def connect(self, plan: Plan) -> None:
-        """The switches' namespaces are there: start the process; it loads its libraries while the rest is built."""
+        """Start the process once the switches' namespaces exist; it imports its libraries while the rest is built."""
         self._plan = plan
         self._process = self._start(plan, self._port, resume=False)
 
     def crash(self) -> None:
-        """SIGKILL to the process. "controller-crashed" is told. ValueError if it isn't running.
+        """Kill the process: event "controller-crashed". ValueError if it isn't running.
 
-        Switches keep their flows and GPUs their routes. What dies with it: what it heard and hasn't acted on, the
-        scores' past, the embedded registry (etcd goes on alone, and its agents see no fresh word).
+        Switches keep their flows and GPUs their routes. Lost are events that it hasn't handled, the history of scores
+        and the embedded registry (an etcd continues, without new documents).
         """
         at_ns = time.monotonic_ns()
         with self._send_lock:
@@ -118,11 +116,11 @@ class ControllerProcess:
             self._on_event(at_ns, "controller-crashed", {})
 
     def restart(self) -> None:
-        """Start it anew after a crash; return when it listens and has called all switches.
+        """Start the process again after a crash; return when it listens and all switches were asked to connect.
 
-        It is told hearts' last word; "controller-restarted" is told when it listens, "resumed" when it goes by what it
-        has found. Scores begin anew if they were made. ValueError if it hasn't crashed, RailyardError if it
-        can't, or if its registry can't: then the controller itself is back.
+        It gets the last "silence". Events: "controller-restarted" when it listens, "resumed" when it acts on what it
+        found. Scores start anew if there were any. ValueError if it hasn't crashed; RailyardError if it can't restart,
+        or if its registry can't, in which case the controller itself runs.
         """
         if not self.is_down or self._plan is None:
             raise ValueError("the controller can't restart: it has not crashed")
@@ -163,12 +161,12 @@ class ControllerProcess:
         return process
 
     def wait_ready(self) -> None:
-        """Return when every switch has its flows. RailyardError, with its last words, if that doesn't come."""
+        """Return when every switch has its flows. RailyardError, with the last output, if that takes too long."""
         self._send(messages.LearnInterfaces())
         self._running.await_events({"ready", "learned"})
 
     def port_counters(self, switches: int) -> dict[str, dict[int, dict[str, int]]]:
-        """Counters by switch and port, as OpenFlow gives them now (`rx` is what came in from the cable)."""
+        """Return the current OpenFlow counters by switch and port (`rx`: received from the cable)."""
         self._send(messages.ReadCounters())
         found: dict[str, dict[int, dict[str, int]]] = {}
         deadline = time.monotonic() + ANSWER_S
@@ -179,9 +177,9 @@ class ControllerProcess:
         return found
 
     def start_health(self, spec: HealthSpec) -> str:
-        """Make scores and keep them in a registry from now on; the registry's address. "health" is told each period.
+        """Compute scores and publish them in a registry, whose address is returned: event "health" each period.
 
-        RailyardError if the registry doesn't start; "registry-failed" is told.
+        RailyardError if the registry doesn't start: event "registry-failed".
         """
         self._send(messages.StartHealth(spec=spec))
         self._health = spec
@@ -192,23 +190,23 @@ class ControllerProcess:
         return self.registry_address
 
     def stop_health(self) -> None:
-        """End both; while the controller is away, for good."""
+        """End scores and registry, also those of a crashed controller."""
         self._health, self.registry_address = None, ""
         if not self.is_down:
             self._send(messages.StopHealth())
 
     def crash_registry(self) -> None:
-        """Kill the registry's server (etcd: SIGKILL to its process). "registry-crashed" is told."""
+        """Kill the registry's server (etcd: SIGKILL to its process): event "registry-crashed"."""
         self._send(messages.CrashRegistry())
 
     def restart_registry(self) -> None:
-        """Start it again at its address. "registry-restarted" is told, or "registry-failed" with the reason."""
+        """Start it again at its address: event "registry-restarted", or "registry-failed" with the reason."""
         self._send(messages.RestartRegistry())
 
     def on_heartbeats(self, silence: dict[str, Any]) -> None:
-        """Take in what hearts tell as "silence", from any thread. "silent" and "heard" are told of what is new in it.
+        """Take in the detail of "silence", from any thread: events "silent" and "heard" of the differences.
 
-        All of it counts, and what was told before is over. A controller that is away is told the last when it returns.
+        It replaces the one before. A crashed controller gets the last one when it restarts.
         """
         with self._send_lock:
             self._silence = silence
@@ -216,8 +214,10 @@ class ControllerProcess:
                 self._running.send(messages.SetSilence(silence=silence))
 
     def replace_gpu(self, gpu_name: str) -> None:
-        """Another GPU, in a namespace of its own, is in the place of that name: return when its routes can change, and
-        it has the detours that are in force. RailyardError if there is no such namespace; then all is as before.
+        """Return when the GPU that has replaced the one of this name, in a new namespace, can be routed and has its
+        detours.
+
+        RailyardError if there is no such namespace; then nothing changes.
         """
         self._send(messages.ReplaceGpu(gpu=gpu_name))
         message = self._running.await_events({"relearned"})["relearned"]
@@ -225,12 +225,11 @@ class ControllerProcess:
             raise RailyardError(f"no GPU in the place of {gpu_name}: {message['why']}")
 
     def cross_connect(self, moves: Mapping[str, str], layers: Iterable[Layer] | None = None) -> None:
-        """Move fibres of the optical switches: with {"d0g4": "d0g1"}, d0g4's lead to the places that the plan has for
-        d0g1. Whose place is taken is left dark, and so is a place that is left; `layers`: all that the fabric has.
+        """Move fibres of the optical switches: {"d0g4": "d0g1"} connects d0g4's fibres to the network sides of d0g1.
 
-        Returns at once. The ports concerned go dark, and "light-off" is told; after the fabric's `switching_time`,
-        "light-on". ValueError for what the fabric doesn't have, and for a fibre and a place that aren't at one optical
-        switch: with layer `rail` alone each domain has its own.
+        Returns at once. A fibre whose network side is taken, and a network side that is left, are disabled; `layers`:
+        default all of the fabric. Events: "light-off", and "light-on" after the fabric's `switching_time`. ValueError
+        for what the fabric doesn't have, and for two sides that aren't at one optical switch.
         """
         available = tuple(self._plan.optics) if self._plan else ()
         requested = available if layers is None else tuple(layers)
@@ -260,7 +259,7 @@ class ControllerProcess:
 
 
 class AgentsProcess:
-    """One agent a GPU of a fabric that stands. `on_event(ns, what, detail)` is called from a thread for each event."""
+    """One agent per GPU of a running fabric. A thread calls `on_event(ns, what, detail)`."""
 
     def __init__(self, plan: Plan, on_event: OnEvent | None = None) -> None:
         self._worker = Worker(
@@ -288,7 +287,7 @@ class AgentsProcess:
         self._worker.send(messages.Assign(assigned=dict(assigned)))
 
     def release(self) -> None:
-        """Steer no more: return when all GPUs have their base routes alone. RailyardError if the policy has failed."""
+        """End steering; return when GPUs have only their base routes. RailyardError if the policy has failed."""
         self._worker.send(messages.Release())
         self._await("released")
 
@@ -301,16 +300,15 @@ class AgentsProcess:
                 raise RailyardError(f"policy {event.detail['policy']} failed: {event.detail['why']}")
 
     def stop(self) -> None:
-        """End the process. Its routes stay until the fabric is stopped: call `release` first to use it further."""
+        """End the process. Its routes remain: call `release` first to use the fabric further."""
         self._worker.end()
 
 
 class HeartbeatProcess:
-    """Heartbeats between the GPUs of a fabric that stands, on links on which they have a lane of their own.
+    """Heartbeats between the GPUs of a running fabric, in a reserved share of its links.
 
-    `on_event(ns, what, detail)` is called from a thread with "silence", all that is silent, whenever that changes:
-    `ControllerProcess.on_heartbeats` takes the detail. To be stopped before the fabric is. ValueError for a period that
-    isn't above 0 or a multiplier below 2.
+    A thread calls `on_event(ns, what, detail)` with "silence" whenever that changes: ControllerProcess.on_heartbeats
+    takes the detail. Stop it before the fabric. ValueError for a period of 0 or less, or a multiplier below 2.
     """
 
     def __init__(
@@ -335,18 +333,18 @@ class HeartbeatProcess:
             raise
 
     def hang(self, gpu: Gpu) -> None:
-        """Let a GPU's agent neither send nor hear from now on, as one whose system hangs."""
+        """Stop a GPU's agent from sending and receiving, like one whose system hangs."""
         self._worker.send(messages.Hang(gpu=gpu.name))
 
     def wake(self, gpu: Gpu) -> None:
-        """Undo it."""
+        """Undo `hang`."""
         self._worker.send(messages.Wake(gpu=gpu.name))
 
     def cost(self) -> HeartbeatCost:
-        """What they cost so far."""
+        """Return the cost so far."""
         return self._worker.ask(messages.ReadCost(), HeartbeatCost)
 
     def stop(self) -> None:
-        """End the process, and close the lanes."""
+        """End the process, and release the reserved share."""
         self._worker.end()
         shaping.disable_lanes(self._plan)

@@ -184,6 +184,7 @@ class _Process:
 
 
 def main() -> None:
+    """Execute the parent's commands until it ends."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -51,7 +51,7 @@ class HeartbeatSender:
         self._hung_this_round = self.hung_gpus
 
     def run(self) -> None:
-        """For ever."""
+        """Send and evaluate a round each period, forever."""
         reported, due_s = SilentComponents(), time.monotonic()
         while True:
             self._read()  # before a round is planned, so that what came late counts
@@ -117,7 +117,7 @@ def _sleep_until(at_s: float) -> None:
 
 
 class _Process:
-    """Commands in, events out."""
+    """Receiver of commands."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -137,6 +137,7 @@ class _Process:
 
 
 def main() -> None:
+    """Execute the parent's commands until it ends."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real GPUs' agents have processors of their own, and don't queue behind the traffic
     raise_open_file_limit()

@@ -1,9 +1,8 @@
-"""The OpenFlow app on its own, for a Mininet script that asks for a remote controller: `python -m
+"""The OpenFlow app alone, for a Mininet script with a remote controller: `python -m
 railyard.controller.processes.openflow_main`.
 
-It listens on 127.0.0.1:6653, gives every switch its flows and keeps them right, and says what it hears, a line each.
-Routes at the GPUs are left alone: it knows of switches only. Datapath ids and ports have to follow
-topologies/addresses.py.
+It listens on 127.0.0.1:6653, installs the flows of every switch, and prints its events, one line each. It doesn't
+change routes of GPUs. Datapath ids and ports have to follow topologies/addresses.py.
 """
 
 import signal
@@ -16,7 +15,7 @@ from railyard.topologies.addresses import MAX_RAILS, NETWORK_PORT_OFFSET, gpu_at
 
 
 def describe(event: SwitchEvent) -> str:
-    """One line for a person: `rail1: d0g1 down`, `spine0: connected, 4 ports up`."""
+    """Return an event as a line: `rail1: d0g1 down`, `spine0: connected, 4 ports up`."""
     role, index = role_of(event.dpid)
     name = {"single": "switch0", "optical": f"ocs{index}"}.get(role, f"{role}{index % MAX_RAILS}")
     name += f"p{plane_of(event.dpid)}" if plane_of(event.dpid) else ""
@@ -35,6 +34,7 @@ def _port_name(dpid: int, port: int) -> str:
 
 
 def main() -> None:
+    """Serve switches until a signal ends the process."""
     server = OpenFlowServer(lambda event: print(describe(event), flush=True))
     server.serve([socket.create_server(ADDRESS)])
     print(f"listening on {ADDRESS[0]}:{ADDRESS[1]}", flush=True)

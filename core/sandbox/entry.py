@@ -1,13 +1,14 @@
-"""The way into a live run: its namespaces are opened, then checked, and only what was checked is entered.
+"""Entry into a live run: its namespaces are opened, then checked, and only what was checked is entered.
 
 A process that looks like a run proves nothing, since any user can make one that does. So
 
 - root enters a run directly only if root's own process started it, in this user namespace and with all capabilities of
-  this process, and if every namespace belongs to this user namespace: no ordinary user can make such a run;
-- any other run is entered through its user namespace, which must be its owner's, and with its owner's credentials: a
-  command in there can do no more than its owner could do without root.
+this process, and if every namespace belongs to this user namespace: no ordinary user can make such a run;
 
-The namespaces are open files, so none can be swapped between check and entry. A pidfd says after each reading of /proc
+- any other run is entered through its user namespace, which must be its owner's, and with its owner's credentials: a
+command in there can do no more than its owner could do without root.
+
+The namespaces are open files, so none can be swapped between check and entry. A pidfd shows after each reading of /proc
 that the process was still the same one.
 """
 
@@ -56,7 +57,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(RailyardError):
-    """What says that it is a run is none that may be entered. The message begins with a verb."""
+    """Refusal to enter a run. The message begins with a verb."""
 
     exit_status = 2
 
@@ -72,10 +73,11 @@ class Entry:
 
     @property
     def is_alive(self) -> bool:
-        """Whether process 1 is still there; while it is, no other process has its number."""
+        """True while process 1 is running; until it ends, no other process has its number."""
         return not select.select([self.pidfd], [], [], 0)[0]
 
     def close(self) -> None:
+        """Close the files."""
         for fd in (self.pidfd, *self.namespaces.values()):
             os.close(fd)
 

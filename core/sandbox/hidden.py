@@ -1,9 +1,9 @@
-"""What a run does not see of the machine's files: folders that hold sockets of services, and sockets elsewhere.
+"""Hiding the machine's files from a run: folders that hold sockets of services, and sockets elsewhere.
 
-A Unix socket with a path is reached by its path alone: the network namespace keeps no process from it, but the mount
-namespace can. /run and its like are empty in a sandbox. So are /tmp and /var/tmp, where sockets lie between files: what
-the run needs of them is put back, folder by folder. Each socket that is left is covered with an empty file, wherever it
-is; one that a service makes later, outside those folders, is not.
+A Unix socket with a path is reached by its path alone: the network namespace doesn't prevent that, but the mount
+namespace can. /run and similar folders are empty in a sandbox. So are /tmp and /var/tmp, where sockets lie between
+files: the folders that the run needs are put back. Each socket that is left is covered with an empty file, wherever it
+is; one that a service creates later, outside those folders, is not.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def check_visible(field: str, path: Path) -> None:
 
 
 def needed(more: Iterable[Path]) -> list[str]:
-    """What has to be put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
+    """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
     always = (
         Path.cwd(),
         PROJECT,

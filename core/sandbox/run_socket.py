@@ -1,7 +1,7 @@
-"""How later commands find a live run: its outer process listens on an abstract Unix socket.
+"""Discovery of live runs: a run's launcher listens on an abstract Unix socket.
 
 Such a socket has no file, and the kernel closes it with its process: nothing goes stale, and `kill -9` leaves nothing.
-Any user may listen under such a name, so a name proves nothing; what counts is the user who listens, which the kernel
+Any user may listen under such a name, so the name proves nothing; what counts is the listening user, whom the kernel
 reports (SO_PEERCRED). Only the same user and root get an answer.
 """
 
@@ -29,7 +29,7 @@ _OTHERS_S: Final = 1.0
 
 
 class RunSocket:
-    """While entered: other commands can find the run. `text` is what they get to know, nothing if it is empty."""
+    """Context in which other commands can find the run. They receive `text`; if it is empty, there is no socket."""
 
     def __init__(self, text: str) -> None:
         self._text = text.encode(errors="surrogateescape")[:_LONGEST]
@@ -48,7 +48,7 @@ class RunSocket:
 
     @property
     def waiting(self) -> list[socket.socket]:
-        """What to wait for with `select`; then call `answer`."""
+        """Sockets to wait for with `select`; then call `answer`."""
         return [self._listener] if self._listener else []
 
     def answer(self) -> None:
@@ -74,7 +74,7 @@ class Announcement:
 
 
 def announcements() -> list[Announcement]:
-    """Of this user's runs, and for root of all users' runs. The caller closes the pidfds."""
+    """Return this user's live runs; for root, all users' runs. The caller closes the pidfds."""
     mine: list[bytes] = []
     others: list[bytes] = []
     for name, claimed in _names():

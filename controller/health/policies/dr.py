@@ -14,4 +14,5 @@ class DirectRoute(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return dr, or the direct path."""
         return single(direct_path(src, dst) or path_of("dr", dst.rank))

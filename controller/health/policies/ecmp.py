@@ -14,6 +14,7 @@ class EqualCost(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return dr and rd with equal weights, or the direct path."""
         direct = direct_path(src, dst)
         if direct or context.spine:
             return single(direct or path_of("spine", src.rank))  # spine switches hash by themselves

@@ -15,4 +15,5 @@ class HealthRatio(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the near path."""
         return single(near_path(src, dst, scores))

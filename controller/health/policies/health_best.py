@@ -15,4 +15,5 @@ class HealthBest(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the best path."""
         return single(best_path(src, dst, scores, context.delta, context.spine))

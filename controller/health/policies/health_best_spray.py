@@ -15,4 +15,5 @@ class HealthBestSpray(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the best paths with equal weights."""
         return tuple(map(Share, best_paths(src, dst, scores, context.delta, context.spine)))

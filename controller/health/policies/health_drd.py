@@ -15,4 +15,5 @@ class HealthBestFit(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the path by best fit."""
         return single(choose_path(src, dst, scores))

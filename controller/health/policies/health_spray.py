@@ -1,4 +1,4 @@
-"""As health-drd, but evenly over all rails within delta of m (health routing, part 2)."""
+"""The rails within delta of m, evenly, where health-drd takes one (health routing, part 2)."""
 
 from railyard.controller.health.decision import spray_paths
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
@@ -9,10 +9,11 @@ from railyard.topologies.forwarding import Share, Shares
 
 @HEALTH_POLICIES.register("health-spray")
 class HealthSpray(HealthPolicy):
-    """As health-drd, but evenly over all rails within delta of m (health routing, part 2)."""
+    """The rails within delta of m, evenly, where health-drd takes one (health routing, part 2)."""
 
     order = 6
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the paths of spraying with equal weights."""
         return tuple(map(Share, spray_paths(src, dst, scores, context.delta)))

@@ -15,4 +15,5 @@ class Oracle(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the assigned paths, or dr."""
         return context.assigned.get((src, dst)) or DirectRoute.choose(src, dst, scores, context)

@@ -17,6 +17,7 @@ class RandomRail(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the path over the drawn rail."""
         if src.domain == dst.domain:
             return single(direct_path(src, dst))
         number = int.from_bytes(blake2b(repr((context.seed, *src, *dst)).encode(), digest_size=8).digest(), "big")

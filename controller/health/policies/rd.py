@@ -14,4 +14,5 @@ class RailFirst(HealthPolicy):
 
     @staticmethod
     def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return rd, or the direct path."""
         return single(direct_path(src, dst) or path_of("rd", src.rank))

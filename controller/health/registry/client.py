@@ -1,17 +1,14 @@
-"""The registry of scores, as a controller or a GPU's agent has it: `put`, `watch`, `get`, `close`, and a local cache.
+"""Client of a registry of scores, for a controller or a GPU's agent: `put`, `watch`, `get`, `close`, and a local cache.
 
-    healthd ── put ──> Registry ──link──> server ──link──> Registry: cache ── watch ──> a GPU's agent
+There are two kinds of server: embedded in the controller, on a unix socket (unix_socket.py), and etcd (etcd.py). A link
+to either publishes a document and follows those that others publish. docs/health-registry.md has the protocol: `put`
+never waits; the newest document is sent again REFRESHES_PER_TIMEOUT times within the stale time, which fills a server
+that came back empty; without a message for that long the cache is stale and keeps the last scores; links reconnect
+forever; older documents change nothing.
 
-There are two kinds of server: embedded in the controller, on a unix socket (registry_socket.py), and etcd
-(registry_etcd.py). A link to either publishes a document and follows those that others publish. The rest is here and
-the same for both:
-
-- `put` never waits. A thread sends the newest document; one that is overtaken before it is sent isn't sent.
-- The newest is sent again and again, `beat` apart, changed or not. So whoever follows hears the whole chain from the
-  writer to here, a server that came back empty is filled at once, and nobody needs to remember what failed.
-- Without word for `stale` seconds the cache says that it is stale and keeps the last scores. The link is made anew all
-  the time until it works: nothing is ever restarted.
-- A document that isn't newer than the cache's changes nothing.
+All scores are one JSON document, which is replaced as a whole, since a decision compares scores of one moment:
+{"writer": 81624593, "version": 7, "rails": [90, 12, 100], "domains": [100, 85], "spine": 100, "sorted": [1, 0, 2]}.
+`writer`: when (monotonic ns) its writer began, so that the documents of a restarted controller are newer.
 """
 
 import json
@@ -76,26 +73,26 @@ LAST_RETRY_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a cache knows: the last scores (None before the first), and whether it lost touch since."""
+    """State of a cache: the last scores (None before the first), and whether they are stale."""
 
     scores: Scores | None
     stale: bool
 
 
 class Link(Protocol):
-    """The way to a server. Anything that goes wrong is an OSError, at once or after `timeout_s` without an answer.
+    """A connection to a server. Any failure is an OSError, at once or after `timeout_s` without an answer."""
 
-    `follow` gives the document that is there, then each that comes; it may leave out what has been overtaken.
-    `interrupt` ends, from another thread, calls of both that wait; `close` puts away what is left when they have ended.
-    """
+    def publish(self, document: bytes, timeout_s: float) -> None:
+        """Send a document. OSError if the server does not acknowledge it in time."""
 
-    def publish(self, document: bytes, timeout_s: float) -> None: ...
+    def follow(self, timeout_s: float) -> Iterator[bytes]:
+        """Yield the current document, then each new one; overtaken ones may be missing."""
 
-    def follow(self, timeout_s: float) -> Iterator[bytes]: ...
+    def interrupt(self) -> None:
+        """End waiting calls of both, from another thread."""
 
-    def interrupt(self) -> None: ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close what is left when they have ended."""
 
 
 class Registry:
@@ -116,7 +113,7 @@ class Registry:
         self._threads = [_start(self._follow_loop, "registry-follow")]
 
     def put(self, scores: Scores) -> None:
-        """Make these the scores that everybody has. Returns at once."""
+        """Publish these scores. Returns at once."""
         with self._condition:
             first = self._to_send is None
             self._to_send = encode(Document(self._writer, scores))
@@ -125,10 +122,10 @@ class Registry:
             self._threads.append(_start(self._publish_loop, "registry-publish"))
 
     def watch(self, callback: Callable[[View], None]) -> None:
-        """Call back with what is known now, if anything is, and then whenever scores or staleness change.
+        """Call back with the current view, if there is one, and whenever scores or staleness change.
 
-        It is called from a thread of the registry's, which hears nothing until the call returns: leave what takes long
-        to another. One that raises ends the watch; the cache then grows stale.
+        The callback runs in a thread of the registry's, which receives nothing until it returns. One that raises ends
+        the watch; the cache then becomes stale.
         """
         with self._callback_lock:
             self._callbacks.append(callback)
@@ -136,12 +133,12 @@ class Registry:
                 callback(View(self._last.scores, self._reported_stale))
 
     def get(self) -> View:
-        """What is known at this moment. Asks nobody and waits for nobody."""
+        """Return the current view, without asking or waiting."""
         last = self._last
         return View(last.scores if last else None, time.monotonic() - self._received_s > self._stale_s)
 
     def close(self) -> None:
-        """End both threads; what was put but not sent is gone. Not to be called from a callback."""
+        """End both threads; unsent scores are lost. Not to be called from a callback."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

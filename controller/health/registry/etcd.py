@@ -35,13 +35,10 @@ OPTIONS: Final = (
 
 
 class EtcdServer:
-    """An etcd of one's own on 127.0.0.1, in the network namespace of whoever starts it, with its data in `folder`.
+    """A private etcd on 127.0.0.1, in the network namespace of its starter, with its data in `folder`.
 
-    One that a controller left running when it crashed is ended first: it holds the data, and the address that agents
-    have. So its successor has both.
-    `stop` kills it, as a crash would; `start` after that has the same address and data. It isn't tied to the thread
-    that starts it, as PR_SET_PDEATHSIG would tie it, so a fault's thread may restart it: the sandbox ends it with the
-    run, whatever happens.
+    One that a crashed controller left running is ended first, and its successor takes over its data and address. `stop`
+    kills it, as a crash would; `start` after that has the same address and data. The sandbox ends it with the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,14 +54,13 @@ class EtcdServer:
 
     @property
     def pid(self) -> int:
-        """For signals: SIGSTOP makes it hang, SIGCONT go on."""
+        """The process id, for SIGSTOP and SIGCONT."""
         if self._process is None:
             raise ValueError("etcd is not running")
         return self._process.pid
 
     def start(self) -> None:
-        """Return when it answers. RailyardError, with its last words, if it doesn't; MissingRequirement if it isn't
-        there."""
+        """Return when it answers. RailyardError with its last output, or MissingRequirement without an etcd."""
         self._folder.mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         # 3.4 starts on 64-bit ARM only if told so; elsewhere this says nothing
@@ -152,7 +148,7 @@ class EtcdLink:
         self._watching: http.client.HTTPConnection | None = None
 
     def publish(self, document: bytes, timeout_s: float) -> None:
-        """Over one connection, which is made when there is none."""
+        """Put the document, over a connection that is kept."""
         if self._publishing is None:
             self._publishing = _connection(self._endpoint, timeout_s)
         try:
@@ -162,7 +158,7 @@ class EtcdLink:
             raise
 
     def follow(self, timeout_s: float) -> Iterator[bytes]:
-        """The watch comes first and the question after it, so that nothing falls between the two."""
+        """Yield the documents of a watch, which begins before the first document is read: none is missed."""
         key = {"key": _b64(KEY.encode())}
         with closing(_connection(self._endpoint, timeout_s)) as connection:
             self._watching = connection
@@ -174,12 +170,14 @@ class EtcdLink:
                 yield from (base64.b64decode(event["kv"].get("value", "")) for event in batch[-1:])
 
     def interrupt(self) -> None:
+        """End waiting calls."""
         for connection in (self._publishing, self._watching):
             if connection and connection.sock:
                 with suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        """Close the connection."""
         if self._publishing:
             self._publishing.close()
             self._publishing = None

@@ -1,10 +1,8 @@
 """The embedded registry: a server thread in the controller, on a unix socket, and the link to it.
 
-A client's first byte says what it wants: `p` to publish (lines; each is answered by a line's end once it is kept), `f`
-to follow (the document that is there, then each that is newer when the last one has been sent). So a slow follower
-misses what was overtaken and holds up nobody. The server keeps bytes, and knows nothing of scores.
-
-A unix socket has a place in the file system, not in a network namespace: an agent finds it wherever it is.
+A client's first byte is its request: `p` to publish (lines; each is answered by a line's end once it is stored), `f` to
+follow (the current document, then the newest whenever the last one has been sent). So a slow follower misses documents
+and delays no other. A unix socket is found in the file system, from every network namespace.
 """
 
 import socket
@@ -83,7 +81,7 @@ class _Server(ThreadingUnixStreamServer):
 
 
 class SocketServer:
-    """Serves on `path` from `start` to `stop`, and again. What it was told is gone when it stops."""
+    """Server on `path` from `start` to `stop`, and again. Its document is lost when it stops."""
 
     def __init__(self, path: Path) -> None:
         self.address = f"unix:{path}"
@@ -97,6 +95,7 @@ class SocketServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="registry-server", daemon=True).start()
 
     def stop(self) -> None:
+        """Close all connections."""
         if self._server:
             self._server.stop()
             self._server = None
@@ -112,7 +111,7 @@ class SocketLink:
         self._following: socket.socket | None = None
 
     def publish(self, document: bytes, timeout_s: float) -> None:
-        """Over one connection, which is made when there is none."""
+        """Send the document, over a connection that is kept."""
         try:
             if self._publishing is None:
                 self._publishing = self._connect(PUBLISH, timeout_s)
@@ -124,17 +123,20 @@ class SocketLink:
             raise
 
     def follow(self, timeout_s: float) -> Iterator[bytes]:
+        """Yield the documents of the server."""
         with self._connect(FOLLOW, timeout_s) as connection, connection.makefile("rb") as lines:
             self._following = connection
             yield from lines
 
     def interrupt(self) -> None:
+        """End waiting calls."""
         for connection in (self._publishing, self._following):
             if connection:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        """Close the connection."""
         if self._publishing:
             self._publishing.close()
             self._publishing = None
