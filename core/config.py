@@ -38,7 +38,7 @@ def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
 
 
 def field_error(field: str, value: object, allowed: str) -> PydanticCustomError:
-    """Return the error for a check of several fields to raise, which names the wrong one; a ValueError names them all."""
+    """Return an error that names the wrong one of several fields, where a ValueError would name them all."""
     return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
 
 

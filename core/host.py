@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,13 +127,9 @@ def _command_error(done: subprocess.CompletedProcess[str]) -> str:
 def _tun_open_error() -> str:
     try:
         os.close(os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC))
+        return ""
     except OSError as error:
         return str(error.strerror)
-    return ""
-
-
-def _is_open_to_all(device: Path) -> bool:
-    return device.exists() and device.stat().st_mode & 0o006 == 0o006
 
 
 def _has_kernel_datapath() -> bool:
@@ -143,11 +140,9 @@ def _has_kernel_datapath() -> bool:
 
 
 def _has_socket(protocol: int) -> bool:
-    try:
-        socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol).close()
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol):
+        return True
+    return False
 
 
 def _congestion_controls() -> frozenset[str]:
@@ -155,16 +150,10 @@ def _congestion_controls() -> frozenset[str]:
     found = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         for name in CONGESTION_CONTROLS:
-            try:
+            with suppress(OSError):
                 probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-            except OSError:
-                continue
-            found.add(name)
+                found.add(name)
     return frozenset(found)
-
-
-def _file_equals(path: str, value: str) -> bool:
-    return Path(path).exists() and Path(path).read_text().strip() == value
 
 
 def _cpu_model() -> str:
@@ -176,6 +165,7 @@ def detect(folder: Path | None = None) -> Machine:
     """Look at this machine; `folder` (default: here) is where runs would be written."""
     import psutil  # here, since it takes a tenth of a child process's imports, and those don't call this
 
+    tun, apparmor = Path("/dev/net/tun"), Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     root = os.geteuid() == 0
     user_options = () if root else USER_NAMESPACE_OPTIONS
     probed = frozenset(_run("unshare", *user_options, "--net", "sh", text=_PROBE_SCRIPT).stdout.split())
@@ -185,9 +175,9 @@ def detect(folder: Path | None = None) -> Machine:
         root=root,
         sandbox_error=_command_error(_run("unshare", *user_options, *UNSHARE_OPTIONS, "true")),
         user_namespaces=_run("unshare", *USER_NAMESPACE_OPTIONS, "--net", "true").returncode == 0,
-        apparmor_restricts=_file_equals("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+        apparmor_restricts=apparmor.exists() and apparmor.read_text().strip() == "1",
         tun_error=_tun_open_error(),
-        tun_for_all=_is_open_to_all(Path("/dev/net/tun")),
+        tun_for_all=tun.exists() and tun.stat().st_mode & 0o006 == 0o006,
         programs=programs,
         ovs_version=version[0] if version else "",
         kernel=platform.release(),

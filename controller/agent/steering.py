@@ -121,7 +121,7 @@ _prefix: Final = cache(host_prefix)
 
 
 def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[int, ...] = (0,)) -> AnyRoute | None:
-    """Return the host route that these paths need at their source; None without a path, or if the base routes equal it."""
+    """Return the host route that these paths need at their source; None if the base routes equal it."""
     if shares in ((), base):
         return None
     return route_to(_prefix(dst), on_planes(next_hops(shares, src, dst), planes), STEERED_METRIC)

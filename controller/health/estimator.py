@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from math import exp
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from railyard.controller.health.scores import BEST, BLOCKED
-from railyard.core.config import ConfigModel, find_problems
-from railyard.core.errors import BadInput
+from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
 from railyard.core.units import Time
 
@@ -170,11 +169,3 @@ class HealthSpec(ConfigModel):
     def smoothing_s(self) -> float:
         """Time constant in s; 0 for none."""
         return 0.0 if self.smoothing == "none" else self.smoothing
-
-
-def parse_health(data: object) -> HealthSpec:
-    """Read the settings from plain data (as YAML gives it). BadInput names the first field that is wrong."""
-    try:
-        return HealthSpec.model_validate(data)
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, "health")[0]) from error

@@ -31,7 +31,7 @@ from railyard.topologies.plan import Plan
 
 Emit = Callable[[str, dict[str, Any]], None]
 AT_ONCE_NS: Final = 0
-"""Of when to decide again: at once, since something is new."""
+"""Time of the next decision of an agent that has new scores."""
 
 
 class Kernels:
@@ -108,7 +108,8 @@ class Agents:
         while True:
             with self._condition:
                 while not self._stopped and not (due_gpus := self._due_gpus()):
-                    self._condition.wait(self._wait_s())
+                    at_ns = min(self._recheck_ns.values(), default=None)
+                    self._condition.wait(None if at_ns is None else max(0.0, (at_ns - time.monotonic_ns()) / 1e9))
                 if self._stopped:
                     return
                 todo: dict[Gpu, Scores] = {}
@@ -120,17 +121,13 @@ class Agents:
                         todo[gpu] = scores
             try:
                 self._steer(todo, has_new_scores)
-            except Exception as error:  # somebody's own policy: whoever steers by it has to hear of it
+            except Exception as error:  # of a plugin's policy: its experiment fails
                 self._emit("failed", {"policy": self._policy, "why": f"{type(error).__name__}: {error}"})
                 return
 
     def _due_gpus(self) -> list[Gpu]:
         now = time.monotonic_ns()
         return [gpu for gpu, at in self._recheck_ns.items() if at <= now]
-
-    def _wait_s(self) -> float | None:
-        """Seconds until a pair may change that may not yet."""
-        return max(0.0, (min(self._recheck_ns.values()) - time.monotonic_ns()) / 1e9) if self._recheck_ns else None
 
     def _steer(self, todo: dict[Gpu, Scores], has_new_scores: bool) -> None:
         now = time.monotonic_ns()
@@ -162,14 +159,14 @@ class Agents:
 
 
 class _Process:
-    """Commands in, events out."""
+    """Receiver of commands."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._plan: Plan | None = None
         self._kernels: Kernels | None = None
         self._agents: Agents | None = None
-        self._server = ChoiceServer(self._chosen)
+        self._server = ChoiceServer(lambda src, dst: self._agents.chosen(src, dst) if self._agents else None)
 
     def execute(self, command: Message) -> None:
         match command:
@@ -194,9 +191,6 @@ class _Process:
         agents, self._agents = self._agents, None
         if agents:
             agents.stop()
-
-    def _chosen(self, src: Gpu, dst: Gpu) -> Shares | None:
-        return self._agents.chosen(src, dst) if self._agents else None
 
 
 def main() -> None:

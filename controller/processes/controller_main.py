@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +20,7 @@ from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, networ
 from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
+from railyard.core.wait import poll
 from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
@@ -28,30 +28,27 @@ from railyard.topologies.plan import Plan
 
 RECONNECT_POLL_S: Final = 0.02
 SWITCH_INTERVAL_S: Final = 0.0005
-"""A thread that computes lets others in after so long, not after 5 ms: a command, or news, may wait."""
+"""Time after which a computing thread lets others run, instead of 5 ms: a command or an event may wait."""
 MAX_HELD_OUTAGE_S: Final = 0.1
-"""Light that is off no longer than this is waited for. To send everybody another way and back takes about as long, and
-the processors that the optical switch needs just then.
-"""
+"""Longest outage of an optical switch without rerouting, which takes about as long, and processor time that the switch
+needs."""
 
 
 class _Process:
-    """Commands in, events out."""
+    """Receiver of commands."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent, self.emit = parent, parent.emit
         self._manager: FailoverManager | None = None
-        self._manager_lock = threading.Lock()  # switches are heard in other threads than hearts
+        self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
         self._agent: RouteAgent | None = None
         self._precompute_started = False
         self._plan: Plan | None = None
         self._health: HealthLoop | None = None
-        self._stats_requested: set[str] = set()  # switches whose counters somebody outside waits for
+        self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
         self._server = OpenFlowServer(self._on_event)
         self._names: dict[int, str] = {}
-        self._registry_executor = ThreadPoolExecutor(
-            1, "registry"
-        )  # an etcd takes a second to start: others needn't wait
+        self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
 
     def execute(self, command: Message) -> None:
         match command:
@@ -95,12 +92,14 @@ class _Process:
             self.emit("controller-restarted", {})
 
     def _await_switches(self, manager: FailoverManager, grace_s: float) -> None:
-        """Those that haven't connected by then are taken for dead."""
-        deadline = time.monotonic() + grace_s
-        while (missing := manager.pending) and time.monotonic() < deadline:
-            for switch in missing:
+        """Wake the switches until they connect, and declare those dead that don't in time."""
+
+        def are_connected() -> bool:
+            for switch in manager.pending:
                 ovs.wake_vswitchd(switch)
-            time.sleep(RECONNECT_POLL_S)
+            return not manager.pending
+
+        poll(are_connected, grace_s, RECONNECT_POLL_S)
         with self._manager_lock:
             manager.finish_resume()
 
@@ -124,10 +123,14 @@ class _Process:
                 with self._manager_lock:
                     pending_numbers.append(manager.expect_reconnect(network_sides_in(affected_ports)))
 
+        def on_timeout(number: int) -> None:
+            with self._manager_lock:
+                manager.on_timeout(number)
+
         def on_done() -> None:
             self.emit("light-on", detail)
             for number in pending_numbers:
-                timer = threading.Timer(SETTLE_S, self._on_timeout, (manager, number))
+                timer = threading.Timer(SETTLE_S, on_timeout, (number,))
                 timer.daemon = True
                 timer.start()
 
@@ -137,10 +140,6 @@ class _Process:
             self.emit("not-crossed", {**detail, "why": str(error)})
         else:
             self.emit("light-off", detail)
-
-    def _on_timeout(self, manager: FailoverManager, number: int) -> None:
-        with self._manager_lock:
-            manager.on_timeout(number)
 
     def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
         try:

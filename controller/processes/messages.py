@@ -1,6 +1,6 @@
-"""Commands to the controller, agents and heartbeat processes, and their replies. Events go into the run's event log.
+"""Commands to the controller, agents and heartbeat processes, and their replies. GPUs are given by name ("d0g1").
 
-GPUs are given by name ("d0g1").
+Events, which docstrings quote, go into the run's event log.
 """
 
 from typing import Any, Literal

@@ -15,11 +15,11 @@ from railyard.controller.health.estimator import (
     Links,
     Load,
     health,
-    parse_health,
     pooled,
 )
 from railyard.controller.health.estimators.loss import LOSS_LIMIT
 from railyard.core.errors import BadInput
+from tests.unit.health_settings import parse_health
 
 BPS, PERIOD_S = 80_000_000, 0.05  # 500,000 bytes a period
 LINK = Load(BPS, PERIOD_S, sent_bytes=0, backlog_limit_bytes=100_000)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.estimator import HealthSpec, Links, parse_health
+from railyard.controller.health.estimator import HealthSpec, Links
 from railyard.controller.health.monitor import Healthd
 from railyard.controller.health.scores import Scores
 from railyard.controller.openflow.app import SwitchEvent
@@ -15,6 +15,7 @@ from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UP
 from railyard.topologies.measure.counters import PortStats
 from railyard.topologies.plan import Plan
 from tests.unit.broken_fabrics import plan
+from tests.unit.health_settings import parse_health
 
 MS = 1_000_000
 PERIOD_MS = 50

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from railyard.controller.health import monitor
-from railyard.controller.health.estimator import parse_health
 from railyard.controller.health.monitor import Element, Healthd, HealthLoop
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.counters import PortStats
 from railyard.topologies.plan import Plan
+from tests.unit.health_settings import parse_health
 from tests.unit.stand_ins import plan_of
 
 PLAN = plan_of(domains=2, rails=2)
