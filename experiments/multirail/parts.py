@@ -58,7 +58,7 @@ class FaultSpec(BaseFaultSpec):
 
     @property
     def is_of_link(self) -> bool:
-        """It breaks one node's link, not the rail's switch."""
+        """True if it breaks one node's link, not the rail's switch."""
         return FAULTS[self.kind].layer is not None
 
     @property

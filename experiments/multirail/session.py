@@ -41,7 +41,7 @@ class MultirailSession(Session):
 
     @property
     def dilation(self) -> float:
-        """That of its plan."""
+        """Slowdown of time in its plan."""
         return self.plan.dilation
 
     @property

@@ -60,7 +60,7 @@ class PolicyRun:
 
     @property
     def is_under_way(self) -> bool:
-        """There are turns left, and the engine works."""
+        """True while turns are left and the engine works."""
         return not (self.is_done or self.is_broken)
 
     def take_turn(self, ranks: Group) -> None:

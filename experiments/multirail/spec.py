@@ -1,4 +1,4 @@
-"""What a multi-rail experiment is: fabrics, policies, sizes, what is cut, what is trained. Read from YAML and checked.
+"""Specification of a multi-rail experiment: fabrics, policies, sizes, faults and trainings, read from YAML and checked.
 
 fabrics:  [{kind: multi-rail, nodes: 4, rails: [{kind: tcp, rate: auto}, {kind: sharp, rate: auto}]}]
 policies: [nezha, mrib, single]
@@ -75,59 +75,62 @@ class MultirailExperiment(BaseExperiment):
         return distinct_labels(names, [_traits(fabric, self.fabrics) for fabric in self.fabrics])
 
     def policies_on(self, fabric: int, requested: Sequence[str] | None = None) -> tuple[str, ...]:
-        """With each unlike rail for `single`."""
+        """Return the policies of a fabric; `single` stands for each unlike rail alone."""
         found: list[str] = []
         for policy in requested or [p for p in self.policies if fabric in self.only.get(p, (fabric,))]:
             found += singles(self.fabrics[fabric]) if policy == "single" else [policy]
         return tuple(dict.fromkeys(found))
 
     def dilations_on(self, fabric: int) -> tuple[float, ...]:
-        """Of everything that is measured on a fabric; it is built anew for each. Faults and DDP aren't slowed down."""
+        """Return all dilations of a fabric, which is built anew for each. Faults and DDP aren't slowed down."""
         sizes = self.sizes if self.policies_on(fabric) else ()
         found = {self.fabrics[fabric].dilation_of(size) for size in sizes}
         found |= {training.dilation for training in self.trainings_on(fabric)}
         return tuple(sorted(found | {1.0} if self.faults_on(fabric) or self.ddp_runs_on(fabric) else found))
 
     def repeats_of(self, size: int) -> int:
-        """How often a size is measured: `repeats` times its `starts`."""
+        """Return how often a size is measured: `repeats` times its `starts`."""
         return self.repeats * value_for_size(self.starts, size, 1)
 
     def sizes_to_measure(self, fabric: int, dilation: float, repeat: int) -> list[int]:
-        """Those that are measured in the same slow motion, and that often at least; small ones first."""
+        """Return the sizes with this dilation and at least this many repeats, smallest first."""
         slowed = self.fabrics[fabric].dilation_of
         if not self.policies_on(fabric):
             return []
         return sorted(size for size in self.sizes if slowed(size) == dilation and repeat < self.repeats_of(size))
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
+        """Return the faults of a fabric."""
         return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
 
     def trainings_on(self, fabric: int) -> tuple[TrainingSpec, ...]:
+        """Return the trainings of a fabric."""
         return tuple(training for training in self.trainings if training.on is None or fabric in training.on)
 
     def ddp_runs_on(self, fabric: int) -> tuple[DdpSpec, ...]:
+        """Return the DDP runs of a fabric."""
         return tuple(ddp_run for ddp_run in self.ddp if ddp_run.on is None or fabric in ddp_run.on)
 
     @property
     def injections(self) -> int:
-        """How many faults there are in all."""
+        """Number of faults in all."""
         return sum(fault.repeats for number in range(len(self.fabrics)) for fault in self.faults_on(number))
 
     @property
     def size_runs(self) -> int:
-        """How often a size is measured in all, by all policies in turn."""
+        """Number of measurements of a size in all, each by all policies in turn."""
         measured = sum(bool(self.policies_on(number)) for number in range(len(self.fabrics)))
         return measured * sum(map(self.repeats_of, self.sizes))
 
     @property
     def points(self) -> int:
-        """How many there are in all."""
+        """Number of points in all."""
         every = sum(len(self.policies_on(number)) for number in range(len(self.fabrics)))
         return every * sum(map(self.repeats_of, self.sizes))
 
     @property
     def replays(self) -> int:
-        """How many trainings there are in all."""
+        """Number of trainings in all."""
         fabric_trainings = [(n, training) for n in range(len(self.fabrics)) for training in self.trainings_on(n)]
         ddp_runs = sum(len(self.ddp_runs_on(n)) for n in range(len(self.fabrics)))
         return (
@@ -144,7 +147,7 @@ SECTIONS: Final[Sections] = {key: frozenset[str]() for key in MultirailExperimen
 
 
 def is_multirail(data: Mapping[str, Any]) -> bool:
-    """Whether plain data is for this kind of experiment: all its fabrics, or the first of them, are multi-rail."""
+    """Return whether plain data is for this kind of experiment: its first fabric is multi-rail."""
     fabrics = data.get("fabrics")
     first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
     return isinstance(first, Mapping) and first.get("kind") == KIND

@@ -13,6 +13,7 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId, Recovery
+from railyard.core.wait import poll
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
@@ -85,22 +86,23 @@ class FaultInjector:
 
     def _await_detours_withdrawn(self) -> None:
         """Wait until no detour is left: the next fault would not affect its traffic. CheckFailed if one stays."""
-        deadline = time.monotonic() + RESTORE_S
-        while left := active_detours(self.session.events()):
-            if time.monotonic() > deadline:
-                raise CheckFailed(f"{self.session.label}: {left} detours of an earlier fault are still there")
-            time.sleep(_POLL_S)
+        if not poll(lambda: not active_detours(self.session.events()), RESTORE_S, _POLL_S):
+            left = active_detours(self.session.events())
+            raise CheckFailed(f"{self.session.label}: {left} detours of an earlier fault are still there")
 
     def check_restored(self, before: StateSnapshot) -> None:
         """Check after the last fault that all detours are withdrawn and kernels are as before the first. CheckFailed
         names differences that stay.
         """
         self._await_detours_withdrawn()
-        deadline = time.monotonic() + RESTORE_S
-        while left := state_differences(before, snapshot_state(self.session.net.node_names)):
-            if time.monotonic() > deadline:
-                raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(left)}")
-            time.sleep(_POLL_S)
+        left = list[str]()
+
+        def is_restored() -> bool:
+            left[:] = state_differences(before, snapshot_state(self.session.net.node_names))
+            return not left
+
+        if not poll(is_restored, RESTORE_S, _POLL_S):
+            raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(left)}")
 
     def _during(
         self, script: Script, selections: tuple[PairSelection, ...], workload: Workload, seed: int, progress: Progress
@@ -226,8 +228,9 @@ HEARTBEAT_BYTES: Final = 46
 
 @contextmanager
 def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Literal["off"], run: Run) -> Iterator[None]:
-    """While entered, GPUs hear whether the others live, and the controller is told of what is silent. What that cost,
-    and how often it was wrong, is measured over all of it.
+    """Send heartbeats between GPUs while entered, and report silent components to the controller.
+
+    Their cost and false alarms are measured over all of it.
     """
     if heartbeats == "off":
         yield

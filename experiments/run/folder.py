@@ -69,7 +69,7 @@ def made(out: Path) -> Iterator[Folder]:
 
 @contextmanager
 def reporting_path_errors(field: str, out: Path) -> Iterator[None]:
-    """What the system says of a path becomes one line that names the field."""
+    """Turn an error of the system about a path into one line that names the field."""
     try:
         yield
     except OSError as error:

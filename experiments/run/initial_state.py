@@ -35,26 +35,28 @@ class InitialState:
 
     @property
     def independent(self) -> bool:
-        """Does no pair wait for another?"""
+        """True if no pair waits for another."""
         return self.workload.is_independent
 
     @cached_property
     def schedule(self) -> Schedule:
+        """The workload's schedule."""
         plan = self.plan
         return build(self.workload, plan.spec, plan.rail_bps, plan.hb_bps, seed=self.seed)[0]
 
     @cached_property
     def flows(self) -> tuple[Flow, ...]:
-        """What crosses domains."""
+        """The flows that cross domains."""
         return steered_times.flows_in(self.schedule, self.plan.gpus)
 
     @cached_property
     def pattern(self) -> steered_times.Pattern:
+        """The background over time."""
         return steered_times.Pattern(self.plan, self.background)
 
     @cached_property
     def scores(self) -> Scores:
-        """By the background alone, as it begins."""
+        """Scores by the background alone, as it begins."""
         return steered_times.expected_scores(self.plan, self.pattern.flows(self.pattern.at(0.0)))
 
     def chosen(self, policy: str) -> dict[tuple[Gpu, Gpu], Shares]:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 class Steps:
-    """`with Steps(console, total) as steps: with steps.step("build"): ...`. Silent without a console."""
+    """Progress bars: `with Steps(console, total) as steps: with steps.step("build"): ...`. Silent without a console."""
 
     def __init__(self, console: Console | None, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
@@ -26,11 +26,11 @@ class Steps:
 
     @contextmanager
     def step(self, what: str, total: float | None = None) -> Iterator[None]:
-        """One step; `total` where `advance` will tell how far it is."""
+        """One step; `total` where `reached` is called."""
         self._bars.reset(self._step, total=total, description=what, visible=True)
         yield
         self._bars.advance(self._overall)
 
     def reached(self, amount: float) -> None:
-        """How far the step has come, on the way to its total."""
+        """Set the progress of the step, on the way to its total."""
         self._bars.update(self._step, completed=amount)

@@ -40,10 +40,10 @@ def run_replacement(
     seed: int,
     run: Run,
 ) -> None:
-    """Let it happen once, on a fabric that is good for nothing afterwards, and add everything to the run.
+    """Replace GPUs once, on a fabric that can't be used afterwards, and add everything to the run.
 
-    `label` is the experiment's fabric, `what` the takeover's name there. CheckFailed if the fault doesn't bite, isn't
-    noticed, or the job can't go on.
+    `label` is the experiment's fabric, `what` the replacement's name there. CheckFailed if the fault has no effect
+    or isn't detected, or if the job can't continue.
     """
     timeline = ReplacementTimeline(session, job, seed)
     interval = IntervalId(label, policy=session.policy, script=what, repeat=repeat)
@@ -109,7 +109,7 @@ def _median_s(played: Sequence[Replay]) -> float:
 
 
 def _names(session: FabricSession, schedule: Schedule) -> list[str]:
-    """Those who take part."""
+    """Return the GPUs of a schedule."""
     return [session.plan.gpus[n].name for n in sorted({gpu for pair in schedule.matrix for gpu in pair})]
 
 

@@ -1,7 +1,7 @@
-"""Something fails for good under a running job: noticed, decided, taken over, each step on one clock.
+"""Timeline of a GPU replacement: a fault under a running job, its detection, and each step until replacements answer.
 
-The job runs in a thread, and what strikes comes from another, so that the controller's word is acted on at once. No
-heartbeats are sent here: what dies for good takes its carrier along, and the switch tells the controller of that.
+The job and the fault have a thread each, so that this one acts on the controller's event at once. No heartbeats are
+sent here: a GPU that dies for good loses its carrier, and the switch reports that to the controller.
 """
 
 import os
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from railyard.core.errors import CheckFailed, RailyardError
@@ -31,15 +32,19 @@ CROSS_CONNECT_REFUSED: Final = "not-crossed"
 EVENT_POLL_S: Final = 0.0005
 PROBE_POLL_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
 EVENT_TIMEOUT_S: Final = 5.0
-RECENT_EVENTS: Final = 200  # of the controller's words, among which the one that is waited for must be
+RECENT_EVENTS: Final = 200  # of the controller, among which the awaited one must be
 FAULT_POSITION: Final = 0.5  # of an iteration: where something fails
-TIMEOUT_FACTOR: Final = 10  # an iteration that takes so many times what it should has failed
+TIMEOUT_FACTOR: Final = 10  # an iteration that takes so many times its prediction has failed
 TIMEOUT_MARGIN_S: Final = 30.0
+
+
+Play = Callable[[Callable[[int], None], threading.Event], Replay]
+"""Play an iteration: called with what gets its start (ns), and what aborts it."""
 
 
 @dataclass
 class ReplacementTimeline:
-    """A takeover on a fabric that stands. `at`: when each step was, in monotonic ns, by its name."""
+    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name."""
 
     session: FabricSession
     job: ReplacementJob
@@ -47,7 +52,7 @@ class ReplacementTimeline:
     at: dict[str, int] = field(default_factory=dict)
 
     def step(self, what: str, at_ns: int | None = None) -> int:
-        """It happened now, or at that time; when."""
+        """Record a step that happened now, or at that time; return when."""
         self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
         return self.at[what]
 
@@ -57,7 +62,7 @@ class ReplacementTimeline:
         started: Callable[[int], None] = lambda start_ns: None,
         abort: threading.Event | None = None,
     ) -> Replay:
-        """Replay it. CheckFailed if some of it didn't arrive."""
+        """Replay a schedule. CheckFailed if some of it didn't arrive."""
         plan = self.job.plan
         windows = windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
         deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
@@ -68,50 +73,43 @@ class ReplacementTimeline:
         return done
 
     def fail_and_replace(self, fault: Fault, iteration_s: float, prober: Prober) -> int:
-        """Let it fail in the middle of an iteration, act on it, and return when replacements answer: from which moment
-        on their answers count (ns). CheckFailed if the fault doesn't bite, or one of the steps doesn't come.
+        """Inject the fault in the middle of an iteration, replace what fails, and return when replacements answer (ns
+        from which on their answers count). CheckFailed if the fault has no effect, or one of the steps doesn't come.
         """
-        abort, begun, net = threading.Event(), Future[int](), self.session.net
         optical = self.job.way == "optical"
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
-            replacement_map = self.job.replacement_map.to.items() if optical else ()
-            gpu_replacements = [cleanup.enter_context(GpuReplacement(net, new, old)) for old, new in replacement_map]
+            pairs = self.job.replacement_map.to.items() if optical else ()
+            spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
+            iteration = _Iteration(pool, partial(self.play, self.job.before))
             try:
-                iteration = pool.submit(self.play, self.job.before, begun.set_result, abort)
-                pending: tuple[Future[Any], ...] = (begun, iteration)
-                wait(pending, return_when=FIRST_COMPLETED)
-                if iteration.done():
-                    iteration.result()
-                time.sleep(max(0.0, begun.result() / 1e9 + iteration_s * FAULT_POSITION - time.monotonic()))
+                iteration.wait_until_s(iteration_s * FAULT_POSITION)
                 cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
-                injection = pool.submit(_inject, net, fault)
+                injection = pool.submit(_inject, self.session.net, fault)
                 self.step("detected", self._await_detection(since_ns, injection))
                 since_ns = self.step("decided")
-                abort.set()
+                iteration.abort()
                 if optical:
-                    since_ns = self._connect_spares(gpu_replacements, injection)
+                    since_ns = self._connect_spares(spares, injection)
             finally:
-                abort.set()
+                iteration.abort()
             self.step("fault", injection.result())
-            with suppress(Aborted, CheckFailed):  # the latter if a connection broke before we ended it
-                iteration.result()
-                raise RailyardError("an iteration was over before something failed in its middle")
+            iteration.check_aborted()
         what = "replacements to answer at the addresses that they take over"
         wait_until(lambda: prober.reaches_all(since_ns), what, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
         if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
             by_name = self.job.by_name
-            for name in (*by_name, *by_name.values()):  # a spare's name is the failed one's now: nothing is lost there
+            for name in (*by_name, *by_name.values()):  # a spare has the failed GPU's name now: nothing is lost there
                 self.session.controller.replace_gpu(name)
         return since_ns
 
     def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
-        """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns)."""
+        """Connect the spares by optical switches, and give them names and addresses; return when both are done (ns)."""
         controller, decided_ns = self.session.controller, self.at["decided"]
         controller.cross_connect({new: old for old, new in self.job.by_name.items()})
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_identity()
-        injection.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
+        injection.result()  # the injection, and its check, use the GPU's name
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_name()
         replaced_ns = self.step("adopted")
@@ -120,18 +118,18 @@ class ReplacementTimeline:
         return max(replaced_ns, enabled_ns)
 
     def _await_detection(self, since_ns: int, injection: Future[int]) -> int:
-        """Wait until the controller tells of what has failed; when it did."""
+        """Wait until the controller reports what has failed; return when it did."""
         names = self.job.detection_names
         try:
             return self._await_event(
                 since_ns, DETECTION_EVENTS, names, f"of {', '.join(sorted(names))}, which has failed"
             )[0]
         except CheckFailed:
-            injection.result()  # if it didn't bite, this says so
+            injection.result()  # raises the reason if the fault had no effect
             raise
 
     def _await_optical_switch(self, what: str, since_ns: int) -> int:
-        """Wait until the controller tells this of the optical switches; when it did."""
+        """Wait until the controller reports this of the optical switches; return when it did."""
         at, received = self._await_event(since_ns, frozenset({what, CROSS_CONNECT_REFUSED}), frozenset(), f"of {what}")
         if received["what"] == CROSS_CONNECT_REFUSED:
             raise CheckFailed(f"no fibre was moved: {received['why']}")
@@ -162,16 +160,44 @@ class ReplacementTimeline:
         return found
 
 
+class _Iteration:
+    """An iteration of the job in a thread of its own, so that the job manager acts on an event at once."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, play: Callable[[Callable[[int], None], threading.Event], Replay]
+    ) -> None:
+        self._abort, self._started_ns = threading.Event(), Future[int]()
+        self._result = pool.submit(play, self._started_ns.set_result, self._abort)
+
+    def wait_until_s(self, position_s: float) -> None:
+        """Wait until it has run for so long. Raises what ended it before it started."""
+        pending: tuple[Future[Any], ...] = (self._started_ns, self._result)
+        wait(pending, return_when=FIRST_COMPLETED)
+        if self._result.done():
+            self._result.result()
+        time.sleep(max(0.0, self._started_ns.result() / 1e9 + position_s - time.monotonic()))
+
+    def abort(self) -> None:
+        """End it."""
+        self._abort.set()
+
+    def check_aborted(self) -> None:
+        """Raise RailyardError if it had ended by itself. A connection that broke ends it too."""
+        with suppress(Aborted, CheckFailed):
+            self._result.result()
+            raise RailyardError("an iteration was over before something failed in its middle")
+
+
 def _inject(net: FabricNet, fault: Fault) -> int:
-    """Inject it; when it was (ns)."""
-    with _raised_priority():  # names can't move before it is known to bite
+    """Inject a fault; return when (ns)."""
+    with _raised_priority():  # names can't move before it has taken effect
         return inject(net, fault)
 
 
 @contextmanager
 def _raised_priority() -> Iterator[None]:
-    """This thread, and what it starts meanwhile, go before others, like the controller: real ones don't share a
-    processor with all GPUs. An ordinary user may not.
+    """Raise the priority of this thread, and of those that it starts, like the controller's: on a real cluster it
+    doesn't share a processor with all GPUs. Without root nothing changes.
     """
     thread_id = threading.get_native_id()
     usual_priority = os.getpriority(os.PRIO_PROCESS, thread_id)

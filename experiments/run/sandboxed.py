@@ -1,4 +1,4 @@
-"""What a run does once it is in its sandbox: the part of `run` and `shell` inside it."""
+"""Part of `run` and `shell` inside the sandbox."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from railyard.experiments.spec.loading import from_resolved
 
 
 def task_of_run(spec: BaseExperiment, folder: Folder, quiet: bool) -> dict[str, Any]:
-    """What to hand to `launcher.enter` for a run."""
+    """Return the task of a run for `launcher.enter`."""
     where = {"folder": str(folder.real_path), "identity": folder.identity}
     return {"do": "run", "spec": spec.resolved(), **where, "quiet": quiet}
 
 
 def task_of_shell(spec: BaseExperiment) -> dict[str, Any]:
-    """The same for a shell on the first fabric."""
+    """Return the task of a shell on the first fabric."""
     return {"do": "shell", "spec": spec.resolved()}
 
 

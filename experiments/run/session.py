@@ -74,7 +74,7 @@ class Session:
 
     @property
     def dilation(self) -> float:
-        """How many times slower time passes on the fabric."""
+        """Slowdown of time on the fabric."""
         return 1.0
 
     def watch(self, since: Counters | None = None) -> Watch:
@@ -96,10 +96,12 @@ class FabricSession(Session):
 
     @property
     def plan(self) -> Plan:
+        """The plan of its network."""
         return self.net.plan
 
     @property
     def policy(self) -> str:
+        """The policy of its routes."""
         return self.steered_by or self.plan.policy
 
     @property

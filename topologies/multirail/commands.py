@@ -79,12 +79,12 @@ FIRST_INDEX: Final = 1_000_000
 
 
 def window_bytes(plan: MultirailPlan, rail: int) -> int:
-    """What a TCP connection on a rail may have under way: 30 ms of its rate, and some frames at least."""
+    """Return the TCP window on a rail: what it moves in 30 ms, and some frames at least."""
     return max(MIN_WINDOW_FRAMES * plan.spec.mtu, round(plan.rates_bps[rail] / 8 * WINDOW_S))
 
 
 def node_sysctls(plan: MultirailPlan) -> dict[str, int | str]:
-    """Of nodes and aggregators. Buffers count each frame with its overhead: they are twice the largest window."""
+    """Return the sysctls of nodes and aggregators. Buffers count frames with overhead, so they are twice the window."""
     buffer_bytes = 2 * max(window_bytes(plan, rail) for rail in range(len(plan.rails)))
     return NODE_SYSCTLS | {
         "net/ipv4/tcp_wmem": f"4096 {buffer_bytes} {buffer_bytes}",
@@ -130,7 +130,7 @@ MAX_SUBFLOWS: Final = 8
 
 
 def has_mptcp() -> bool:
-    """Whether this kernel has MPTCP, and it is on."""
+    """Return whether this kernel has MPTCP, and it is on."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
     except OSError:

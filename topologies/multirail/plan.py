@@ -57,7 +57,7 @@ def scale_of(spec: MultirailSpec, frames_per_s: float | None) -> float:
 
 
 def round_up(scale: float) -> float:
-    """To 1, 2 or 5 times a power of ten, and to 1 at least."""
+    """Return the scale rounded up to 1, 2 or 5 times a power of ten, and to 1 at least."""
     power = 10 ** max(0, ceil(log10(max(scale, 1))) - 1)
     return float(next(step * power for step in _STEPS if step * power >= scale))
 
@@ -107,11 +107,13 @@ class MultirailPlan(FabricPlan):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MultirailPlan":
+        """Return the plan of such data."""
         spec = MultirailSpec.model_validate(data["spec"])
         return cls(spec, tuple(data["rates_bps"]), data["scale"], data["dilation"])
 
     @property
     def rails(self) -> tuple[RailSpec, ...]:
+        """The rails as specified."""
         return self.spec.rails
 
     @property
@@ -153,11 +155,12 @@ class MultirailPlan(FabricPlan):
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
+        """The nodes' names."""
         return tuple(f"n{node}" for node in range(self.spec.nodes))
 
     @cached_property
     def aggregators(self) -> tuple[Nic | None, ...]:
-        """By rail: the NIC of its aggregator, None where the rail doesn't sum in the network."""
+        """The NIC of each rail's aggregator, None where the rail doesn't sum in the network."""
         return tuple(
             Nic(rail, None) if RAIL_KINDS[spec.kind].sums_in_network else None for rail, spec in enumerate(self.rails)
         )
@@ -173,6 +176,7 @@ class MultirailPlan(FabricPlan):
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
+        """A switch for each rail."""
         return tuple(Switch(switch_name(r), "rail", r, SWITCH_DPID + r) for r in range(len(self.rails)))
 
     @cached_property
@@ -190,10 +194,11 @@ class MultirailPlan(FabricPlan):
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
+        """The cables of all NICs."""
         return tuple(self.link(nic) for rail in range(len(self.rails)) for nic in self.nics_on(rail))
 
     def payload_bps(self, rail: int) -> float:
-        """What TCP gets of a NIC's rate at most, bit/s: headers count."""
+        """Return the most that TCP gets of a NIC's rate, bit/s: headers count."""
         return self.rates_bps[rail] * payload_fraction(self.spec.mtu)
 
 

@@ -32,25 +32,29 @@ _TABLE: Final = 100
 
 
 class Nic(NamedTuple):
-    """What a node has on a rail; `node` is None for the rail's aggregator."""
+    """NIC of a node on a rail; `node` is None for the rail's aggregator."""
 
     rail: int
     node: int | None
 
     @property
     def namespace(self) -> str:
+        """The namespace that it is in."""
         return f"agg{self.rail}" if self.node is None else f"n{self.node}"
 
     @property
     def interface(self) -> str:
+        """Its name there."""
         return f"rail{self.rail}"
 
     @property
     def ip(self) -> str:
+        """Its address."""
         return f"198.18.{self.rail}.{_AGGREGATOR_HOST if self.node is None else self.node + 1}"
 
     @property
     def mac(self) -> str:
+        """Its MAC."""
         return f"02:4d:00:00:{self.rail:02x}:{AGGREGATOR_NUMBER if self.node is None else self.node:02x}"
 
     @property
@@ -60,10 +64,12 @@ class Nic(NamedTuple):
 
 
 def switch_name(rail: int) -> str:
+    """Return the name of a rail's switch."""
     return f"rail{rail}"
 
 
 def subnet(rail: int) -> str:
+    """Return the addresses of a rail."""
     return f"198.18.{rail}.0/{PREFIX_BITS}"
 
 
@@ -116,7 +122,7 @@ class RailSpec(ConfigModel):
 
 
 def _size_or_none(given: object) -> int | None:
-    """What is no size is told as such elsewhere."""
+    """Return a size; None for what pydantic will report as none."""
     try:
         return parse_size(given)
     except ValueError:
@@ -124,7 +130,7 @@ def _size_or_none(given: object) -> int | None:
 
 
 def _distinct_sizes(given: object) -> object:
-    """Before sizes are keys, and the last of two equal ones would be all that is left."""
+    """Refuse equal sizes: as keys the last one would replace the others."""
     found: dict[int | None, str] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         size = _size_or_none(name)
@@ -136,11 +142,11 @@ def _distinct_sizes(given: object) -> object:
 
 _T = TypeVar("_T")
 BySize = Annotated[dict[Size, _T], BeforeValidator(_distinct_sizes)]
-"""What is so for collectives of up to a size, as in the paper."""
+"""Values for collectives of up to a size, as in the paper."""
 
 
 def value_for_size(values: Mapping[int, _T], size: int, default: _T) -> _T:
-    """Of a collective of so many bytes; `default` the largest size."""
+    """Return the value for a collective of so many bytes; `default` above the largest size."""
     return next((value for limit, value in sorted(values.items()) if size <= limit), default)
 
 
@@ -151,8 +157,8 @@ Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 class MultirailSpec(ConfigModel):
     """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
 
-    `dilation`: how many times slower time passes while a collective is measured; 1 above the largest size. What is told
-    is the fabric's own time all the same.
+    `dilation`: how many times slower time passes while a collective is measured; 1 above the largest size. Results
+    are in the fabric's own time all the same.
     """
 
     kind: Literal["multi-rail"]
@@ -163,7 +169,7 @@ class MultirailSpec(ConfigModel):
     dilation: BySize[Dilation] = Field(default_factory=dict)
 
     def dilation_of(self, size: int) -> float:
-        """Of a collective of so many bytes, as in the paper."""
+        """Return how much slower time passes for a collective of so many bytes, as in the paper."""
         return value_for_size(self.dilation, size, 1.0)
 
     @field_validator("rails")
