@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from railyard.core.host import Datapath
-from railyard.experiments.multirail.spec import KIND, SECTIONS, MultirailExperiment, is_multirail, parse
 from railyard.experiments.spec.kind import EXPERIMENT_KINDS, ExperimentKind, Sections
+from railyard.experiments.spec.multi_rail import KIND, SECTIONS, MultirailExperiment, is_multirail, parse
 from railyard.topologies.multirail.spec import Nic
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ class MultiRail(ExperimentKind[MultirailExperiment]):
 
     def predict(self, spec: MultirailExperiment, out: Path, console: Console) -> int:
         """Predict by formulas."""
-        from railyard.experiments.multirail.predict import predict
+        from railyard.experiments.predict.multi_rail import predict
 
         return predict(spec, out, console)
 
     def dry_run(self, spec: MultirailExperiment, console: Console) -> int:
         """Print what would be sent."""
-        from railyard.experiments.multirail.predict import dry_run
+        from railyard.experiments.predict.multi_rail import dry_run
 
         return dry_run(spec, console)
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
-from railyard.experiments.multirail.parts import TrainingSpec, compute_s
-from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment
+from railyard.experiments.spec.multi_rail import MIN_OPERATIONS, MultirailExperiment, TrainingSpec, compute_s
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.balancing.costs import Rail

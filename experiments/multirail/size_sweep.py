@@ -12,8 +12,8 @@ from railyard.core.records import IntervalId
 from railyard.experiments.multirail.measured import check_complete, merge_turns, point, undilated
 from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
 from railyard.experiments.multirail.session import EnginePool, MonitoredEngine, MultirailSession
-from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
+from railyard.experiments.spec.multi_rail import MultirailExperiment
 from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval, size_name
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s

@@ -19,7 +19,7 @@ from railyard.experiments.multirail.measured import (
     point,
     settled_after,
 )
-from railyard.experiments.multirail.trainings import compared
+from railyard.experiments.multirail.runner import compared
 from railyard.results.runs.allreduce import allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
 from railyard.workloads.allreduce.peers.training import TrainingResult

@@ -19,11 +19,11 @@ from railyard.core.sandbox import launcher
 from railyard.experiments import cli
 from railyard.experiments.commands import ps
 from railyard.experiments.commands.list import counts, definitions
-from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run import machine_check
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.multi_rail import is_multirail
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
 from tests.unit.experiments import load

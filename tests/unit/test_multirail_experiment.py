@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
-from railyard.experiments.multirail.parts import TrainingSpec, singles
 from railyard.experiments.multirail.predictions import (
     ITEM,
     LATER_WARMUP_OPERATIONS,
@@ -24,10 +23,17 @@ from railyard.experiments.multirail.predictions import (
     step_of,
     turns,
 )
-from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment, is_multirail, parse
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.multi_rail import (
+    MIN_OPERATIONS,
+    MultirailExperiment,
+    TrainingSpec,
+    is_multirail,
+    parse,
+    singles,
+)
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
 

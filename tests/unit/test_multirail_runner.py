@@ -9,15 +9,17 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.multirail import faults, runner, session, trainings
+from railyard.experiments.multirail import runner, session
+from railyard.experiments.multirail import runner as faults
+from railyard.experiments.multirail import runner as trainings
 from railyard.experiments.multirail import size_sweep as points
 from railyard.experiments.multirail.runner import step_count
 from railyard.experiments.multirail.session import MultirailSession
-from railyard.experiments.multirail.spec import MultirailExperiment, parse
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
+from railyard.experiments.spec.multi_rail import MultirailExperiment, parse
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core.units import format_rate, format_size
-from railyard.experiments.multirail.parts import mix_of
 from railyard.experiments.multirail.predictions import (
     LATER_WARMUP_OPERATIONS,
     TURN_OPERATIONS,
@@ -18,8 +17,8 @@ from railyard.experiments.multirail.predictions import (
     sent_bytes,
     step_of,
 )
-from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.predict.unsteered import PREDICTION_COLUMNS, Prediction, png, save
+from railyard.experiments.spec.multi_rail import MultirailExperiment, mix_of
 from railyard.results.plots import style
 from railyard.results.plots.allreduce import predicted
 from railyard.results.runs.allreduce import size_name
