@@ -20,9 +20,8 @@ from railyard.workloads.allreduce.engine.worker import run_operations
 from railyard.workloads.allreduce.transport.rendezvous import (
     AGGREGATOR,
     Hello,
+    HelloListener,
     RailConnections,
-    accept_pending,
-    listening_socket,
     read_hello,
     send_ack,
 )
@@ -191,17 +190,18 @@ def test_report_has_new_migrations_and_dead_rails() -> None:
 def test_closed_connection_is_dialled_again_before_use() -> None:
     """An aggregator does, of which one caller was gone: nobody else may wait with a connection that ended."""
     address = ("127.0.0.1", free_port())
-    listener = listening_socket(plain_socket, 0, address)
+    listener = HelloListener(plain_socket, {0: address})
     connections = RailConnections(
         lambda purpose: Hello(7, 0, 1, purpose, 0), {("data", AGGREGATOR): address}, [], plain_socket, "127.0.0.1"
     )
     poller = select.poll()
-    poller.register(listener, select.POLLIN)
+    poller.register(listener.sockets[0], select.POLLIN)
 
     def join() -> socket.socket:
         connections.step()  # calls
         assert poller.poll(5000), "it calls"
-        (caller,) = accept_pending(listener)
+        listener.accept()
+        caller = listener.unidentified.pop()
         deadline = time.monotonic() + 5
         while connections.missing and time.monotonic() < deadline:
             connections.step()

@@ -365,7 +365,7 @@ def engine_of(policy: str) -> AllreduceEngine:
 
 
 def is_own(policy: str) -> bool:
-    """Whether Railyard's engine runs it: a group of that can change its policy from one operation to the next."""
+    """Return whether Railyard's engine runs it, whose group can change its policy between operations."""
     return engine_of(policy).runs_policies
 
 

@@ -124,7 +124,7 @@ class Rails:
 
 @dataclass
 class Memory:
-    """What a size class keeps from state to state. `single_rail`: by rail, the latest window in which it had all."""
+    """Memory of a size class from state to state. `single_rail`: by rail, the latest window in which it had all."""
 
     rails: Rails
     single_rail: dict[int, Measurement] = field(default_factory=dict)
@@ -248,9 +248,11 @@ class SingleRail(_Resting):
 
     @property
     def window(self) -> int:  # type: ignore[override]  # long once a window was measured
+        """Operations until the next window: more once one was measured."""
         return LONG_WINDOW if self.rail in self.memory.single_rail else LEARNING_WINDOW
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
+        """Move to a split or to another rail that should gain enough."""
         memory, size = self.memory, measured.size
         is_at_rest = self.rail in memory.single_rail
         gain, windows = (MIN_GAIN_AT_REST, AGREEING_WINDOWS) if is_at_rest else (MIN_GAIN, 1)
@@ -297,6 +299,7 @@ class AdjustedSplit(State):
     no_gain: int = 0
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
+        """Settle, give up, or move shares."""
         self.windows += 1
         ends_together = spread(list(times.values())) <= SETTLED_SPREAD or self._is_negligible(measured.size, times)
         self.balanced = self.balanced + 1 if ends_together else 0
@@ -378,6 +381,7 @@ class EvenSplit(AdjustedSplit):
     name = "even"
 
     def step(self, size: int, times: Mapping[int, float]) -> State:
+        """Move to the first coefficients."""
         shares = self._by_rail(list(times), initial_shares(list(times.values())))
         return AdjustedSplit(**vars(self) | {"shares": shares})
 
@@ -399,6 +403,7 @@ class Settled(_Resting):
     first: Measurement | None = None
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
+        """Adjust the shares again if rails end apart, or move to better rails."""
         rails, size = self.memory.rails, measured.size
         if better := self._recheck(measured, self.is_held, size):
             return better

@@ -59,7 +59,7 @@ class Rail:
 
     @property
     def sums_in_network(self) -> bool:
-        """Whether the rail's switch sums, so that an allreduce is a tree and not a ring."""
+        """True if the rail's switch sums, so that an allreduce is a tree and not a ring."""
         return RAIL_KINDS[self.kind].sums_in_network
 
     @property

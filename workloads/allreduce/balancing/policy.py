@@ -65,26 +65,32 @@ class FixedWeights:
         self._alive = set(range(len(costs)))
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
+        """Return a segment for each live rail with a weight."""
         weights = [weight if rail in self._alive else 0.0 for rail, weight in enumerate(self._weights)]
         if not any(weights):
             weights[self.best(length * itemsize, self._alive)] = 1.0
         return partition(length, weights)
 
     def window(self, size: int) -> int:
+        """Return 0: it never learns."""
         return 0
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
+        """Raise ValueError."""
         raise ValueError("fixed weights don't learn")
 
     def down(self, rail: int) -> None:
+        """Plan without a rail from now on."""
         if not self._alive - {rail}:
             raise ValueError(f"rail {rail}: the last one can't be taken away")
         self._alive.discard(rail)
 
     def up(self, rail: int) -> None:
+        """Plan with a rail again."""
         self._alive.add(rail)
 
     def best(self, size: int, among: Collection[int]) -> int:
+        """Return the rail with the lowest cost."""
         return fastest_rail(self._costs, size, sorted(among))
 
 

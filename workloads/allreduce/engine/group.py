@@ -135,7 +135,7 @@ class Group:
         self._run(Call("broadcast", len(data), str(data.dtype), root), data, data, len(data), own=own)
 
     def abandon(self, why: str) -> None:
-        """From another thread: let the call that runs, and all later ones, end with GroupBroken at once."""
+        """Let the call that runs, and all later ones, end with GroupBroken at once; called from another thread."""
         if (node := self._node) is not None:
             node.abandon(why)
 

@@ -206,7 +206,7 @@ class Node:
             self.planners.use(planner)
 
     def abandon(self, why: str) -> None:
-        """From another thread: let the operation that runs, and each after it, end with GroupBroken at once."""
+        """Let the operation that runs, and all later ones, end with GroupBroken; called from another thread."""
         self._fail(why)
         self.transport.wake()
 

@@ -107,7 +107,7 @@ class Operation:
 
     @property
     def done(self) -> bool:
-        """Whether all jobs have ended."""
+        """True if all jobs have ended."""
         return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
 
     def add(self, job: Job) -> Task | None:
@@ -198,7 +198,7 @@ class PieceRouter:
 
     @property
     def done(self) -> bool:
-        """Whether all operations have ended here."""
+        """True if all operations have ended here."""
         return all(operation.done for operation in reversed(self.operations.values()))
 
     def busy(self, rails: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import floor
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,31 +194,6 @@ class Piece(NamedTuple):
     summed: bool = True
 
 
-class Task(Protocol):
-    """Work of one rail in an operation."""
-
-    def begin(self) -> Iterator[Piece]:
-        """Yield the pieces to send first."""
-        ...
-
-    def buffer_for(self, seq: int) -> memoryview:
-        """Return where piece `seq` is received. ValueError if it is not due."""
-        ...
-
-    def on_received(self, seq: int) -> Iterator[Piece]:
-        """Take a piece that is complete in its buffer; yield the pieces that may be sent now."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Whether all pieces have come."""
-        ...
-
-    def final(self) -> list[Span]:
-        """Return the elements of the result that are right and stay so."""
-        ...
-
-
 @dataclass
 class Ring:
     """Ring over `chunks`: the ranges of chunk 0, 1, ... in `source` (the input, never written) and in `result`.
@@ -276,7 +251,7 @@ class Ring:
 
     @property
     def done(self) -> bool:
-        """Whether all pieces have come."""
+        """True if all pieces have come."""
         return self._next == (self._last + 1) * self._pieces
 
     def final(self) -> list[Span]:
@@ -311,7 +286,7 @@ class _InOrder:
 
     @property
     def done(self) -> bool:
-        """Whether all pieces have come."""
+        """True if all pieces have come."""
         return self._received_count == len(self._spans)
 
     def final(self) -> list[Span]:
@@ -383,3 +358,7 @@ class Relay(_InOrder):
         self._received_count += 1
         if (self.rank + 1) % self.nodes != self.root:
             yield Piece(seq, octets(self.result, *self._spans[seq]), seq == 0)
+
+
+Task = Ring | Tree | Relay
+"""Work of one rail in an operation. `final` are the elements of the result that are right and stay so."""

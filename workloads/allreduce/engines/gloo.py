@@ -32,6 +32,7 @@ class GlooRanks(PeerRanks):
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
+        """Return the requirement of PyTorch, None where it is installed."""
         return torch_missing()
 
 
@@ -48,19 +49,23 @@ class Gloo:
         self._dist, self._rank, self._nodes = dist, config.rank, config.nodes
 
     def allreduce(self, array: Array) -> None:
+        """Sum over all ranks, in place."""
         self._dist.all_reduce(_tensor(array))
 
     def reduce_scatter(self, array: Array) -> Array:
+        """Return this rank's part of the sum."""
         own_part = np.empty(array.size // self._nodes, array.dtype)
         self._dist.reduce_scatter_single(_tensor(own_part), _tensor(array))
         return own_part
 
     def all_gather(self, array: Array) -> Array:
+        """Return every rank's array, one after the other."""
         whole = np.empty(array.size * self._nodes, array.dtype)
         self._dist.all_gather_single(_tensor(whole), _tensor(array))
         return whole
 
     def broadcast(self, array: Array, root: int) -> None:
+        """Copy the root's array to every rank, in place."""
         self._dist.broadcast(_tensor(array), root)
 
     def close(self) -> None:

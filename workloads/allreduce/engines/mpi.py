@@ -48,9 +48,11 @@ class MpiRanks(PeerRanks):
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
+        """Return the requirement of Open MPI and mpi4py, None where both are installed."""
         return mpi_missing()
 
     def command(self) -> list[str]:
+        """Return the command of mpirun."""
         nodes = [Nic(0, rank).namespace for rank in range(self.layout.size)]
         interfaces = [Nic(rail, None).interface for rail in self._rails]
         settings = {
@@ -82,22 +84,27 @@ class Mpi:
         self._nodes = config.nodes
 
     def allreduce(self, array: Array) -> None:
+        """Sum over all ranks, in place."""
         self._mpi.COMM_WORLD.Allreduce(self._mpi.IN_PLACE, array)
 
     def reduce_scatter(self, array: Array) -> Array:
+        """Return this rank's part of the sum."""
         own_part = np.empty(array.size // self._nodes, array.dtype)
         self._mpi.COMM_WORLD.Reduce_scatter_block(array, own_part)
         return own_part
 
     def all_gather(self, array: Array) -> Array:
+        """Return every rank's array, one after the other."""
         whole = np.empty(array.size * self._nodes, array.dtype)
         self._mpi.COMM_WORLD.Allgather(array, whole)
         return whole
 
     def broadcast(self, array: Array, root: int) -> None:
+        """Copy the root's array to every rank, in place."""
         self._mpi.COMM_WORLD.Bcast(array, root)
 
     def close(self) -> None:
+        """Finalize MPI."""
         self._mpi.Finalize()
 
 

@@ -40,10 +40,12 @@ class MptcpRanks(PeerRanks):
 
     @staticmethod
     def default_rails(fabric: MultirailSpec) -> Sequence[int]:
+        """Return all rails."""
         return range(len(fabric.rails))
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
+        """Return the requirement of MPTCP, None where the kernel has it enabled."""
         return mptcp_missing()
 
 
@@ -51,11 +53,13 @@ class AnyAddress(socket.socket):
     """Socket that listens on all addresses: a subflow connects to another address than the first connection."""
 
     def bind(self, address: Any) -> None:
+        """Bind to a port on all addresses; without a port, to the address."""
         host, port = address
         super().bind(("0.0.0.0" if port else host, port))
 
 
 def make_socket(_rail: int) -> socket.socket:
+    """Return an MPTCP socket."""
     return AnyAddress(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
 
 
@@ -82,6 +86,7 @@ class MptcpEngine(AllreduceEngine):
     ranks = MptcpRanks
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
+        """Predict the seconds of one rail that combines all."""
         return allreduce_cost(combined_rail(rails), nodes).seconds(size)
 
 

@@ -161,16 +161,20 @@ class RailyardEngine(AllreduceEngine):
     runs_policies = True
 
     def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
+        """Raise BadInput for `field` unless `policy` is an allreduce policy of these rails."""
         others = [name for name, engine in ALLREDUCE_ENGINES.items() if not engine.runs_policies]
         find_policy(policy, [rail.name for rail in fabric.rails], field, others)
 
     def definition(self, policy: str) -> AllreducePolicy:
+        """Return the definition of the policy."""
         return ALLREDUCE_POLICIES[policy.partition(":")[0]]
 
     def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+        """Return ranks that plan by a policy."""
         return Ranks(net, policy)
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
+        """Predict the seconds of a policy."""
         definition, argument = find_policy(policy, [each.name for each in rails])
         return definition.seconds(rails, [allreduce_cost(each, nodes) for each in rails], argument, size)
 

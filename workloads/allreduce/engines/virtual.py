@@ -17,14 +17,17 @@ class Virtual(AllreduceEngine):
     equation = "Eq. 1 and 2, half the processor's cost"
 
     def problem(self, fabric: MultirailSpec) -> str | None:
+        """Return why it needs another rail, if its rail sums in the network."""
         kind = RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind]
         return "needs a rail that doesn't sum in the network" if kind.sums_in_network else None
 
     def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+        """Return ranks with two channels on one rail."""
         rail = peer_rail(net.plan.spec)
         return Ranks(net, "equal", channels=(rail, rail))
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
+        """Predict the seconds of a rail with half the processor's cost."""
         used = replace(rails[rail], cpu_s_per_byte=rails[rail].cpu_s_per_byte / 2)
         return allreduce_cost(used, nodes).seconds(size)
 

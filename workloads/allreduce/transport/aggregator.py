@@ -15,13 +15,7 @@ import numpy as np
 from railyard.workloads.allreduce.engine.jobs import Address, SocketMaker, plain_socket
 from railyard.workloads.allreduce.engine.tasks import DTYPES, Array, scratch
 from railyard.workloads.allreduce.transport.links import DATA, Framed, Header, Links, Pacer
-from railyard.workloads.allreduce.transport.rendezvous import (
-    Hello,
-    accept_pending,
-    listening_socket,
-    read_hello,
-    send_ack,
-)
+from railyard.workloads.allreduce.transport.rendezvous import Hello, HelloListener, send_ack
 
 
 @dataclass
@@ -50,9 +44,8 @@ class Aggregator:
     ) -> None:
         self.rail, self.nodes, self.group, self._setup_s = rail, nodes, group, setup_s
         self._poller = Links(self._on_disconnect)
-        self._listener = listening_socket(make, rail, address)
-        self._poller.listen(self._listener)
-        self._unidentified: list[socket.socket] = []
+        self._listener = HelloListener(make, {rail: address})
+        self._poller.listen(self._listener.sockets[0])
         self._links: dict[int, Framed] = {}
         self._incarnation = 0
         self._complete = False  # all nodes are connected, and have the acknowledgement
@@ -66,27 +59,14 @@ class Aggregator:
 
     def step(self, timeout_s: float) -> None:
         """Serve what comes within `timeout_s` seconds."""
-        if self._poller.poll(0.001 if self._unidentified else timeout_s):
-            self._unidentified += accept_pending(self._listener)
-        for sock in list(self._unidentified):
-            try:
-                hello = read_hello(sock)
-                if hello is None:
-                    continue
-                is_kept = self._accepts(hello)
-                if is_kept:
-                    self._add(hello.rank, sock)
-            except OSError:
-                is_kept = False
-            self._unidentified.remove(sock)
-            if not is_kept:
-                sock.close()
+        if self._poller.poll(0.001 if self._listener.unidentified else timeout_s):
+            self._listener.accept()
+        self._listener.identify(self._add)
 
     def close(self) -> None:
         """Close all connections."""
-        self._drop_all()
-        for sock in (*self._unidentified, self._listener):
-            sock.close()
+        self._lost(None)
+        self._listener.close()
         self._poller.close()
 
     def _accepts(self, hello: Hello) -> bool:
@@ -94,11 +74,15 @@ class Aggregator:
         if (hello.group, hello.rail, hello.purpose) != (self.group, self.rail, "data") or hello.rank >= self.nodes:
             return False
         if hello.incarnation > self._incarnation:
-            self._drop_all()
+            self._lost(None)
             self._incarnation = hello.incarnation
         return hello.incarnation == self._incarnation
 
-    def _add(self, rank: int, sock: socket.socket) -> None:
+    def _add(self, hello: Hello, sock: socket.socket) -> bool:
+        """Serve a node's connection; return False if it is not accepted."""
+        if not self._accepts(hello):
+            return False
+        rank = hello.rank
         if rank in self._links:
             self._lost(rank)  # it connected again: its first connection got no answer
         link = Framed(sock, lambda header: scratch(header.length), self._on_received, Pacer(self._setup_s))
@@ -108,6 +92,7 @@ class Aggregator:
             self._complete = True
             for link in self._links.values():  # not before: what is passed on to all nodes must reach all
                 send_ack(link.sock)
+        return True
 
     def _on_received(self, header: Header, view: memoryview) -> None:
         """Add a node's piece. One that does not fit its sum is left out, so the sum is never sent: rank 0 finds out."""
@@ -145,6 +130,3 @@ class Aggregator:
         if not self._links:
             self._sums.clear()
             self._complete = False
-
-    def _drop_all(self) -> None:
-        self._lost(None)

@@ -127,7 +127,7 @@ class Framed:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """True if nothing waits to be sent."""
         return not self._queue
 
     def put(self, header: Header, payload: memoryview | bytes, starts_message: bool = False) -> None:
@@ -306,7 +306,7 @@ class Links:
         return has_waiting
 
     def wake(self) -> None:
-        """From another thread: let `poll` return."""
+        """Let `poll` return; called from another thread."""
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:

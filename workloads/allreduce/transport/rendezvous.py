@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -83,13 +83,6 @@ def configure_socket(sock: socket.socket, purpose: Purpose = "data") -> socket.s
     return sock
 
 
-def accept_pending(listener: socket.socket) -> Iterator[socket.socket]:
-    """Accept all connections that wait. Where accepting fails (the NIC is gone, say) there are none: a node retries."""
-    with suppress(OSError):
-        while True:
-            yield configure_socket(listener.accept()[0])
-
-
 def listening_socket(make: SocketMaker, rail: int, address: Address) -> socket.socket:
     """Return a listening socket. BadInput for an address that is not this machine's, or is taken."""
     try:
@@ -104,6 +97,45 @@ def listening_socket(make: SocketMaker, rail: int, address: Address) -> socket.s
         why = problem.strerror or str(problem)
         raise BadInput(f"rails.{rail}", ":".join(map(str, address)), f"can't be listened at: {why}") from problem
     return sock
+
+
+class HelloListener:
+    """Listening sockets of a process, and the connections whose Hello has not come yet."""
+
+    def __init__(self, make: SocketMaker, addresses: Mapping[int, Address]) -> None:
+        """`addresses` by rail."""
+        with ExitStack() as opened:
+            self.sockets = [
+                opened.enter_context(listening_socket(make, rail, address)) for rail, address in addresses.items()
+            ]
+            opened.pop_all()
+        self.unidentified: list[socket.socket] = []
+
+    def accept(self) -> None:
+        """Accept all connections that wait: none where accepting fails (the NIC is gone, say), since peers retry."""
+        for listener in self.sockets:
+            with suppress(OSError):
+                while True:
+                    self.unidentified.append(configure_socket(listener.accept()[0]))
+
+    def identify(self, keep: Callable[[Hello, socket.socket], bool]) -> None:
+        """Hand each connection whose Hello has come to `keep`; close those that it refuses."""
+        for sock in list(self.unidentified):
+            try:
+                hello = read_hello(sock)
+                if hello is None:
+                    continue
+                is_kept = keep(hello, sock)
+            except OSError:
+                is_kept = False
+            self.unidentified.remove(sock)
+            if not is_kept:
+                sock.close()
+
+    def close(self) -> None:
+        """Close all sockets that are not kept."""
+        for sock in (*self.unidentified, *self.sockets):
+            sock.close()
 
 
 @dataclass
@@ -244,21 +276,16 @@ class Rendezvous:
         self._rank, self._layout, self._make = rank, layout, make
         rails = range(len(layout.rails))
         self.incarnations = dict.fromkeys(rails, 0)
-        with ExitStack() as opened:
-            self.listeners = [
-                opened.enter_context(listening_socket(make, rail, layout.nodes[rail][rank])) for rail in rails
-            ]
-            opened.pop_all()
-        self._unidentified: list[socket.socket] = []
+        self.listener = HelloListener(make, {rail: layout.nodes[rail][rank] for rail in rails})
         self._connections = {rail: self._new_connections(rail) for rail in rails}
 
     @property
     def busy(self) -> bool:
-        """Whether a rail is joining or a Hello is awaited."""
-        return bool(self._unidentified or self._connections)
+        """True if a rail is joining or a Hello is awaited."""
+        return bool(self.listener.unidentified or self._connections)
 
     def joined(self, rail: int) -> bool:
-        """Whether all connections stand of a rail that is joining."""
+        """Return whether all connections stand of a rail that is joining."""
         return rail in self._connections and not self._connections[rail].missing
 
     def missing(self, rail: int) -> list[str]:
@@ -277,25 +304,13 @@ class Rendezvous:
         """Return the connections of a rail that has joined; the caller owns them."""
         return self._connections.pop(rail)
 
-    def accept(self) -> None:
-        """Accept the connections that wait at the listeners."""
-        for listener in self.listeners:
-            self._unidentified += accept_pending(listener)
-
     def step(self) -> None:
         """Continue all connections that do not stand yet."""
-        for sock in list(self._unidentified):
-            try:
-                hello = read_hello(sock)
-                if hello is None:
-                    continue
-                connections = self._connections.get(hello.rail)
-                is_kept = connections is not None and connections.accept_connection(hello, sock)
-            except OSError:
-                is_kept = False
-            self._unidentified.remove(sock)
-            if not is_kept:
-                sock.close()
+        self.listener.identify(
+            lambda hello, sock: (
+                hello.rail in self._connections and self._connections[hello.rail].accept_connection(hello, sock)
+            )
+        )
         for connections in self._connections.values():
             connections.step()
 
@@ -311,8 +326,7 @@ class Rendezvous:
         """Close everything."""
         for connections in self._connections.values():
             connections.close()
-        for sock in (*self._unidentified, *self.listeners):
-            sock.close()
+        self.listener.close()
 
     def _new_connections(self, rail: int) -> RailConnections:
         own_rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]

@@ -101,7 +101,7 @@ class Transport:
         self.joined, self.missing = self._rendezvous.joined, self._rendezvous.missing
         self._links = Links(self._lost)
         self.wake = self._links.wake
-        for sock in self._rendezvous.listeners:
+        for sock in self._rendezvous.listener.sockets:
             self._links.listen(sock)
         self._link_peers: dict[Framed, tuple[int, str]] = {}  # rail, and name of the peer at the other end
         self._live: dict[int, _Rail] = {}
@@ -195,7 +195,7 @@ class Transport:
         if self._own_messages:
             timeout_s = 0
         if self._links.poll(min(timeout_s, _JOIN_POLL_S) if self._rendezvous.busy else timeout_s):
-            self._rendezvous.accept()
+            self._rendezvous.listener.accept()
         if self._rendezvous.busy:
             self._rendezvous.step()
         self.deliver_own()

@@ -13,6 +13,7 @@ class Equal(AllreducePolicy):
     colour = "pink"
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        """Return a planner of equal weights."""
         return FixedWeights(costs, [1.0] * len(rails))
 
 

@@ -13,6 +13,7 @@ class Mrib(AllreducePolicy):
     colour = "blue"
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        """Return a planner that weighs rails by their nominal rates."""
         return FixedWeights(costs, [rail.nominal or rail.rate for rail in rails])
 
 

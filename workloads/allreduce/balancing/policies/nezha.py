@@ -16,6 +16,7 @@ class Nezha(AllreducePolicy):
     colour = "vermilion"
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        """Return a balancer."""
         return Balancer(costs)
 
     def seconds(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str, size: int) -> float:

@@ -14,9 +14,11 @@ class Single(AllreducePolicy):
     usages = ("", ":RAIL")
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        """Return a planner that uses the rail that the argument names."""
         return FixedWeights(costs, [float(rail.name == argument) for rail in rails])
 
     def problem(self, argument: str, rails: Sequence[str]) -> str | None:
+        """Return the rails that can be named, if the argument is none."""
         return None if argument in rails else unknown_name_hint(argument, rails)
 
 

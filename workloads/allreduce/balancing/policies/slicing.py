@@ -39,11 +39,13 @@ class SlicePlanner(FixedWeights):
         self._s_per_byte: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
+        """Return a segment for each slice."""
         slice_rails = self._slice_rails(length * itemsize)
         spans = split_evenly(0, length, len(slice_rails))
         return tuple(Segment(rail, start, end - start) for rail, (start, end) in zip(slice_rails, spans, strict=True))
 
     def window(self, size: int) -> int:
+        """Return a short window until all live rails are measured at this size."""
         if slice_count(size) == 1:
             return 0  # one slice: no choice depends on times
         kind = size_class(_slice_bytes(size))
@@ -51,6 +53,7 @@ class SlicePlanner(FixedWeights):
         return LONG_WINDOW if known else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
+        """Average the time per byte of each rail with that of the slices."""
         slice_bytes = _slice_bytes(size)
         for rail, count in Counter(self._slice_rails(size)).items():
             if seconds[rail] > 0:
@@ -58,6 +61,7 @@ class SlicePlanner(FixedWeights):
                 self._s_per_byte[key] = (self._s_per_byte.get(key, s_per_byte) + s_per_byte) / 2
 
     def best(self, size: int, among: Collection[int]) -> int:
+        """Return the rail with the shortest time for a slice."""
         return min(sorted(among), key=lambda rail: self._seconds(rail, _slice_bytes(size)))
 
     def _slice_rails(self, size: int) -> list[int]:
@@ -72,7 +76,7 @@ class SlicePlanner(FixedWeights):
         return slice_rails
 
     def _seconds(self, rail: int, size: int) -> float:
-        """Of a slice of so many bytes."""
+        """Return the seconds of a slice."""
         s_per_byte = self._s_per_byte.get((size_class(size), rail))
         return self._costs[rail].seconds(size) if s_per_byte is None else size * s_per_byte
 
@@ -85,6 +89,7 @@ class Slicing(AllreducePolicy):
     colour = "orange"
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        """Return a planner of slices."""
         return SlicePlanner(costs)
 
 

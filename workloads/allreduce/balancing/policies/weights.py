@@ -14,9 +14,11 @@ class Weights(AllreducePolicy):
     usages = (":99:1",)
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        """Return a planner of the weights in the argument."""
         return FixedWeights(costs, [float(weight) for weight in argument.split(":")])
 
     def problem(self, argument: str, rails: Sequence[str]) -> str | None:
+        """Return the form of the argument, if it has another."""
         numbers = re.fullmatch(r"\d{1,6}(:\d{1,6}){" + str(len(rails) - 1) + "}", argument)
         if numbers and any(map(int, argument.split(":"))):
             return None
