@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "extending.md"
 EXAMPLES: Final = ROOT / "docs" / "examples"
 SECTION: Final = re.compile(r"(<!-- examples: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-USE: Final = re.compile(r"^@?(?:([A-Z_]+)\.(?:register|add)|(fault))\(", re.MULTILINE)
+USE: Final = re.compile(r"^@?(?:([A-Z_]+)\.(?:register|add)|(fault|section))\(", re.MULTILINE)
 
 
 def examples() -> dict[Path, str]:
@@ -20,7 +20,7 @@ def examples() -> dict[Path, str]:
     for path in sorted(EXAMPLES.glob("*.py")):
         use = USE.search(path.read_text(encoding="utf-8"))
         assert use, f"{path} registers nothing at its top level"
-        found[path] = use.group(1) or "FAULTS"
+        found[path] = use.group(1) or f"{use.group(2).upper()}S"
     return found
 
 

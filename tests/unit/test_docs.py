@@ -18,12 +18,15 @@ from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
 from tests.unit import docs_examples
 from tests.unit.results_sample import sample_run
+from tests.unit.test_imports import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "labs").glob("*.md")), ROOT / "README.md"]
 PAGES.append(ROOT / "CONTRIBUTING.md")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 MAX_README_LINES = 130
+PLACEHOLDERS = {"results/published/figures/NAME.py", "quiet_check.py", "commsTraceReplay.py"}
+"""Of a user's own files, or another project's."""
 
 
 def name_of(path: Path) -> str:
@@ -63,6 +66,16 @@ def test_relative_links_resolve(page: Path) -> None:
     for target, anchor in links(page):
         assert target.exists(), f"{target} of {name_of(page)}"
         assert not anchor or anchor in anchors(target), f"{target}#{anchor} of {name_of(page)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_files_that_a_page_names_exist(page: Path) -> None:
+    """A name may leave out the first folders, as on the page of a package."""
+    names = set(re.findall(r"`([\w/-]+\.py)`", text_of(page))) - PLACEHOLDERS
+    folders = (*PACKAGES, "tests", "benchmarks", "docs", "railyard", "script")
+    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    files.append("/run_experiment.py")
+    assert {name for name in names if not any(file.endswith(f"/{name}") for file in files)} == set()
 
 
 def test_every_page_is_reachable_from_the_index() -> None:
@@ -145,7 +158,11 @@ def test_extending_includes_every_example_as_it_is() -> None:
 
 def test_examples_are_short_and_tested() -> None:
     tests = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "emulation").glob("test_plugin_*.py")
+        path.read_text(encoding="utf-8")
+        for path in [
+            *ROOT.glob("tests/emulation/test_plugin_*.py"),
+            ROOT / "tests" / "unit" / "test_report_sections.py",
+        ]
     )
     for path, registry in docs_examples.examples().items():
         lines = path.read_text(encoding="utf-8").splitlines()
