@@ -57,7 +57,7 @@ class FaultRun:
 
 
 def is_recovered(first_packet_ms: float | None, late: int, probed: int, goodput_ms: float | None, streams: int) -> bool:
-    """Whether packets and goodput were back before the repair, and stayed.
+    """Return whether packets and goodput were back before the repair, and stayed.
 
     `late`: probes lost just before the repair. If no pair was `probed`, goodput alone decides; without `streams`,
     packets do.
@@ -125,12 +125,6 @@ class ScriptObservations:
     def _bounds_by_faults(self) -> dict[frozenset[int], Bounds]:
         return {}
 
-    def is_intermittent(self, number: int) -> bool:
-        """Whether this fault or a concurrent one loses packets again and again."""
-        begin, end = self.injected_ns[number], self.repair_start_ns[number]
-        active = (n for n, at in enumerate(self.injected_ns) if at < end and self.repair_start_ns[n] > begin)
-        return any(self.script.faults[n].fault.definition.loses_packets_throughout for n in active)
-
     def above_max_flow(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
         """Return how many of these streams exceeded their max-flow; after each action they have `LATE_NS` to settle."""
         actions = sorted(at for at in (*self.injected_ns, *self.repair_start_ns) if since_ns < at < until_ns)
@@ -153,59 +147,8 @@ def evaluate_all(
 ) -> tuple[tuple[FaultRun, ...], tuple[float, ...]]:
     """Return each fault of the script, and the goodput of all streams, bit/s in bins of `BIN_MS`."""
     total = observations.goodput_of(frozenset(observations.streams))
-    runs = (_evaluate(observations, n, selection, total) for n, selection in enumerate(selections))
+    runs = (_FaultObservations(observations, n, selection).run(total) for n, selection in enumerate(selections))
     return tuple(runs), tuple(total.tolist())
-
-
-def _evaluate(observations: ScriptObservations, number: int, selection: PairSelection, total: Trace) -> FaultRun:
-    fault, log = observations.script.faults[number].fault, observations.log
-    fault_ns, repair_ns = observations.injected_ns[number], observations.fault_end_ns[number]
-    after_ns = repair_ns + int(AFTER_S * 1e9)
-    if len(observations.script.faults) > 1:
-        selection = _restrict(selection, observations.reachable_throughout(number))
-    probes, at_source = frozenset(selection.probes), selection.at_source
-    affected = observations.goodput_of(selection.affected)
-    first_ms = _first_packet_ms(observations, number, probes)
-    goodput_ms = goodput_after_repair_ms = None
-    if selection.streams:
-        before = _before_bps(observations, affected)
-        goodput_ms = restored_ms(affected, observations.begun_ns, fault_ns, repair_ns, before)
-        goodput_after_repair_ms = restored_ms(affected, observations.begun_ns, repair_ns, after_ns, before)
-    if first_ms is not None and goodput_ms is not None:
-        goodput_ms = max(goodput_ms, first_ms)  # bins are coarse: goodput can't be back before the first packet
-    late = _late_losses(observations, number, probes)
-    detect_ms, decided_ms, reroute_ms = _steps_ms(fault, observations.plan, observations.events, fault_ns, repair_ns)
-    resumed_ns = fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
-    return_end_ns = min(after_ns, observations.next_action_ns(repair_ns) - IN_FLIGHT_NS)
-    recovery = Recovery(
-        interval=IntervalId(),  # the caller's to know
-        fault=fault.kind,
-        target=fault.target,
-        t_fault=fault_ns,
-        t_repair=repair_ns,
-        detect_ms=detect_ms,
-        decided_ms=decided_ms,
-        reroute_ms=reroute_ms,
-        first_packet_ms=first_ms,
-        source_side_ms=_first_packet_ms(observations, number, at_source),
-        far_side_ms=_first_packet_ms(observations, number, probes - at_source),
-        goodput_ms=goodput_ms,
-        goodput_after_repair_ms=goodput_after_repair_ms,
-        primary_path_ms=_revert_ms(observations, number),
-        source_side_probed=len(at_source),
-        far_side_probed=len(probes - at_source),
-        above_max_flow=observations.above_max_flow(selection.affected, resumed_ns, repair_ns)
-        if resumed_ns < repair_ns
-        else 0,
-        lost_bytes=log.lost_bytes,
-        probes_lost=_lost(observations, probes, fault_ns - IN_FLIGHT_NS, after_ns),
-        probes_lost_after_repair=_lost(observations, probes, repair_ns, return_end_ns),
-        connections_lost=len(log.broken),
-        recovered=is_recovered(first_ms, late, len(probes), goodput_ms, len(selection.streams)),
-    )
-    window = slice(max(0, observations.bin_of(fault_ns - int(BEFORE_S * 1e9))), observations.bin_of(after_ns))
-    t_ms = tuple(n * BIN_MS - (fault_ns - observations.begun_ns) / 1e6 for n in range(len(total))[window])
-    return FaultRun(fault, recovery, t_ms, tuple(total[window].tolist()), tuple(affected[window].tolist()))
 
 
 def fault_end_ns(
@@ -219,69 +162,111 @@ def fault_end_ns(
     ]
 
 
-def _restrict(selection: PairSelection, pairs: frozenset[Pair]) -> PairSelection:
-    probes = tuple(pair for pair in selection.probes if pair in pairs)
-    return PairSelection(selection.streams, selection.affected & pairs, probes, selection.at_source & pairs)
+class _FaultObservations:
+    """One fault of a script, and the pairs that count for it: of several faults, those with a path throughout."""
 
+    def __init__(self, script: ScriptObservations, number: int, selection: PairSelection) -> None:
+        self.script, self.number = script, number
+        self.fault = script.script.faults[number].fault
+        self.fault_ns, self.repair_ns = script.injected_ns[number], script.fault_end_ns[number]
+        self.after_ns = self.repair_ns + int(AFTER_S * 1e9)
+        self.is_alone = len(script.script.faults) == 1
+        counted = frozenset((*script.streams, *script.probes)) if self.is_alone else script.reachable_throughout(number)
+        self.has_streams, self.affected = bool(selection.streams), selection.affected & counted
+        self.probes, self.at_source = frozenset(selection.probes) & counted, selection.at_source & counted
+        self.affected_trace = script.goodput_of(self.affected)
+        begin, end = self.fault_ns, script.repair_start_ns[number]  # of it or a concurrent fault
+        active = (n for n, at in enumerate(script.injected_ns) if at < end and script.repair_start_ns[n] > begin)
+        self.is_intermittent = any(script.script.faults[n].fault.definition.loses_packets_throughout for n in active)
 
-def _before_bps(observations: ScriptObservations, trace: Trace) -> float:
-    """Return the mean before the first fault of the script, without the warm-up."""
-    warm_up_end = observations.bin_of(observations.begun_ns + int(WARM_UP_S * 1e9))
-    baseline = trace[warm_up_end : observations.bin_of(min(observations.injected_ns))]
-    return float(baseline.mean()) if len(baseline) else 0.0
+    def run(self, total: Trace) -> FaultRun:
+        """Return the record. `total`: the goodput of all streams."""
+        script, far_side = self.script, self.probes - self.at_source
+        detect_ms, decided_ms, reroute_ms = self.steps_ms()
+        first_ms = self.first_packet_ms(self.probes)
+        goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns)
+        if first_ms is not None and goodput_ms is not None:
+            goodput_ms = max(goodput_ms, first_ms)  # bins are coarse: goodput can't be back before the first packet
+        resumed_ns = self.fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
+        is_back = resumed_ns < self.repair_ns
+        return_end_ns = min(self.after_ns, script.next_action_ns(self.repair_ns) - IN_FLIGHT_NS)
+        recovery = Recovery(
+            interval=IntervalId(),  # the caller's to know
+            fault=self.fault.kind,
+            target=self.fault.target,
+            t_fault=self.fault_ns,
+            t_repair=self.repair_ns,
+            detect_ms=detect_ms,
+            decided_ms=decided_ms,
+            reroute_ms=reroute_ms,
+            first_packet_ms=first_ms,
+            source_side_ms=self.first_packet_ms(self.at_source),
+            far_side_ms=self.first_packet_ms(far_side),
+            goodput_ms=goodput_ms,
+            goodput_after_repair_ms=self.restored_ms(self.repair_ns, self.after_ns),
+            primary_path_ms=self.primary_path_ms(),
+            source_side_probed=len(self.at_source),
+            far_side_probed=len(far_side),
+            above_max_flow=script.above_max_flow(self.affected, resumed_ns, self.repair_ns) if is_back else 0,
+            lost_bytes=script.log.lost_bytes,
+            probes_lost=self.probes_lost(self.fault_ns - IN_FLIGHT_NS, self.after_ns),
+            probes_lost_after_repair=self.probes_lost(self.repair_ns, return_end_ns),
+            connections_lost=len(script.log.broken),
+            recovered=is_recovered(first_ms, self.late_losses(), len(self.probes), goodput_ms, self.has_streams),
+        )
+        window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
+        t_ms = tuple(n * BIN_MS - (self.fault_ns - script.begun_ns) / 1e6 for n in range(len(total))[window])
+        bps, affected_bps = (tuple(trace[window].tolist()) for trace in (total, self.affected_trace))
+        return FaultRun(self.fault, recovery, t_ms, bps, affected_bps)
 
+    def steps_ms(self) -> tuple[float | None, float | None, float | None]:
+        """Return the times until the controller detected this fault, decided, and had changed routes."""
+        plan, events = self.script.plan, self.script.events
+        signals = [(at, kind) for at, kind, detail in events if self.fault.is_signal(plan, kind, detail)]
+        detect_ms = step_ms(signals, {kind for _, kind in signals}, self.fault_ns, self.repair_ns)
+        found = [detect_ms, None, None]
+        for number, kind in enumerate(("decided", "rerouted"), start=1):
+            if (previous := found[number - 1]) is not None:
+                later = [(at, each) for at, each, _ in events if at >= self.fault_ns + previous * 1e6]
+                found[number] = step_ms(later, {kind}, self.fault_ns, self.repair_ns)
+        return found[0], found[1], found[2]
 
-def _first_packet_ms(observations: ScriptObservations, number: int, pairs: frozenset[Pair]) -> float | None:
-    """Return the time to the first packet of the slowest of these probed pairs; None also if there are none."""
-    fault_ns, repair_ns = observations.injected_ns[number], observations.fault_end_ns[number]
-    intermittent = observations.is_intermittent(number)
-    limit_ns = observations.next_action_ns(fault_ns)
-    return first_packet_ms(observations.log_of(pairs), fault_ns, repair_ns, limit_ns, intermittent) if pairs else None
+    def first_packet_ms(self, pairs: frozenset[Pair]) -> float | None:
+        """Return the time to the first packet of the slowest of these probed pairs; None also if there are none."""
+        if not pairs:
+            return None
+        limit_ns = self.script.next_action_ns(self.fault_ns)
+        return first_packet_ms(self.script.log_of(pairs), self.fault_ns, self.repair_ns, limit_ns, self.is_intermittent)
 
+    def restored_ms(self, since_ns: int, until_ns: int) -> float | None:
+        """Return when the affected goodput was back at its mean before the first fault, without the warm-up."""
+        if not self.has_streams:
+            return None
+        script = self.script
+        warm_up_end = script.bin_of(script.begun_ns + int(WARM_UP_S * 1e9))
+        before = self.affected_trace[warm_up_end : script.bin_of(min(script.injected_ns))]
+        before_bps = float(before.mean()) if len(before) else 0.0
+        return restored_ms(self.affected_trace, script.begun_ns, since_ns, until_ns, before_bps)
 
-def _late_losses(observations: ScriptObservations, number: int, pairs: frozenset[Pair]) -> int:
-    """Count late losses of these probed pairs, unless another action shortly before may be their cause."""
-    repair_ns = observations.fault_end_ns[number]
-    others = [
-        at
-        for n, at in enumerate((*observations.injected_ns, *observations.repair_start_ns))
-        if n % len(observations.injected_ns) != number
-    ]
-    if any(repair_ns - SETTLE_S * 1e9 < at <= repair_ns for at in others):
-        return 0
-    return late_losses(observations.log_of(pairs), repair_ns, observations.is_intermittent(number))
+    def primary_path_ms(self) -> float | None:
+        """Return the time until the fault's detours are withdrawn: until no more are left than before the fault."""
+        script = self.script
+        if self.is_alone:
+            return primary_path_ms(script.events, self.repair_ns, None, 0)
+        if not same_other_faults(self.number, script.injected_ns, script.repair_start_ns, int(SETTLE_S * 1e9)):
+            return None
+        until_ns, max_detours = script.next_action_ns(self.repair_ns), active_detours(script.events, self.fault_ns)
+        return primary_path_ms(script.events, self.repair_ns, until_ns, max_detours)
 
+    def probes_lost(self, start_ns: int, end_ns: int) -> int:
+        """Count the lost probes that were sent in an interval."""
+        return sum(len(log.lost(start_ns, end_ns)) for log in self.script.log_of(self.probes))
 
-def _revert_ms(observations: ScriptObservations, number: int) -> float | None:
-    """Return the time until the fault's detours are withdrawn: until no more are left than before the fault."""
-    fault_ns, repair_ns = observations.injected_ns[number], observations.fault_end_ns[number]
-    if len(observations.script.faults) == 1:
-        return primary_path_ms(observations.events, repair_ns, None, 0)
-    if not same_other_faults(number, observations.injected_ns, observations.repair_start_ns, int(SETTLE_S * 1e9)):
-        return None
-    return primary_path_ms(
-        observations.events,
-        repair_ns,
-        observations.next_action_ns(repair_ns),
-        active_detours(observations.events, fault_ns),
-    )
-
-
-def _lost(observations: ScriptObservations, pairs: frozenset[Pair], start_ns: int, end_ns: int) -> int:
-    return sum(len(log.lost(start_ns, end_ns)) for log in observations.log_of(pairs))
-
-
-def _steps_ms(
-    fault: Fault, plan: Plan, events: Sequence[ControllerEvent], fault_ns: int, repair_ns: int
-) -> tuple[float | None, float | None, float | None]:
-    """Return the times until the controller detected this fault, decided, and had changed routes."""
-    signals = [(at, event_kind) for at, event_kind, detail in events if fault.is_signal(plan, event_kind, detail)]
-    detect_ms = step_ms(signals, {event_kind for _, event_kind in signals}, fault_ns, repair_ns)
-    if detect_ms is None:
-        return None, None, None
-    later_events = [(at, event_kind) for at, event_kind, _ in events if at >= fault_ns + detect_ms * 1e6]
-    decided_ms = step_ms(later_events, {"decided"}, fault_ns, repair_ns)
-    if decided_ms is None:
-        return detect_ms, None, None
-    later_events = [(at, event_kind) for at, event_kind in later_events if at >= fault_ns + decided_ms * 1e6]
-    return detect_ms, decided_ms, step_ms(later_events, {"rerouted"}, fault_ns, repair_ns)
+    def late_losses(self) -> int:
+        """Count late losses of the probed pairs, unless another action shortly before may be their cause."""
+        script = self.script
+        actions = [at for times in (script.injected_ns, script.repair_start_ns) for at in enumerate(times)]
+        since_ns = self.repair_ns - SETTLE_S * 1e9
+        if any(n != self.number and since_ns < at <= self.repair_ns for n, at in actions):
+            return 0
+        return late_losses(script.log_of(self.probes), self.repair_ns, self.is_intermittent)
