@@ -36,10 +36,12 @@ class Gpu(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Name of its host, such as d3g5."""
         return f"d{self.domain}g{self.rank}"
 
     @property
     def ip(self) -> str:
+        """Address of the GPU."""
         block, low = divmod(self.domain, 1 << _DOMAIN_BITS)
         return str(IPv4Address(BLOCKS[block] + (self.rank << _DOMAIN_BITS) + low))
 
@@ -82,7 +84,7 @@ def link_of_name(name: str) -> tuple[Gpu, int]:
 
 
 def gpu_of_ip(ip: str) -> Gpu:
-    """The inverse of `Gpu.ip`. ValueError for an address outside the plan."""
+    """Return the inverse of `Gpu.ip`. ValueError for an address outside the plan."""
     value = int(IPv4Address(ip))
     for block, base in enumerate(BLOCKS):
         if base <= value < base + (MAX_RAILS << _DOMAIN_BITS):
@@ -98,13 +100,13 @@ def rail_name(index: int) -> str:
 
 
 def rank_prefixes(rank: int, domains: int) -> tuple[str, ...]:
-    """The prefixes that hold every GPU of a rank: one up to 512 domains, two above."""
+    """Return the prefixes that hold every GPU of a rank: one up to 512 domains, two above."""
     blocks = 1 if domains <= 1 << _DOMAIN_BITS else 2
     return tuple(f"{IPv4Address(base + (rank << _DOMAIN_BITS))}/{32 - _DOMAIN_BITS}" for base in BLOCKS[:blocks])
 
 
 def rank_mac(rank: int) -> tuple[str, str]:
-    """(value, mask) of an eth_dst match for the rail interface of every GPU of a rank."""
+    """Return (value, mask) of an eth_dst match for the rail interface of every GPU of a rank."""
     return f"02:{_SIDE_OCTET['rail']:02x}:00:00:{rank:02x}:00", "ff:ff:00:00:ff:ff"
 
 
@@ -126,7 +128,7 @@ _ROLES: Final[dict[int, SwitchRole]] = {
 
 
 def role_of(dpid: int) -> tuple[SwitchRole, int]:
-    """(role, index) of a datapath id. ValueError for one that isn't in the scheme."""
+    """Return (role, index) of a datapath id. ValueError for one that isn't in the scheme."""
     role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF
     if role is None or (role == "single" and index % MAX_RAILS):
         raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine, single or optical switch")
@@ -145,23 +147,23 @@ def port_of(role: SwitchRole, gpu: Gpu) -> int:
 
 
 def gpu_port(gpu: Gpu) -> int:
-    """The port of an optical switch that this GPU's own cable goes into."""
+    """Return the port of an optical switch that this GPU's own cable goes into."""
     return 1 + gpu.domain * OPTICAL_RAILS + gpu.rank
 
 
 def network_port(gpu: Gpu) -> int:
-    """The port of an optical switch whose cable leads to this GPU's place in the network."""
+    """Return the port of an optical switch whose cable leads to this GPU's place in the network."""
     return gpu_port(gpu) + NETWORK_PORT_OFFSET
 
 
 def gpu_of_optical_port(port: int) -> Gpu:
-    """Whose fibre, or whose place in the network, is at a port of an optical switch."""
+    """Return the GPU whose own cable, or whose place in the network, is at a port of an optical switch."""
     return Gpu(*divmod(port - 1 - (NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else 0), OPTICAL_RAILS))
 
 
 def gpu_at(dpid: int, port: int) -> Gpu | None:
-    """The GPU on a switch's port; None if the port leads to another switch, or is an optical switch's: who is at which
-    of those changes, and an address says nothing there.
+    """Return the GPU on a switch's port; None if the port leads to another switch, or is an optical switch's, whose
+    cross-connects change.
     """
     role, index = role_of(dpid)
     if role == "single":

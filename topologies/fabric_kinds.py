@@ -106,7 +106,7 @@ class FabricKind:
 
     @property
     def joins_rails(self) -> bool:
-        """Whether the NIC network carries frames between rails."""
+        """Presence of paths between rails in the NIC network."""
         return bool(self.default_spines) or self.rail_switch(0) == self.rail_switch(1)
 
     @property

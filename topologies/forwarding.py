@@ -114,11 +114,19 @@ class Fabric(Protocol):
     """The part of a fabric's specification that a rule may use: its kind and size."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Fabric kind."""
+        ...
+
     @property
-    def domains(self) -> int: ...
+    def domains(self) -> int:
+        """Number of HB domains."""
+        ...
+
     @property
-    def rails(self) -> int: ...
+    def rails(self) -> int:
+        """Number of rails."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class PlainGpu(Host):
     """A GPU under plain `mn`, which asks each host to configure itself."""
 
     def config(self, plan: Plan | None = None, **_: Any) -> dict[str, Any]:
-        """Give it its address, neighbours and three route tables."""
+        """Set its address, neighbours and three route tables."""
         if plan is None:
             raise ValueError("a GPU needs the plan of its fabric")
         gpu = gpu_of_name(self.name)
@@ -47,7 +47,7 @@ class PlainGpu(Host):
         return {}
 
     def IP(self, intf: object = None) -> str:  # noqa: N802 (Mininet's name)
-        """Its one address, the same on every interface."""
+        """Return its one address, the same on every interface."""
         return gpu_of_name(self.name).ip
 
 
@@ -55,6 +55,7 @@ class HbBridge(Switch):
     """An HB domain: a Linux bridge, which needs no controller."""
 
     def start(self, controllers: object) -> None:
+        """Make the bridge and add its interfaces."""
         self.cmd(f"ip link add {self.name} type bridge mcast_snooping 0")
         for interface in self.intfList():
             if interface.name != "lo":
@@ -62,6 +63,7 @@ class HbBridge(Switch):
         self.cmd(f"ip link set {self.name} up")
 
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803
+        """Remove the bridge."""
         self.cmd(f"ip link del {self.name}")
         super().stop(deleteIntfs)
 
@@ -80,6 +82,7 @@ class FabricTopo(Topo):
         optical: str = "",
         **options: Any,
     ) -> None:
+        """Add the nodes and links of a plan, by default that of the options."""
         if plan is None:
             if optical:
                 options["optical"] = {"layers": optical.split("+")}

@@ -41,10 +41,12 @@ class Plan(FabricPlan):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+        """Return the plan of plain data."""
         return cls(FabricSpec.model_validate(data["spec"]), data["rail_bps"], data["hb_bps"])
 
     @property
     def policy(self) -> str:
+        """Name of the forwarding policy."""
         return self.spec.chosen_policy
 
     @cached_property
@@ -82,6 +84,7 @@ class Plan(FabricPlan):
 
     @cached_property
     def hb_bridges(self) -> tuple[str, ...]:
+        """Names of the bridges of all HB domains."""
         return tuple(f"hb{d}" for d in range(self.spec.domains))
 
     @property
@@ -101,6 +104,7 @@ class Plan(FabricPlan):
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
+        """All OpenFlow switches: rails, spines, optical ones."""
         kind = self.spec.definition
         network = kind.rail_switches(self.spec.rails) + kind.spines(self.spec.spine_count)
         return network + tuple(switch for layer_switches in self.optics.values() for switch in layer_switches)
@@ -116,7 +120,7 @@ class Plan(FabricPlan):
         return {layer: (_optical_switch(i),) for i, layer in enumerate(LAYERS) if layer in optical.layers}
 
     def optical_switch(self, layer: Layer, gpu: Gpu) -> Switch | None:
-        """The one that has the GPU's fibre of a layer and its place there; None if its cable goes straight to it."""
+        """Return the optical switch between a GPU and its network in a layer; None if there is none."""
         layer_switches = self.optics.get(layer)
         if not layer_switches:
             return None
@@ -124,7 +128,7 @@ class Plan(FabricPlan):
 
     @cached_property
     def electrical(self) -> "Plan":
-        """The fabric as packets see it before a fibre moves: without its optical switches, which are glass."""
+        """The fabric as packets see it before any cross-connect moves: without its optical switches."""
         return replace(self, spec=self.spec.model_copy(update={"optical": None}))
 
     @property
@@ -166,7 +170,7 @@ class Plan(FabricPlan):
         return End(switch.name, gpu.name, gpu_port(gpu)) if switch else network_end
 
     def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
-        """From the GPU to its place in the network: its own, and with an optical switch the one behind that."""
+        """Return the cables from a GPU to its network: its own, and with an optical switch the one behind that."""
         own = self.rail_links(gpu) if layer == "rail" else (self.hb_link(gpu),)
         switch = self.optical_switch(layer, gpu)
         return (*own, self._trunk(switch, gpu, layer)) if switch else own
@@ -185,11 +189,13 @@ class Plan(FabricPlan):
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
+        """The cables between rail switches and spines."""
         spec = self.spec
         return spec.definition.uplinks(spec.rails, spec.spine_count, self.uplink_bps)
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
+        """All cables."""
         return (
             *(self.hb_link(gpu) for gpu in self.gpus),
             *(link for gpu in self.gpus for link in self.rail_links(gpu)),
@@ -213,7 +219,7 @@ PLAN_FILE: Final = Path("/run/railyard/plan.json")
 
 
 def write_active_plan(plan: Plan) -> None:
-    """Traffic can flow on it from now on. In one step, so that nobody reads half a plan."""
+    """Store the plan of the running fabric, in one step, so that no reader gets half a plan."""
     PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
     temporary = PLAN_FILE.with_suffix(".half")
     temporary.write_text(json.dumps(plan.as_dict()))
@@ -221,7 +227,7 @@ def write_active_plan(plan: Plan) -> None:
 
 
 def read_active_plan() -> Plan | None:
-    """None while no fabric stands."""
+    """Return the plan of the running fabric; None if there is none."""
     try:
         return Plan.from_dict(json.loads(PLAN_FILE.read_text()))
     except FileNotFoundError:
@@ -229,5 +235,5 @@ def read_active_plan() -> Plan | None:
 
 
 def remove_active_plan() -> None:
-    """It is being taken down."""
+    """Remove it before the fabric is stopped."""
     PLAN_FILE.unlink(missing_ok=True)

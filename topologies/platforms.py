@@ -92,7 +92,7 @@ def _built_in() -> dict[str, Platform]:
 
 
 class _Platforms(Mapping[str, Platform]):
-    """Those that come with Railyard, by name; and any other, which is not counted, by the path of its file."""
+    """The built-in platforms, by name; and any other, which is not counted, by the path of its file."""
 
     def __getitem__(self, name: str) -> Platform:
         return read_platform(Path(name)) if is_path(name) else _built_in()[name]

@@ -34,7 +34,7 @@ MAX_WEIGHT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """To `prefix` out of `device`, by way of GPU `via` (None: the destination is on the link itself)."""
+    """Route to `prefix` out of `device`, by way of GPU `via` (None: the destination is on the link itself)."""
 
     prefix: str
     device: Device
@@ -43,14 +43,14 @@ class Route:
     metric: int = METRIC
 
     def command(self, source: Gpu) -> str:
-        """The line for `ip -batch`, without its verb."""
+        """Return the line for `ip -batch`, without its verb."""
         hop = f" via {self.via.ip}" if self.via else ""
         link = " onlink" if self.via else " scope link"
         return f"{self.prefix}{hop} dev {self.device}{link} src {source.ip} table {self.table} metric {self.metric}"
 
     @property
     def key(self) -> str:
-        """Return what tells it from the other routes of a GPU with this metric."""
+        """Prefix and table: unique among the routes of a GPU with one metric."""
         return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
 
 
@@ -65,7 +65,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class SpreadRoute:
-    """To `prefix` by several next hops: the kernel hashes a flow's addresses and ports, so each flow keeps to one.
+    """Route to `prefix` by several next hops: the kernel hashes a flow's addresses and ports, so a flow keeps to one.
 
     ValueError without a hop, or for a weight that the kernel doesn't know.
     """
@@ -82,7 +82,7 @@ class SpreadRoute:
             raise ValueError(f"{self.prefix}: weights must be 1 to {MAX_WEIGHT}: {self.hops}")
 
     def command(self, source: Gpu) -> str:
-        """The line for `ip -batch`, without its verb."""
+        """Return the line for `ip -batch`, without its verb."""
         hops = " ".join(
             f"nexthop{f' via {hop.via.ip}' if hop.via else ''} dev {hop.device} weight {hop.weight}"
             f"{' onlink' if hop.via else ''}"
@@ -93,12 +93,12 @@ class SpreadRoute:
 
     @property
     def is_on_link(self) -> bool:
-        """Whether the destination is on the link itself, whichever next hop is taken."""
+        """Presence of the destination on the link itself, by every next hop."""
         return all(hop.via is None for hop in self.hops)
 
     @property
     def key(self) -> str:
-        """Return what tells it from the other routes of a GPU with this metric."""
+        """Prefix and table: unique among the routes of a GPU with one metric."""
         return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
 
 
@@ -108,12 +108,13 @@ STRAIGHT: Final = (Hop("rail0"),)
 
 
 def host_prefix(gpu: Gpu) -> str:
+    """Return the prefix of one GPU."""
     return f"{gpu.ip}/32"
 
 
 def source_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
-    """The main table, by the fabric's forwarding policy: own domain over hb0, own rail over rail0, and the rest by the
-    policy's rule.
+    """Return the main table, by the fabric's forwarding policy: own domain over hb0, own rail over rail0, and the
+    rest by the policy's rule.
 
     One route for a rank, or for all, where the next hop is the same for many destinations: a route for each of 1,024
     GPUs at each takes 28 s to put in.
@@ -190,7 +191,7 @@ def _aggregate(by_domain: list[tuple[Hop, ...]], gpu: Gpu) -> tuple[Hop, ...]:
 
 
 def transit_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
-    """Tables 101 and 102: what this GPU does for others."""
+    """Return tables 101 and 102: what this GPU forwards for others."""
     domains, rails = plan.spec.domains, plan.spec.rails
     others = [g for g in range(rails) if g != gpu.rank]
     routes: list[AnyRoute] = [Route(prefix, "rail0", table=FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
@@ -205,10 +206,10 @@ def transit_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
 
 
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
-    """While rail0 has no carrier, all that would leave by it goes to a neighbour in the domain, who carries it (drd).
+    """Return routes to a neighbour in the domain for all that would leave by rail0 while that has no carrier (drd).
 
     Transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link makes no loop,
-    since the neighbour's own rail lives; its source may be that neighbour, who then carries its own packet.
+    since the neighbour's own rail lives; its source may be that neighbour, which then carries its own packet.
     """
     neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
     blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
@@ -216,8 +217,8 @@ def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 
 def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
-    """Whose MAC this GPU must know, and on which link: its domain, its rail, and with a NIC network that reaches all,
-    all.
+    """Return the GPUs whose MAC this GPU must know, and on which link: its domain, its rail, and all where the NIC
+    network joins the rails.
     """
     domains, rails = plan.spec.domains, plan.spec.rails
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
@@ -228,7 +229,7 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
 
 
 def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
-    """Neighbours and routes for `ip -batch` in the GPU's namespace: what it loses with its interfaces."""
+    """Return neighbours and routes for `ip -batch` in the GPU's namespace: what it loses with its interfaces."""
     routes: list[AnyRoute] = [*source_routes(plan, gpu), *transit_routes(plan, gpu)]
     if backups:
         routes += backup_routes(plan, gpu)
@@ -241,7 +242,7 @@ def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
 
 
 def gpu_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
-    """Everything for one `ip -batch` in the GPU's namespace, once its two interfaces are there."""
+    """Return everything for one `ip -batch` in the GPU's namespace, once its interfaces exist."""
     rails = plan.devices[1:]
     lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", *(f"link set {device} up" for device in plan.devices)]
     lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100"]

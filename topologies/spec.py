@@ -22,13 +22,13 @@ from railyard.topologies.platforms import PLATFORMS
 Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 """In this order: a layer's place is the number of its optical switch, where one is for all domains."""
-OPTICAL_DOMAINS: Final = 254  # whose last fibre has a number below NETWORK_PORT_OFFSET
+OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
 MIN_SWITCHING_TIME_S: Final = 1e-3
 MAX_SWITCHING_TIME_S: Final = 10.0
 
 
 class OpticalSpec(ConfigModel):
-    """`switching_time`: how long ports that take part in a reconfiguration are dark, s."""
+    """`switching_time`: how long the links of a reconfiguration are down, s."""
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=len(LAYERS), strict=False)] = ("rail",)
     switching_time: Time = 0.01
@@ -49,15 +49,16 @@ class OpticalSpec(ConfigModel):
 
     @property
     def is_per_domain(self) -> bool:
-        """Whether each HB domain has an optical switch of its own. Unless HB links go through light, too, a spare can't
-        be of another domain than the one that failed, and no fibre need leave a domain.
+        """Use of an optical switch for each HB domain.
 
-        Then switches are small: at each port event their process looks at all interfaces, and frames wait for that.
+        Unless HB links are optical, too, a spare can't be of another domain than the failed GPU, and no cable need
+        leave a domain. Such switches are small: at each port event their process looks at all interfaces, and frames
+        wait for that.
         """
         return "hb" not in self.layers
 
 
-__all__ = [  # what reads other files in the same way is imported from here too
+__all__ = [  # also for modules that read other files in the same way
     "MISSING",
     "ConfigModel",
     "FabricSpec",
@@ -140,11 +141,12 @@ class FabricSpec(ConfigModel):
 
     @property
     def gpus(self) -> int:
+        """Number of GPUs."""
         return self.domains * self.rails
 
     @property
     def spine_count(self) -> int:
-        """How many spines there are: the kind's default unless the specification says otherwise."""
+        """Number of spines: the kind's default unless the specification says otherwise."""
         return self.spines or self.definition.default_spines
 
     @property

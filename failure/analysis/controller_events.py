@@ -42,7 +42,7 @@ def _counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
 
 
 def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequence[int], min_gap_ns: int) -> bool:
-    """Whether the same other faults were active just before a fault and right after its repair.
+    """Return whether the same other faults were active just before a fault and right after its repair.
 
     `injected`, `repair_started`: times of each fault, ns, by number. False also if another action came within
     `min_gap_ns` before one of the two: its detours may have changed since.
@@ -97,7 +97,9 @@ def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[FaultInterv
 
 
 def _explains(fault: Fault, plan: Plan, name: _Name) -> bool:
-    """Whether a fault explains a silent name; some links of a dead rail switch may be reported before the switch."""
+    """Return whether a fault explains a silent name; some links of a dead rail switch may be reported before the
+    switch.
+    """
     key, label = _probe_group_of(plan, name) if dead_rails(fault.impact(plan), plan) else name
     return fault.is_signal(plan, "silent", {key: label})
 

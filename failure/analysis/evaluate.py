@@ -82,14 +82,16 @@ class ScriptObservations:
 
     @cached_property
     def fault_end_ns(self) -> Sequence[int]:
-        """When each fault was over: when its repair began, or when what failed was back."""
+        """End of each fault: when its repair began, or when what failed was back."""
         return fault_end_ns(self.script, self.injected_ns, self.repair_start_ns, self.events)
 
     @cached_property
     def end_ns(self) -> int:
+        """End of the evaluation, ns."""
         return max(*self.repair_start_ns, *self.fault_end_ns) + int(AFTER_S * 1e9)
 
     def bin_of(self, at_ns: int) -> int:
+        """Return the bin of a moment."""
         return int((at_ns - self.begun_ns) / (BIN_MS * 1e6))
 
     @cached_property
@@ -104,6 +106,7 @@ class ScriptObservations:
         return sum((trace for pair, trace in self.traces.items() if pair in pairs), no_goodput)
 
     def log_of(self, pairs: frozenset[Pair]) -> list[ProbeLog]:
+        """Return the probe logs of these pairs."""
         return [log for pair, log in zip(self.probes, self.log.probes, strict=True) if pair in pairs]
 
     def reachable_throughout(self, number: int) -> frozenset[Pair]:

@@ -78,7 +78,7 @@ def _node_state(node: str) -> frozenset[str]:
 
 
 def _tables() -> list[bytes]:
-    """Those of nftables, of this thread's namespace."""
+    """Return the nftables tables of this thread's namespace."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as sock:
             return list(netlink.dump(sock, NFT_MSG_GETTABLE, _TABLES.pack(socket.AF_UNSPEC, 0, 0)))
@@ -89,7 +89,7 @@ def _tables() -> list[bytes]:
 
 
 def interface(body: bytes) -> str:
-    """Its name, and whether it is set up; its group, by which rules of a silent link ask for it."""
+    """Return an interface's name, whether it is set up, and its group, which rules of a silent link match."""
     _, name = _name_of(body)
     flags, attrs = _LINK.unpack_from(body)[3], dict(_attributes(body, _LINK))
     group = _number(attrs[IFLA_GROUP]) if IFLA_GROUP in attrs else 0
@@ -97,7 +97,7 @@ def interface(body: bytes) -> str:
 
 
 def route(body: bytes, names: Names) -> str:
-    """As `ip route` has it, without flags: a carrier comes and goes. Empty for what isn't anybody's setting."""
+    """Return a route as `ip route` has it, without flags, which change with the carrier; empty for a learned one."""
     _, length, _, _, table, _, _, kind, flags = _ROUTE.unpack_from(body)
     if kind != UNICAST or flags & CLONED:
         return ""
@@ -111,7 +111,7 @@ def route(body: bytes, names: Names) -> str:
 
 
 def neighbour(body: bytes, names: Names) -> str:
-    """Empty for one that the kernel found out by itself."""
+    """Return a neighbour; empty for one that the kernel resolved by itself."""
     _, index, state, _, _ = _NEIGHBOUR.unpack_from(body)
     if not state & PERMANENT:
         return ""

@@ -25,12 +25,11 @@ from railyard.topologies.spec import LAYERS
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What went wrong; all empty if nothing did.
+    """Differences from the oracle; all empty if there are none.
 
-    not_recovered: the fabric's own paths join them, and their probes weren't answered. impossible: answered, though
-    nothing at all joins them, so the fault isn't there or the oracle errs. carried: dead nodes and cables that passed
-    something on, with how much; and those in `slowed`, living cables, with how many bytes more than what is left of
-    their rate.
+    not_recovered: the fabric's own paths join the pair, and its probes weren't answered. impossible: answered, though
+    nothing joins the pair, so the fault isn't there or the oracle errs. carried: dead nodes and cables that passed
+    something on, with how much; and those in `slowed`, live cables, with how many bytes more than their rate allows.
     """
 
     not_recovered: tuple[Pair, ...] = ()
@@ -40,11 +39,11 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """True if all is as it must be."""
+        """Absence of any difference."""
         return not (self.not_recovered or self.impossible or self.carried)
 
     def lines(self) -> list[str]:
-        """A line for each thing that is wrong, by name."""
+        """Return a line for each difference, by name."""
         return [
             *(f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in self.not_recovered),
             *(f"{a.name} -> {b.name}: answered, though nothing joins them" for a, b in self.impossible),
@@ -58,16 +57,16 @@ class Verdict:
 
 
 def name_of(part: str | Cable) -> str:
-    """A node as it is called; a cable by its ends."""
+    """Return the name of a node; of a cable, those of its ends."""
     return part if isinstance(part, str) else "-".join(sorted(part))
 
 
 def judge(survivors: Survivors, answered: Mapping[Pair, bool], counter_deltas: Mapping[str | Cable, int]) -> Verdict:
-    """Hold outcomes of the time after recovery should have been done against what the broken fabric can do.
+    """Compare outcomes after the recovery with what the broken fabric can do.
 
-    answered: for each ordered pair that was probed, whether a probe arrived. grown: by how much the counter of what a
-    node or cable passed on (bytes, packets: what the caller counts) grew from when it was dead; of living ones any
-    growth is right. ValueError for a pair of GPUs that the fabric doesn't have.
+    answered: for each ordered pair that was probed, whether a probe arrived. counter_deltas: by how much the counter of
+    what a node or cable passed on (bytes, packets) grew since it was dead; of live ones any growth is right. ValueError
+    for a pair of GPUs that the fabric doesn't have.
     """
     known = set(survivors.plan.gpus)
     for src, dst in answered:
@@ -182,12 +181,12 @@ class ConnectivityChecker:
         )
 
     def _keeps_forwarding(self, fault: Fault) -> bool:
-        """Whether what the fault kills keeps forwarding by this fabric's datapath."""
+        """Return whether what the fault kills keeps forwarding by this fabric's datapath."""
         return fault.definition.keeps_forwarding(self._net.datapath)
 
 
 def changed_without_controller(broken: Collection[Fault], actions: Sequence[Action]) -> bool:
-    """Whether the data plane changed while the controller was down, or just before, so that it did not react."""
+    """Return whether the data plane changed while the controller was down, or just before, so that it did not react."""
     if not any(fault.definition.stops_controller for fault in broken):
         return False
     crashes = (act for act in reversed(actions) if act.operation == "inject" and act.fault.definition.stops_controller)

@@ -48,7 +48,7 @@ class Probe(Message):
 
 
 class Answered(Message):
-    """Whether each pair answered; None if there was too little time."""
+    """The answer of each pair; None if there was too little time."""
 
     kind: Literal["answered"] = "answered"
     pairs: InstanceOf[dict] | None  # type: ignore[type-arg]

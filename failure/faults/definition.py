@@ -30,13 +30,13 @@ SPEC_KEYS: Final = frozenset({"kind", "target", "at", "repair", "after", "on", "
 
 
 class NoParameters(ConfigModel):
-    """Of a fault kind that has no parameters."""
+    """Parameters of a fault kind that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPacketTarget:
-    """How soon after the injection packets must flow again, ms. `side`: of pairs whose own end is hit ("source"), of
-    the others ("far"), or of the slowest pair (None). `why`: what the time is made of.
+    """Limits of the time from the injection until packets flow again, ms. `side`: of pairs whose own end is hit
+    ("source"), of the others ("far"), or of the slowest pair (None). `why`: what the time is made of.
     """
 
     what: str
@@ -202,7 +202,7 @@ _DEFAULTS: Final = NoParameters()
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What to break: a kind, a target of that kind, and the kind's parameters (default: `Parameters()`)."""
+    """A fault as data: a kind, a target of that kind, and the kind's parameters (default: `Parameters()`)."""
 
     kind: str
     target: str

@@ -48,6 +48,7 @@ class Survivors:
 
     @cached_property
     def living(self) -> tuple[Gpu, ...]:
+        """The live GPUs."""
         return tuple(gpu for gpu in self.plan.gpus if gpu.name in self.graph)
 
     @cached_property
@@ -83,26 +84,26 @@ class Survivors:
         return round(nx.maximum_flow_value(self.graph, src.name, dst.name, flow_func=shortest_augmenting_path))
 
     def is_dead(self, part: str | Cable) -> bool:
-        """Whether a node or a cable is named as dead. A live cable at a dead node isn't: frames may enter it."""
+        """Return whether a node or a cable is named as dead. A live cable at a dead node isn't: frames may enter it."""
         return part in (self.dead.nodes if isinstance(part, str) else self.dead.cables)
 
     @cached_property
     def _hb(self) -> Matrix:
-        """Joined by their HB domain."""
+        """Pairs that are joined by their HB domain."""
         live = [self._has_cable(gpu, f"hb{gpu.domain}") for gpu in self.plan.gpus]
         joined: Matrix = self._outer_and(live) & (self._domain[:, None] == self._domain) & self._off_diagonal
         return joined
 
     @cached_property
     def _rail(self) -> Matrix:
-        """Of one rank in two domains, joined by their rail switch (or the single one)."""
+        """Pairs of one rank in two domains, joined by their rail switch (or the single one)."""
         up = np.logical_or.reduce([self._outer_and(self._nic_up(plane)) for plane in self._planes])
         joined: Matrix = up & (self._rank[:, None] == self._rank) & self._off_diagonal
         return joined
 
     @cached_property
     def _spine(self) -> Matrix:
-        """In two domains and of two ranks, joined by the NIC network alone."""
+        """Pairs in two domains and of two ranks, joined by the NIC network alone."""
         kind = self.plan.spec.definition
         names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
         spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
@@ -120,7 +121,7 @@ class Survivors:
         return self.plan.spec.definition.all_planes
 
     def _nic_up(self, plane: int) -> list[bool]:
-        """Whether each GPU's rail cable of a plane and the switch at its far end live."""
+        """Return whether each GPU's rail cable of a plane and the switch at its far end live."""
         return [self._has_cable(gpu, self.plan.rail_link(gpu, plane).b.node) for gpu in self.plan.gpus]
 
     def _has_cable(self, gpu: Gpu, far: str) -> bool:
@@ -165,7 +166,7 @@ def _check(plan: Plan, dead: Impact, rates: Mapping[Cable, int]) -> None:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What must work, with all intermittent parts dead (`lower`), and what may work, with those alive (`upper`)."""
+    """Parts that must work, with all intermittent parts dead (`lower`), and may work, with those alive (`upper`)."""
 
     lower: Survivors
     upper: Survivors

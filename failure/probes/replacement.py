@@ -45,7 +45,7 @@ class StartProbing(Message):
 
 
 class HaveAnswered(Message):
-    """Whether each pair has an answer to a probe sent since `since_ns`: Answered."""
+    """Question whether each pair has an answer to a probe sent since `since_ns`: Answered."""
 
     kind: Literal["have-answered"] = "have-answered"
     since_ns: int

@@ -52,6 +52,7 @@ class TrafficLog:
     probes: list[ProbeLog] = field(default_factory=list)
 
     def received(self, stream: int) -> int:
+        """Return the bytes that a stream received."""
         return sum(size for _, size in self.receipts.get(stream, ()))
 
     @property

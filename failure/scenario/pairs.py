@@ -29,7 +29,7 @@ _FAULT_WEIGHT: Final = 100  # more than the number of sides of faults that one p
 
 @dataclass(frozen=True, slots=True)
 class AffectedPairs:
-    """Which pairs a fault affects.
+    """The pairs that a fault affects.
 
     `crosses`: whether a pair's default path crosses what breaks. `own`: whether that is the cable by which the path
     leaves its own domain, so that the kernel there can switch to its backup route. `dead`: GPUs that are down.

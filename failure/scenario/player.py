@@ -63,7 +63,7 @@ def repair(net: FaultNet, fault: Fault) -> None:
 
 
 def is_active(net: FaultNet, fault: Fault) -> bool:
-    """Whether all affected parts are faulty, observed at the parts themselves."""
+    """Return whether all affected parts are faulty, observed at the parts themselves."""
     return all(fault.definition.symptoms(net, fault.target, fault.parameters))
 
 
@@ -178,7 +178,7 @@ class Player:
         self.actions.end(number, "repair", self.repair_start_ns[number])
 
     def _shares_target(self, timed: Timed) -> bool:
-        """Whether another fault has the same target: their preparations would conflict."""
+        """Return whether another fault has the same target: their preparations would conflict."""
         return sum(other.fault.target == timed.fault.target for other in self._script.faults) > 1
 
     def _inject_at_ns(self, timed: Timed) -> int:

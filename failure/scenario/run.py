@@ -36,7 +36,7 @@ Events = Callable[[], Sequence[ControllerEvent]]
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """What happened. `faults` are in the script's order; `bps` is the goodput of all streams in bins of
+    """Results of a script. `faults` are in the script's order; `bps` is the goodput of all streams in bins of
     `railyard.failure.analysis.recovery_times.BIN_MS` from `begun_ns`; `lost_bytes` and `broken` connections are of the
     whole script.
     """

@@ -47,6 +47,7 @@ class Action:
 
     @property
     def name(self) -> str:
+        """Operation, kind and target."""
         return f"{self.operation} {self.fault.kind} {self.fault.target}"
 
 
@@ -78,11 +79,13 @@ class ActionLog:
             self._scheduled[number, operation] = scheduled_ns
 
     def begin(self, number: int, operation: str) -> None:
+        """Note that an action begins."""
         with self._lock:
             self._in_progress += 1
             self._scheduled.pop((number, operation), None)
 
     def end(self, number: int, operation: str, at_ns: int) -> None:
+        """Log an action that is done."""
         with self._lock:
             self._in_progress -= 1
             timed = self._script.faults[number]

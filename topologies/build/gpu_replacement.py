@@ -1,10 +1,9 @@
 """A spare takes a failed GPU's identity, once optical switches have given it that one's place in the network.
 
 Source: Rail-only IV-C, "the optical switch reconfigures to bring a healthy, idle GPU to replace the failed one".
-Whoever speaks to that rank afterwards speaks to the spare, by the same address, over the same rail: no peer learns
-anything.
+Peers of that rank reach the spare afterwards, by the same address and over the same rail, without any change at them.
 
-The names of namespaces move with it, so that whatever goes by rank finds the new one. The one that failed is
+The names of namespaces move with it, so that all that is addressed by rank finds the new one. The one that failed is
 `<name>-failed`, and also has the spare's name: each name of the plan goes on naming a namespace, and only one.
 """
 
@@ -24,8 +23,7 @@ HIGH_PRIORITY_NICENESS: Final = -15  # niceness, the controller's
 
 
 class GpuReplacement:
-    """All that can be done beforehand is done when this is made: the programs that will be told run, and wait. To be
-    closed, carried out or not.
+    """A replacement that is prepared: the programs that will carry it out run, and wait. To be closed in any case.
 
     ValueError for a spare in another domain whose HB link doesn't go through an optical switch.
     """
@@ -53,10 +51,10 @@ class GpuReplacement:
                     pipe.close()
 
     def apply_identity(self) -> None:
-        """Give the spare its new addresses and routes, while it is dark or after. RuntimeError with what `ip` said."""
-        for process, commands in self._batches:  # they go on side by side
+        """Give the spare its new addresses and routes, at any time. RuntimeError with the output of `ip`."""
+        for process, commands in self._batches:  # they run concurrently
             assert process.stdin
-            with suppress(BrokenPipeError):  # what it said before it ended comes below
+            with suppress(BrokenPipeError):  # its output is read below
                 process.stdin.write(commands)
                 process.stdin.close()
         for process, _commands in self._batches:

@@ -33,6 +33,7 @@ def _check(result: int, what: str) -> None:
 
 
 def path(name: str) -> Path:
+    """Return the file that a namespace is mounted on."""
     return NETNS_DIR / name
 
 
@@ -54,7 +55,7 @@ def enter(name: str) -> None:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Be in a namespace for a while, then back where this thread was."""
+    """Enter a namespace, and return to this thread's own at the end."""
     original = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(name)
@@ -95,7 +96,7 @@ def remove(names: Iterable[str]) -> None:
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
-    """Run a command in this thread's namespace with `text` as its input; RuntimeError with what it said if it fails."""
+    """Run a command in this thread's namespace with `text` as its input; RuntimeError with its output if it fails."""
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -118,7 +119,12 @@ TCP_SETTINGS: Final = {
 
 @contextmanager
 def relaxed_tcp_timers(gpus: Iterable[str]) -> Iterator[None]:
-    """While entered, the GPUs' namespaces wait longer before they call something lost."""
+    """Relax TCP loss detection in the GPUs' namespaces while entered.
+
+    On links of a few Mbit/s a frame takes milliseconds, and TCP takes a queue that grows fast for a loss: 64 GPUs at 10
+    Mbit/s sent 9,800 segments of a direct all-to-all twice, in 1.47 of the predicted time; with this 11, in 1.06. RDMA,
+    which the real fabrics carry, has no such timer. Faults are measured with the kernel's own settings.
+    """
     nodes = list(gpus)
     before = in_threads(lambda node: _set(node, TCP_SETTINGS), nodes)
     try:
@@ -128,7 +134,7 @@ def relaxed_tcp_timers(gpus: Iterable[str]) -> Iterator[None]:
 
 
 def _set(node: str, settings: dict[str, int]) -> dict[str, int]:
-    """Change what this kernel has of the settings; what they were."""
+    """Change the settings that this kernel has; return what they were."""
     before = {}
     with inside(node):
         for key, value in settings.items():

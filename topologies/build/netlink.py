@@ -1,5 +1,5 @@
 """Netlink by hand, where pyroute2 is too slow: it decodes every attribute of a dump, which takes 15 times as long
-(portstats.py), and takes a millisecond to open its socket, which would be a fifth of some recoveries (faults/links.py).
+(measure/counters.py), and takes a millisecond to open its socket, which would be a fifth of some recoveries.
 """
 
 import errno
@@ -22,14 +22,14 @@ def send_request(sock: socket.socket, kind: int, body: bytes) -> None:
 
 
 def _raise_error(data: bytes, offset: int) -> None:
-    """If the message there, an answer, tells of one."""
+    """Raise OSError if the answer at this offset is an error."""
     code = -struct.unpack_from("=i", data, offset + HEADER.size)[0]
     if code:
         raise OSError(code, errno.errorcode.get(code, str(code)))
 
 
 def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
-    """The bodies of all messages of a dump. OSError if the kernel refuses."""
+    """Yield the bodies of all messages of a dump. OSError if the kernel refuses."""
     sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_DUMP, 0, 0) + body)
     while True:
         data = sock.recv(65536)
@@ -45,7 +45,7 @@ def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, value) of each attribute."""
+    """Yield (type, value) of each attribute."""
     offset = 0
     while offset + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, offset)

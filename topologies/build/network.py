@@ -38,14 +38,13 @@ GPU_SYSCTLS: Final[dict[str, int | str]] = {
     "net/ipv4/conf/all/accept_redirects": 0,
     "net/ipv4/conf/default/accept_redirects": 0,
     "net/ipv4/conf/default/ignore_routes_with_linkdown": 1,
-    "net/ipv4/tcp_no_metrics_save": 1,  # one transfer must not inherit what another one's path taught
+    "net/ipv4/tcp_no_metrics_save": 1,  # a transfer must not inherit the metrics of another
 }
 # Over several next hops by ports too: a pair's transfers differ in nothing else, and would all take the same one.
 # Kernels without multipath routes have no such setting, and need it for nothing but policies that spread.
 HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
 # Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no
-# pair and tells of a carrier's change up to a second late. Numbers that no far end reaches keep every such news
-# immediate.
+# pair and reports a carrier's change up to a second late. Numbers that no far end reaches keep every report immediate.
 FIRST_INDEX: Final = 1_000_000
 SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
     "net/ipv6/conf/default/disable_ipv6": 1,
@@ -54,23 +53,23 @@ SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
 
 
 class FabricController(Protocol):
-    """What the builder needs of a controller: the one in the folder `controller`, or nothing at all in a test."""
+    """Interface of a controller to the builder."""
 
     def connect(self, plan: Plan) -> None:
-        """All namespaces are there: listen in each switch's. It may still be loading when this returns."""
+        """Listen in each switch's namespace; all exist. It may still be loading when this returns."""
 
     def wait_ready(self) -> None:
         """Return when every switch has its flows."""
 
     def crash(self) -> None:
-        """Let it die without a word."""
+        """Kill it."""
 
     def restart(self) -> None:
-        """Start it anew after that; return when it listens and all switches are called."""
+        """Start it again; return when it listens and all switches are called."""
 
     @property
     def is_down(self) -> bool:
-        """Whether it has crashed and isn't back."""
+        """Crashed, and not started again."""
         ...
 
     def crash_registry(self) -> None:
@@ -115,7 +114,7 @@ class EmulatedNet(Mininet):
         return list(self.plan.namespaces)
 
     def start(self) -> None:
-        """Build everything. RuntimeError, with what the kernel's tools said, if it can't be built."""
+        """Build everything. RuntimeError, with the output of the kernel's tools, if it can't be built."""
         started = time.monotonic()
         namespaces.create(self.node_names)
         namespaces.in_threads(self._prepare, self.node_names)
@@ -190,7 +189,7 @@ class EmulatedNet(Mininet):
                 namespaces.run(["ip", "link", "set", "lo", "up"])  # its controller listens there
 
     def _buffers_work(self) -> bool:
-        """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
+        """Return whether this kernel lets nftables copy frames on their way out; else switches drop them."""
         switch = next(iter(self.ovs))
         with namespaces.inside(switch):
             rules = switch_buffer_rules(self._ends[switch]).replace(DISCARD_INTERFACE, "lo")

@@ -1,4 +1,4 @@
-"""Mininet nodes whose namespace is there before them, and whose shell comes only when somebody types a command."""
+"""Mininet nodes whose namespace exists before them, and whose shell starts with the first command."""
 
 import json
 from subprocess import Popen
@@ -18,17 +18,20 @@ class NamespaceNode(Node):
         super().__init__(name, **{**params, "inNamespace": False})  # "False": mnexec is not to make another one
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
-        """Not yet: 128 idle shells take seconds to start."""
+        """Postpone the shell: 128 idle ones take seconds to start."""
 
     def sendCmd(self, *args: Any, **kwargs: Any) -> None:  # noqa: N802
+        """Start the shell, if need be, and send a command."""
         self._need_shell()
         super().sendCmd(*args, **kwargs)
 
     def cmd(self, *args: Any, **kwargs: Any) -> Any:
+        """Start the shell, if need be, and run a command."""
         self._need_shell()
         return super().cmd(*args, **kwargs)
 
     def popen(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a process in the namespace."""
         return super().popen(*args, **{"mncmd": self._prefix(), **kwargs})
 
     def _need_shell(self) -> None:
@@ -46,7 +49,7 @@ class NamespaceNode(Node):
 
 
 def tcp_throughput(client: NamespaceNode, server: NamespaceNode, seconds: int) -> list[str]:
-    """By iperf3: [received, sent], such as `99.1 Mbits/sec`.
+    """Return what iperf3 measures: [received, sent], such as `99.1 Mbits/sec`.
 
     Mininet's own waits for a report on its telnet probe, which today's iperf no longer gives.
     """
@@ -62,7 +65,7 @@ class GpuNode(NamespaceNode):
     """A GPU: d<domain>g<rank>, with `hb0` into its HB domain and `rail0` into its rail."""
 
     def IP(self, intf: object = None) -> str:  # noqa: N802
-        """Its one address, the same on every interface."""
+        """Return its one address, the same on every interface."""
         return gpu_of_name(self.name).ip
 
 
@@ -70,10 +73,10 @@ class SwitchNode(NamespaceNode):
     """A rail switch, a spine, or an HB domain's bridge."""
 
     def start(self, controllers: object) -> None:
-        """Nothing: it was started with the fabric."""
+        """Do nothing: the switch was started with the fabric."""
 
     def connected(self) -> bool:
-        """True: a fabric is handed out only when every switch has its flows."""
+        """Return True: a fabric is started only when every switch has its flows."""
         return True
 
 

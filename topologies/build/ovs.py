@@ -71,7 +71,7 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
 
 
 def set_controller_port(switch: str, port: int) -> None:
-    """Tell a switch by its database that its controller is at another port of its namespace: it connects at once.
+    """Set the port of a switch's controller in its database: the switch connects at once.
 
     One whose controller was gone tries again only once a second (max_backoff; no less is allowed). It is one
     transaction, so that the switch is never without a controller, which would flush its flows. A crashed switch reads
@@ -85,7 +85,8 @@ def wake_vswitchd(switch: str) -> None:
     """Make a switch that was called look whether its controller has greeted it. Returns at once, whatever it does.
 
     Open vSwitch 3.1 doesn't wait for that greeting (poll(2) in the state CONNECTING lacks the connection), and an idle
-    switch would see it up to 500 ms late, when its next look at old flows is due. Traffic wakes it, and a knock too.
+    switch would see it up to 500 ms late, when its next look at old flows is due. Traffic wakes it, and so
+    does a connection.
     """
     with socket.socket(socket.AF_UNIX) as management_socket:
         management_socket.setblocking(False)
@@ -97,6 +98,7 @@ def _target(port: int) -> str:
 
 
 def is_listening(path: Path) -> bool:
+    """Return whether a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 
@@ -122,14 +124,16 @@ class PrivateSwitch:
 
     @property
     def folder(self) -> Path:
+        """Folder of its database, sockets and logs."""
         return OVS_DIR / self.name
 
     @property
     def vswitchd_pid(self) -> int:
+        """PID of its ovs-vswitchd."""
         return self.processes["ovs-vswitchd"].pid
 
     def start_database(self) -> None:
-        """In the switch's namespace: start ovsdb-server on a fresh copy of the empty database."""
+        """Start ovsdb-server on a fresh copy of the empty database, in the switch's namespace."""
         self.folder.mkdir(parents=True)
         shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
         path = self.folder / "db.sock"
@@ -137,18 +141,19 @@ class PrivateSwitch:
         self._wait_for_socket(path)
 
     def start(self) -> None:
-        """In the switch's namespace: write the configuration, then start the switch, which takes it all up at once."""
+        """Write the configuration, then start the switch, which takes it all up at once. In the switch's namespace."""
         self.vsctl("--no-wait", "init", "--", *setup_command(self.name, self.dpid, self.ports, self.datapath))
         self.start_vswitchd()
 
     def start_vswitchd(self) -> None:
-        """In the switch's namespace: start ovs-vswitchd on what the database says (also: reboot a crashed switch)."""
+        """Start ovs-vswitchd on the database, also after a crash. In the switch's namespace."""
         self._spawn(
             "ovs-vswitchd",
             [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", "--disable-system-route"],
         )
 
     def vsctl(self, *arguments: str) -> str:
+        """Run ovs-vsctl on its database."""
         return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *arguments])
 
     def appctl(self, *arguments: str) -> str:

@@ -25,12 +25,12 @@ def payload_fraction(mtu: int) -> float:
 
 
 def burst_bytes(rate_bps: int, mtu: int) -> int:
-    """HTB's idle credit: a millisecond of the rate, and never below two frames."""
+    """Return HTB's idle credit: a millisecond of the rate, and never below two frames."""
     return max(2 * (mtu + ETHERNET), round(rate_bps * BURST_S / 8))
 
 
 def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
-    """Lines for `tc -batch` that shape what leaves an interface."""
+    """Return lines for `tc -batch` that shape what leaves an interface."""
     burst = burst_bytes(rate_bps, mtu)
     return (
         f"qdisc add dev {interface} root handle 1: htb default 1\n"
@@ -40,7 +40,7 @@ def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
 
 
 def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_port: int, mtu: int) -> str:
-    """The same, with `reserved_bps` of it guaranteed to datagrams for a UDP port; others may use what those leave."""
+    """Return the same, with `reserved_bps` of it guaranteed to a UDP port; others may use what that leaves."""
     rest_bps = max(1000, rate_bps - reserved_bps)
     quantum = max(mtu + ETHERNET, 20_000)
 
@@ -68,7 +68,7 @@ _HEARTBEAT_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
 
 
 def heartbeat_lane_commands(interface: str, mtu: int) -> str:
-    """Lines for `tc -batch` that let heartbeats pass whatever waits, on an interface that is shaped either way.
+    """Return lines for `tc -batch` that let heartbeats pass whatever waits, on an interface that is shaped either way.
 
     A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
     comes on top of the link's rate.
@@ -83,7 +83,7 @@ def heartbeat_lane_commands(interface: str, mtu: int) -> str:
 
 
 def remove_heartbeat_lane_commands(interface: str) -> str:
-    """Undo it."""
+    """Return lines for `tc -batch` that undo it."""
     return (
         f"filter del dev {interface} parent 1: protocol ip prio {_HEARTBEAT_PRIORITY}\n"
         f"class del dev {interface} classid {_HEARTBEAT_CLASS}\n"
@@ -91,8 +91,9 @@ def remove_heartbeat_lane_commands(interface: str) -> str:
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, heartbeats: bool) -> str:
-    """All classes of an interface. `reserved`: (bit/s, UDP port) of background load; `heartbeats`: with heartbeats'
-    lane."""
+    """Return all classes of an interface. `reserved`: (bit/s, UDP port) of background load; `heartbeats`: with
+    their lane.
+    """
     if reserved:
         lines = shared_htb_commands(interface, rate_bps, *reserved, mtu)
     else:
@@ -105,13 +106,13 @@ DISCARD_INTERFACE: Final = "hole"
 
 
 def switch_buffer_rules(interfaces: Iterable[str]) -> str:
-    """Input for `nft -f -` that gives a userspace switch a buffer at each port.
+    """Return input for `nft -f -` that gives a userspace switch a buffer at each port.
 
     A userspace Open vSwitch sends on all its ports through one packet socket, and the kernel charges every frame that
     waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine
     can raise. So two flows that meet at one port made the switch drop frames of all ports. Here each frame is copied
-    as it leaves (the bytes are shared, and the copy belongs to nobody), the copy waits in the shaper, and the original
-    ends at once, in an interface that is down. Its mark tells the copy apart.
+    as it leaves (the bytes are shared, and the copy is charged to no socket), the copy waits in the shaper, and the
+    original ends at once, in an interface that is down. Its mark tells the copy apart.
     """
     devices = ", ".join(interfaces)
     return (
@@ -126,24 +127,25 @@ ENABLED_FILE: Final = Path("/run/railyard/beat-lanes")
 
 
 def ends(plan: Plan) -> frozenset[End]:
-    """Where heartbeats leave: both ends of each GPU's two links, up to its place. Over spines go none."""
+    """Return where heartbeats leave: both ends of each GPU's links, up to its place in the network; not at spines."""
     links = [link for gpu in plan.gpus for layer in LAYERS for link in plan.cables(gpu, layer)]
     return frozenset(end for link in links for end in (link.a, link.b))
 
 
 def lanes_enabled() -> bool:
+    """Return whether heartbeats have their class now."""
     return ENABLED_FILE.exists()
 
 
 def enable_lanes(plan: Plan) -> None:
-    """Open them on a fabric that stands, whatever it carries."""
+    """Add the class of heartbeats on a running fabric, whatever it carries."""
     _run(plan, lambda interface: heartbeat_lane_commands(interface, plan.spec.mtu))
     ENABLED_FILE.parent.mkdir(parents=True, exist_ok=True)
     ENABLED_FILE.touch()
 
 
 def disable_lanes(plan: Plan) -> None:
-    """Make the shapers what they were."""
+    """Remove the class of heartbeats."""
     ENABLED_FILE.unlink()
     _run(plan, remove_heartbeat_lane_commands)
 

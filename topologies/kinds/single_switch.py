@@ -12,6 +12,7 @@ class SingleSwitch(FabricKind):
     max_domains_reason = "a switch has no more ports"
 
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:
+        """Return the one switch."""
         return Switch("switch0", "single", 0, SINGLE_DPID)
 
 

@@ -38,11 +38,12 @@ class Counters:
         return Counters(self.segments - other.segments, self.retransmits - other.retransmits, self.drops - other.drops)
 
     def since(self, earlier: "Counters") -> "Counters":
-        """What came since then. A receiver may report only now that what was sent again before was needless."""
+        """Return the difference. A receiver may report only now that an earlier retransmission was needless."""
         return (self - earlier).non_negative
 
     @property
     def non_negative(self) -> "Counters":
+        """The same, with 0 for a negative number of retransmissions."""
         return replace(self, retransmits=max(0, self.retransmits))
 
 
@@ -63,13 +64,13 @@ def _read(node: str) -> tuple[int, int, int]:
 
 
 def tcp_counters(text: str, kind: str) -> dict[str, int]:
-    """The two lines of a kind (`Tcp:`, `TcpExt:`) of /proc/net/snmp or netstat as a dictionary."""
+    """Return the two lines of a kind (`Tcp:`, `TcpExt:`) of /proc/net/snmp or netstat as a dictionary."""
     names, values = (line.split()[1:] for line in text.splitlines() if line.startswith(kind))
     return dict(zip(names, map(int, values), strict=True))
 
 
 def interface_drops(dev: str) -> int:
-    """Dropped frames, both ways, over all links, from /proc/net/dev.
+    """Return the dropped frames, both ways, over all links, from /proc/net/dev.
 
     Not those that end in a switch's hole: each is the original of a copy that went its way (shaping.py).
     """
@@ -122,10 +123,11 @@ class PortReader:
                 self._sockets[node] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
     def read(self) -> dict[str, dict[str, PortStats]]:
-        """By node and interface, as of now. OSError if a kernel refuses, which it has no reason to."""
+        """Return the state by node and interface. OSError if a kernel refuses."""
         return {node: _read_port_counters(sock) for node, sock in self._sockets.items()}
 
     def close(self) -> None:
+        """Close all sockets."""
         for sock in self._sockets.values():
             sock.close()
 

@@ -42,11 +42,12 @@ class Sample:
 
     @property
     def name(self) -> str:
+        """Source and destination."""
         return f"{self.src.name} -> {self.dst.name}"
 
 
 def samples(net: FabricNet) -> list[Sample]:
-    """One flow a class, no two over the same link. A flow over a spine is bound by its rail, the slower of the two."""
+    """Return one flow a class, no two over the same link. A flow over a spine is bound by its rail, the slower."""
     plan = net.plan
     payload = payload_fraction(plan.spec.mtu)
     rail, hb = plan.rail_link(Gpu(0, 0)).rate_bps * payload, plan.hb_bps * payload  # a flow uses one plane
@@ -58,7 +59,7 @@ def samples(net: FabricNet) -> list[Sample]:
 
 
 def seconds_for(rate_bps: float) -> int:
-    """How long to measure a link of this rate; iperf3 takes whole seconds."""
+    """Return how long to measure a link of this rate; iperf3 takes whole seconds."""
     return max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
 
 
@@ -77,7 +78,7 @@ IperfFlow = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]
 
 
 def start_flow(src: str, dst: str, ip: str, expected_bps: float) -> IperfFlow:
-    """A TCP flow between two namespaces, to an address of the second; 3 s, more below 10 Mbit/s."""
+    """Start a TCP flow between two namespaces, to an address of the second; 3 s, more below 10 Mbit/s."""
     with namespaces.inside(dst):
         listen = ["iperf3", "-s", "-1", "--forceflush", "-B", ip]
         server_process = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
@@ -102,12 +103,12 @@ def start_flow(src: str, dst: str, ip: str, expected_bps: float) -> IperfFlow:
 
 
 def measured_bps(flow: IperfFlow) -> float:
-    """Payload, once it is over; 0 if nothing came."""
+    """Return the payload rate at the end; 0 if nothing arrived."""
     client, server = flow
     report = json.loads(client.communicate()[0])
     received = report.get("end", {}).get("sum_received", {})
     if not received:
-        server.kill()  # nobody came, and nobody will
+        server.kill()  # no client will connect
     server.communicate()  # no packet of this is to be counted as one of the workload's
     return float(received.get("bits_per_second", 0.0))
 
@@ -123,7 +124,7 @@ MIN_RAIL_BPS: Final = 1_000_000
 
 
 def measure(datapath: Datapath, controller: FabricController) -> float:
-    """Full frames a second that cross a switch if all cores do nothing else. Takes about 3 s, in a sandbox."""
+    """Return the full frames a second that cross a switch if all cores do nothing else. Takes 3 s, in a sandbox."""
     spec = FabricSpec.model_validate({"kind": "rail-only", "domains": 2, "rails": 2})
     net = FabricNet(Plan(spec, UNSHAPED_BPS, UNSHAPED_BPS), datapath, controller)
     net.start()
@@ -157,13 +158,13 @@ def _frames(flow: "subprocess.Popen[str]", mtu: int) -> float:
 
 
 def _clock_and_idle_s() -> tuple[float, float]:
-    """(wall clock, idle time summed over cores) in s."""
+    """Return (wall clock, idle time summed over cores) in s."""
     times = psutil.cpu_times()
     return time.monotonic(), times.idle + times.iowait
 
 
 def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
-    """Frames a second through switches when every link that goes through one is full.
+    """Return the frames a second through switches when every link that goes through one is full.
 
     With spines half of the rails' frames are taken to change rails, which makes one switch three. Optical switches are
     passed twice, at the sender and at the receiver, be it one or two, and in the HB layer by frames that pass no other.
@@ -176,19 +177,19 @@ def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
 
 
 def _hb_ratio(spec: FabricSpec) -> float:
-    """C_F/C_S: the platform's, unless both rates are given."""
+    """Return C_F/C_S: the platform's, unless both rates are given."""
     if isinstance(spec.hb_rate, int) and isinstance(spec.rail_rate, int):
         return spec.hb_rate / spec.rail_rate
     return PLATFORMS[spec.platform].ratio
 
 
 def max_rail_bps(spec: FabricSpec, frames_per_s: float) -> float:
-    """The rail rate at which the switches would take all of the machine."""
+    """Return the rail rate at which the switches would take all of the machine."""
     return frames_per_s / frames_needed(spec, 1)
 
 
 def auto_rail_bps(specs: list[FabricSpec], frames_per_s: float) -> int:
-    """One rail rate for fabrics that are to be compared: 1, 2 or 5 times a power of ten, within `SHARE` for each."""
+    """Return one rail rate for fabrics to compare: 1, 2 or 5 times a power of ten, within `SHARE` for each."""
     limit = min(SHARE * max_rail_bps(spec, frames_per_s) for spec in specs)
     rates = [step * 10**power for power in range(6, 10) for step in STEPS]
     fitting = [rate for rate in rates if MIN_RAIL_BPS <= rate <= min(limit, MAX_RAIL_BPS)]

@@ -1,5 +1,4 @@
-"""How fast TCP connections of a node deliver now: what was acknowledged between two looks, by sock_diag dumps in its
-namespace.
+"""Rates of a node's TCP connections: bytes acknowledged between two sock_diag dumps in its namespace.
 
 Source: linux/inet_diag.h and struct tcp_info of linux/tcp.h (`tcpi_bytes_acked`). The kernel's own estimate,
 `tcpi_delivery_rate`, is of one burst, and doesn't fall while a connection has nothing unsent.
@@ -52,7 +51,7 @@ class TcpRates:
                 self._sockets[node] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
 
     def read(self, node: str) -> dict[str, float | None]:
-        """Bit/s of payload by destination address, over all connections that have something to send just now.
+        """Return bit/s of payload by destination address, over all connections that have something to send just now.
 
         None where that isn't known yet: ask again after WINDOW_S. Within it, the answer is the same.
         """
@@ -66,6 +65,7 @@ class TcpRates:
         return rates
 
     def close(self) -> None:
+        """Close all sockets."""
         for sock in self._sockets.values():
             sock.close()
 
@@ -83,7 +83,7 @@ class TcpRates:
 def rates_of(
     before: Mapping[Connection, int], after: Mapping[Connection, int], seconds: float
 ) -> dict[str, float | None]:
-    """By destination address, from bytes acknowledged; None for one that none of its connections was seen of before."""
+    """Return bit/s by destination address, from bytes acknowledged; None for one without an earlier measurement."""
     found: dict[str, float | None] = {}
     for connection, acknowledged in after.items():
         address = socket.inet_ntoa(connection[2])

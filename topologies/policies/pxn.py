@@ -10,9 +10,11 @@ class Pxn(ForwardingPolicy):
     by_rank = True
 
     def fits(self, joins_rails: bool) -> bool:
+        """Return whether rails are joined."""
         return joins_rails
 
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
+        """Return dr."""
         return path_of("dr", dst.rank)
 
 

@@ -10,6 +10,7 @@ class RailFirst(ForwardingPolicy):
     by_rank = True
 
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
+        """Return rd."""
         return path_of("rd", src.rank)
 
 

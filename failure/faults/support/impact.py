@@ -21,7 +21,7 @@ _GPU_NAME: Final = re.compile(r"d\d+g\d+")
 
 
 class FaultPlan(Protocol):
-    """What the plan of every fabric tells fault kinds about targets. Links are named as `Plan.link_names` has it."""
+    """Interface of every fabric's plan to fault kinds. Links are named as `Plan.link_names` has it."""
 
     @property
     def title(self) -> str: ...
@@ -35,7 +35,7 @@ class FaultPlan(Protocol):
 
 
 class FaultNet(Protocol):
-    """What the network of every fabric offers fault kinds: its plan, and the switches' processes by name."""
+    """Interface of every fabric's network to fault kinds: its plan, and the switches' processes by name."""
 
     @property
     def plan(self) -> FaultPlan: ...
