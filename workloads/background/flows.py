@@ -18,7 +18,7 @@ from railyard.topologies.build.shaping import shaper_commands
 from railyard.topologies.plan import End, Plan
 from railyard.topologies.routing import Device
 from railyard.topologies.spec import Layer
-from railyard.workloads.background.kind import BACKGROUNDS, FlowPath, FullLoad
+from railyard.workloads.background.kind import BACKGROUNDS, FlowPath
 from railyard.workloads.background.spec import BackgroundSpec, Wave
 
 PORT: Final = 9
@@ -43,13 +43,11 @@ def flows_of(spec: BackgroundSpec, plan: Plan) -> tuple[BackgroundFlow, ...]:
     return tuple(
         BackgroundFlow(src, load.dst, load.device, load.path, spec.load * load.bps, spec.wave)
         for src in plan.gpus
-        for load in sorted(_full_loads(spec, src, plan), key=lambda load: _ORDER.index(load.path))
+        for load in sorted(
+            (load for kind, value in spec.patterns.items() for load in BACKGROUNDS[kind].flows(src, value, plan)),
+            key=lambda load: _ORDER.index(load.path),
+        )
     )
-
-
-def _full_loads(spec: BackgroundSpec, src: Gpu, plan: Plan) -> Iterator[FullLoad]:
-    for kind, value in spec.patterns.items():
-        yield from BACKGROUNDS[kind].flows(src, value, plan)
 
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:

@@ -146,8 +146,19 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     """
     for i, spec in enumerate(specs):
         check_patterns(spec.patterns, fabric, f"{field}.{i}")
-    for at_s in sorted({start for spec in specs for start in _start_times(spec.wave)}):
-        _check_total_load(specs, fabric, field, at_s)
+    starts = {
+        spec.wave.first + n * (spec.wave.every or 0.0)
+        for spec in specs
+        for n in range(_CHECKED_PERIODS if spec.wave.every else 1)
+    }
+    for at_s in sorted(starts):  # only where a load begins can a sum grow
+        sums: dict[str, float] = {}
+        for i, spec in enumerate(specs):
+            for element, share in spec.shares(fabric).items() if spec.wave.is_on(at_s) else ():
+                sums[element] = sums.get(element, 0.0) + share
+                if sums[element] > MAX_LOAD + 1e-9:
+                    reason = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
+                    raise BadInput(f"{field}.{i}.load", spec.load, f"{reason}: {MAX_LOAD} at most")
 
 
 def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) -> None:
@@ -155,23 +166,6 @@ def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) 
     for kind, value in patterns.items():
         for below, wrong, allowed in BACKGROUNDS[kind].problems(value, fabric):
             raise BadInput(f"{field}.{kind}.{below}".rstrip("."), wrong, allowed)
-
-
-def _start_times(wave: Wave) -> Iterator[float]:
-    """When it goes on, and only then can a sum grow."""
-    for n in range(_CHECKED_PERIODS if wave.every else 1):
-        yield wave.first + n * (wave.every or 0.0)
-
-
-def _check_total_load(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field: str, at_s: float) -> None:
-    sums: dict[str, float] = {}
-    for i, spec in enumerate(specs):
-        if spec.wave.is_on(at_s):
-            for element, share in spec.shares(fabric).items():
-                sums[element] = sums.get(element, 0.0) + share
-                if sums[element] > MAX_LOAD + 1e-9:
-                    reason = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
-                    raise BadInput(f"{field}.{i}.load", spec.load, f"{reason}: {MAX_LOAD} at most")
 
 
 MIN_LOAD: Final = 1e-6  # what is left of a load when another is taken off it, and is none but for rounding

@@ -297,7 +297,9 @@ class GptSpec(Training):
         flops = setting.platform.flops * self.efficiency
         emulated_job = gpt_job(model, self.model, placement, layers, flops, self.pairs_per_pass)
         emulated_job = replace(emulated_job, compute_s=emulated_job.compute_s * self.compute)
-        published_job = gpt_job(model, self.model, _published(model, f"{setting.field}.model"), published_layers, flops)
+        published_domains, field = model.training.gpus // model.domain_gpus, f"{setting.field}.model: training"
+        published = place(model.training, published_domains, model.domain_gpus, field)
+        published_job = gpt_job(model, self.model, published, published_layers, flops)
         published_job = replace(published_job, compute_s=published_job.compute_s * self.compute)
         factor = self.bytes_factor(setting, emulated_job.gather_bytes, lambda: gpt_schedule(emulated_job))
         scale = Scale(
@@ -311,11 +313,6 @@ class GptSpec(Training):
             real=gpt_iteration(published_job),
         )
         return Built(gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale)
-
-
-def _published(model: GptModel, field: str) -> Placement:
-    """Where the published job put its ranks."""
-    return place(model.training, model.training.gpus // model.domain_gpus, model.domain_gpus, f"{field}: training")
 
 
 def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:

@@ -143,7 +143,12 @@ class TraceSpec(Workload):
         format_ = None if self.format == "auto" else self.format
         trace = load(self.path, format_, self.groups, fabric.domains, fabric.rails, flops, setting.field)
         all_to_all = chosen_algorithm("all-to-all", self.algorithm, fabric)
-        factor = self.bytes_factor or self._bytes_factor(trace, setting)
+        factor = self.bytes_factor
+        if factor is None:  # such that the whole takes the duration asked for, on rail-only at the links' rates
+            unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, sizing_algorithm("all-to-all"))
+            self._check_sends(unscaled.schedule, setting)
+            time_factor = self.target_duration_s / line_rate_duration_s(unscaled.schedule, setting.real)
+            factor = time_factor * setting.emulated.rail / setting.real.rail
         scale = replace(
             setting.scale(trace.name, factor),
             shape={"gpus": Factor(len(trace.ranks), len(trace.ranks))},
@@ -153,15 +158,6 @@ class TraceSpec(Workload):
         lowered = lower(trace, fabric.domains, fabric.rails, factor, seconds, all_to_all)
         self._check_sends(lowered.schedule, setting)
         return lowered, scale
-
-    def _bytes_factor(self, trace: Trace, setting: Setting) -> float:
-        """Such that the whole takes the duration asked for, on rail-only at the links' rates."""
-        fabric = setting.fabric
-        sizing = sizing_algorithm("all-to-all")
-        unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, sizing).schedule
-        self._check_sends(unscaled, setting)
-        time_factor = self.target_duration_s / line_rate_duration_s(unscaled, setting.real)
-        return time_factor * setting.emulated.rail / setting.real.rail
 
     def _check_sends(self, schedule: Schedule, setting: Setting) -> None:
         if not schedule.transfers:

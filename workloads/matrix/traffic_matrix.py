@@ -59,8 +59,8 @@ def rail_only(schedule: Schedule) -> FabricSpec:
 def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
     """Return the seconds from the first task to the end of the last; on `rail_only` if no fabric is given."""
     fabric = fabric or rail_only(schedule)
-    paths: dict[tuple[int, int], tuple[tuple[float, tuple[Hop, ...]], ...]] = {}
     rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
+    paths: dict[tuple[int, int], Paths] = {}
     port_free_at: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
     ends: list[float] = []
     for task in schedule.tasks:

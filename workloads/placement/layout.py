@@ -121,23 +121,16 @@ def layout_from_ranks(
     """Rank i is on GPU number `ranks[i]`."""
     check_size(parallelism, domains, rails, f"{field}.parallelism")
     check_batch(parallelism, f"{field}.parallelism")
-    invalid_index = _first_invalid(ranks, parallelism.gpus)
-    if invalid_index is not None:
-        allowed = f"must be a GPU number from 0 to {parallelism.gpus - 1}, and each must be there once"
-        raise BadInput(f"{field}.ranks.{invalid_index}", ranks[invalid_index], allowed)
+    free = set(range(parallelism.gpus))
+    for i, gpu in enumerate(ranks):
+        if gpu not in free:
+            allowed = f"must be a GPU number from 0 to {parallelism.gpus - 1}, and each must be there once"
+            raise BadInput(f"{field}.ranks.{i}", gpu, allowed)
+        free.remove(gpu)
     if len(ranks) != parallelism.gpus:
         raise BadInput(f"{field}.ranks", f"{len(ranks)} of them", f"must be {parallelism.gpus}, one for each rank")
     shape = (parallelism.pipeline, parallelism.data, parallelism.tensor)
     return Layout(parallelism, domains, rails, np.asarray(ranks, dtype=np.int32).reshape(shape))
-
-
-def _first_invalid(ranks: Sequence[int], gpus: int) -> int | None:
-    seen: set[int] = set()
-    for i, gpu in enumerate(ranks):
-        if not 0 <= gpu < gpus or gpu in seen:
-            return i
-        seen.add(gpu)
-    return None
 
 
 def data_parallel(gpus: int, global_batch: int, rails: int) -> Layout:

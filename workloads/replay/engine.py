@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from railyard.workloads.replay.job import (
     PATTERN_BYTES,
@@ -36,22 +36,8 @@ Report = Callable[[int | PhaseEnd], None]
 
 
 @dataclass
-class _SendConnection:
-    """A connection that we send on: waiting transfers, and what is left of the one on its way."""
-
-    channel: Channel
-    sock: socket.socket
-    queue: deque[int] = field(default_factory=deque)
-    header: bytes = b""
-    task: int = -1
-    remaining: int = 0
-    pattern_offset: int = 0
-    wants_write: bool = False  # epoll tells when there is room
-
-
-@dataclass
-class _ReceiveConnection:
-    """A connection that we receive on: a part of a header, or what is missing of a transfer."""
+class _Connection:
+    """A connection, and the transfer under way on it: number (or -1), part of its header, and bytes to come."""
 
     channel: Channel
     sock: socket.socket
@@ -59,9 +45,8 @@ class _ReceiveConnection:
     task: int = -1
     remaining: int = 0
     pattern_offset: int = 0
-
-
-_Connection = TypeVar("_Connection", _SendConnection, _ReceiveConnection)
+    queue: deque[int] = field(default_factory=deque)  # transfers that wait to be sent
+    wants_write: bool = False  # epoll reports when there is room
 
 
 def pattern_of(seed: int) -> bytes:
@@ -80,9 +65,9 @@ class Engine:
         self._pattern = memoryview(pattern_of(job.seed))
         self._dependency_counts, self._on_done, self._on_receipt = dependents(job)
         self._epoll = select.epoll()
-        self._send_connections = {channel: _SendConnection(channel, sock) for channel, sock in sending.items()}
+        self._send_connections = {channel: _Connection(channel, sock) for channel, sock in sending.items()}
         self._senders = {conn.sock.fileno(): conn for conn in self._send_connections.values()}
-        self._receivers = {sock.fileno(): _ReceiveConnection(channel, sock) for channel, sock in receiving.items()}
+        self._receivers = {sock.fileno(): _Connection(channel, sock) for channel, sock in receiving.items()}
         for fd in self._receivers:
             self._epoll.register(fd, select.EPOLLIN)
         for fd in self._senders:
@@ -148,7 +133,7 @@ class Engine:
             src, dst = (self.job.gpus[number].name for number in connection.channel[:2])
             self.outcome.broken.append(f"{src} -> {dst}: {error}")
 
-    def _raise_error(self, connection: _SendConnection) -> None:
+    def _raise_error(self, connection: _Connection) -> None:
         """Raise what is wrong with a connection of which epoll says that something is."""
         connection.sock.send(b"")
         raise ConnectionResetError("the receiver hung up")
@@ -183,7 +168,7 @@ class Engine:
             if self._dependency_counts[number] == 0:
                 self._ready.append(number)  # begun by the loop: a chain of them would be too deep for the stack
 
-    def _send(self, connection: _SendConnection) -> None:
+    def _send(self, connection: _Connection) -> None:
         """Hand the kernel all that it takes, one transfer after the other; wait for room if there is none."""
         while True:
             if connection.task < 0:
@@ -209,7 +194,7 @@ class Engine:
                 number, connection.task = connection.task, -1
                 self._done(number)
 
-    def _start_transfer(self, connection: _SendConnection) -> None:
+    def _start_transfer(self, connection: _Connection) -> None:
         number = connection.queue.popleft()
         task = self.job.tasks[number]
         assert isinstance(task, Transfer)
@@ -218,12 +203,12 @@ class Engine:
         connection.header = HEADER.pack(number, task.bytes)
         self.outcome.started_ns[number] = time.monotonic_ns()
 
-    def _set_write_events(self, connection: _SendConnection, enabled: bool) -> None:
+    def _set_write_events(self, connection: _Connection, enabled: bool) -> None:
         if connection.wants_write != enabled:
             connection.wants_write = enabled
             self._epoll.modify(connection.sock.fileno(), select.EPOLLOUT if enabled else 0)
 
-    def _receive(self, connection: _ReceiveConnection) -> None:
+    def _receive(self, connection: _Connection) -> None:
         """Read once; epoll tells again if there is more."""
         if connection.task < 0:
             data = connection.sock.recv(HEADER.size - len(connection.header))
@@ -246,7 +231,7 @@ class Engine:
         if connection.remaining == 0:
             self._received(connection)
 
-    def _parse_header(self, connection: _ReceiveConnection) -> tuple[int, int]:
+    def _parse_header(self, connection: _Connection) -> tuple[int, int]:
         """What a header says: (task number, bytes). ConnectionError if no such transfer goes over this connection."""
         number, size = HEADER.unpack(connection.header)
         task = self.job.tasks[number] if number < len(self.job.tasks) else None
@@ -255,7 +240,7 @@ class Engine:
             raise ConnectionError(f"the sender announced task {number} with {size} bytes, which isn't to come here")
         return number, size
 
-    def _received(self, connection: _ReceiveConnection) -> None:
+    def _received(self, connection: _Connection) -> None:
         number, connection.task = connection.task, -1
         task = self.job.tasks[number]
         assert isinstance(task, Transfer)

@@ -42,10 +42,6 @@ NODE_TYPES: Final = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",
     "COMM_RECV_NODE", "COMM_COLL_NODE", "STORAGE_NODE", "BATCH_NODE", "CHECKPOINT_NODE",
 )  # fmt: skip
-COLLECTIVES: Final = (
-    "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER",
-    "REDUCE_SCATTER_BLOCK", "BARRIER",
-)  # fmt: skip
 _SCALARS: Final = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
@@ -162,17 +158,12 @@ def attribute_values(message: Any) -> dict[str, Any]:
 Form = Literal["et", "objects", "graph"]
 Groups = Mapping[str, tuple[int, ...]]
 OPS: Final[dict[str, Op]] = {
-    "ALL_REDUCE": "all-reduce",
-    "REDUCE": "reduce",
-    "ALL_GATHER": "all-gather",
-    "GATHER": "gather",
-    "SCATTER": "scatter",
-    "BROADCAST": "broadcast",
-    "ALL_TO_ALL": "all-to-all",
-    "REDUCE_SCATTER": "reduce-scatter",
-    "REDUCE_SCATTER_BLOCK": "reduce-scatter",
-    "BARRIER": "barrier",
-}
+    "ALL_REDUCE": "all-reduce", "REDUCE": "reduce", "ALL_GATHER": "all-gather", "GATHER": "gather",
+    "SCATTER": "scatter", "BROADCAST": "broadcast", "ALL_TO_ALL": "all-to-all", "REDUCE_SCATTER": "reduce-scatter",
+    "REDUCE_SCATTER_BLOCK": "reduce-scatter", "BARRIER": "barrier",
+}  # fmt: skip
+COLLECTIVES: Final = tuple(OPS)
+"""In the order of the numbers in `comm_type`."""
 ALL_RANKS: Final = ("", "0")
 """Names of the group of all ranks, unless the trace defines them (ASTRA-sim takes them so too)."""
 METADATA: Final = NODE_TYPES.index("METADATA_NODE")

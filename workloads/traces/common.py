@@ -19,19 +19,9 @@ from railyard.core.errors import BadInput
 
 Format = Literal["chakra", "param", "simai"]
 Op = Literal[
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "all-to-allv",
-    "all-gatherv",
-    "reduce-scatterv",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-]
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
+    "broadcast", "reduce", "gather", "scatter", "barrier",
+]  # fmt: skip
 MAX_INT: Final = 2**63 - 1
 
 

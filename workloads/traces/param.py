@@ -271,16 +271,12 @@ def _rewrite(
     names: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]], measured: Mapping[NodeId, Measured]
 ) -> dict[str, bytes]:
     """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
-    return {
-        name: json.dumps(
-            [_with_latency(entry, measured.get((rank, i))) for i, entry in enumerate(entries)], indent=2
-        ).encode()
-        for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
-    }
-
-
-def _with_latency(entry: Mapping[str, Any], found: Measured | None) -> dict[str, Any]:
-    if found is None:
-        return dict(entry)
-    latency = round(found.seconds * MICROSECONDS, 3)
-    return {**entry, "latency_us": latency, "global_latency_us": latency}
+    files = {}
+    for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True)):
+        written = [dict(entry) for entry in entries]
+        for i, entry in enumerate(written):
+            if (rank, i) in measured:
+                latency = round(measured[rank, i].seconds * MICROSECONDS, 3)
+                entry |= {"latency_us": latency, "global_latency_us": latency}
+        files[name] = json.dumps(written, indent=2).encode()
+    return files

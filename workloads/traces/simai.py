@@ -21,14 +21,9 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces.common import Call, Files, Gap, Measured, Node, NodeId, Op, Trace, parse_whole
 
 Policy = Literal[
-    "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
-    "HYBRID_TRANSFORMER",
-    "HYBRID_DATA_MODEL",
-    "HYBRID_MODEL_DATA",
-    "DATA",
-    "MODEL",
-    "MICRO",
-]
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA",
+    "DATA", "MODEL", "MICRO",
+]  # fmt: skip
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 OPS: Final[dict[str, Op]] = {
     "ALLREDUCE": "all-reduce",
@@ -288,10 +283,7 @@ def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[NodeId
     for position, item in enumerate(items):
         times = [round(m.seconds * NANOSECONDS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
         if times:
-            comm_columns = ("compute", "", "") if isinstance(item.action, Gap) else _comm_columns(item.action)
-            writer.writerow([item.line, item.layer, item.part, *comm_columns, max(times), min(times)])
+            a = item.action
+            operation = ("compute", "", "") if isinstance(a, Gap) else (a.op, a.domain, a.bytes)
+            writer.writerow([item.line, item.layer, item.part, *operation, max(times), min(times)])
     return {f"{name}.measured.csv": sink.getvalue().encode()}
-
-
-def _comm_columns(comm: _Comm) -> tuple[str, str, str]:
-    return comm.op, comm.domain, str(comm.bytes)
