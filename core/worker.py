@@ -313,10 +313,6 @@ class Parent:
         """The file descriptor that is readable when a command has come."""
         return self._pipe.socket.fileno()
 
-    def has_command(self) -> bool:
-        """Return whether a command waits to be received."""
-        return bool(select.select([self], [], [], 0)[0])
-
     def receive(self) -> Any:
         """Return the next command. SystemExit if the parent has ended."""
         try:

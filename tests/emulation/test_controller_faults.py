@@ -30,7 +30,7 @@ def restart(switch: PrivateSwitch) -> None:
         switch.start_vswitchd()
 
 
-def test_a_cut_rail_link_is_heard_of_and_gone_round_and_mended_without_a_trace() -> None:
+def test_cut_rail_link_is_rerouted_and_repaired_without_a_trace() -> None:
     fabric = build("rail-only", 2, 3)
     before = fabric.routes()
     fabric.set_link(Gpu(0, 1), "down")
@@ -45,7 +45,7 @@ def test_a_cut_rail_link_is_heard_of_and_gone_round_and_mended_without_a_trace()
     eventually(lambda: fabric.routes() == before)  # a kernel takes its time to say that a link is up
 
 
-def test_told_not_to_reroute_it_only_tells_and_the_papers_unavailability_shows() -> None:
+def test_without_rerouting_a_fault_is_only_reported() -> None:
     fabric = build("rail-only", 2, 3, reroute=False, backups=False)
     before = fabric.routes()
     fabric.set_link(Gpu(0, 1), "down")
@@ -61,7 +61,7 @@ def test_told_not_to_reroute_it_only_tells_and_the_papers_unavailability_shows()
 
 
 @pytest.mark.parametrize("policy", ["dr", "rd"])
-def test_the_kernel_alone_sends_own_and_transit_traffic_to_a_neighbour(policy: str) -> None:
+def test_kernel_alone_reroutes_own_and_transit_traffic(policy: str) -> None:
     """Backup routes, no reroute: whatever would have left by the dead link reaches its destination all the same."""
     fabric = build("rail-only", 2, 3, reroute=False, backups=True, policy=policy)
     fabric.set_link(Gpu(0, 1), "down")
@@ -71,7 +71,7 @@ def test_the_kernel_alone_sends_own_and_transit_traffic_to_a_neighbour(policy: s
             assert fabric.arrives(src, dst), f"{src.name} -> {dst.name}"
 
 
-def test_a_killed_rail_switch_is_gone_round_and_a_restarted_one_gets_its_flows_again() -> None:
+def test_killed_rail_switch_is_rerouted_and_gets_its_flows_again() -> None:
     fabric = build("rail-only", 2, 3)
     routes, flows = fabric.routes(), fabric.flows("rail0")
     fabric.net.ovs["rail0"].kill()
@@ -85,7 +85,7 @@ def test_a_killed_rail_switch_is_gone_round_and_a_restarted_one_gets_its_flows_a
     assert_all_go_as_chosen(fabric, Broken())
 
 
-def test_a_new_controller_leaves_right_flows_alone_and_mends_wrong_ones() -> None:
+def test_new_controller_keeps_right_flows_and_repairs_wrong_ones() -> None:
     fabric = build("rail-optimized", 2, 2)
     flows = fabric.flows("rail0")
     fabric.controller.stop()

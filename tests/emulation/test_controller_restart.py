@@ -39,7 +39,7 @@ def silent(*hb_links: str) -> dict[str, Any]:
     return {"links": [], "rails": [], "gpus": [], "hb_links": list(hb_links), "hb_domains": []}
 
 
-def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile_is_seen_to() -> None:
+def test_restarted_controller_handles_faults_of_its_absence() -> None:
     fabric = build("rail-only", 3, 3)
     controller = fabric.controller
     routes, flows = fabric.routes(), fabric.flows("rail1")
@@ -85,7 +85,7 @@ def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile
     eventually(lambda: fabric.routes() == routes)
 
 
-def test_a_switch_that_is_dead_when_it_returns_is_gone_round_and_comes_back_to_the_new_address() -> None:
+def test_dead_switch_reconnects_to_a_restarted_controller() -> None:
     fabric = build("rail-only", 2, 3)
     controller, routes, flows = fabric.controller, fabric.routes(), fabric.flows("rail1")
     controller.crash()
@@ -101,7 +101,7 @@ def test_a_switch_that_is_dead_when_it_returns_is_gone_round_and_comes_back_to_t
     assert fabric.flows("rail1") == flows
 
 
-def test_another_gpu_in_a_place_gets_the_detours_that_are_in_force() -> None:
+def test_replacing_gpu_gets_the_detours_in_force() -> None:
     """The cables are put into another namespace, which takes the old one's name, as after a takeover."""
     fabric = build("rail-only", 2, 3)
     plan, place = fabric.net.plan, Gpu(1, 2)

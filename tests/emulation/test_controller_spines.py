@@ -54,7 +54,7 @@ def send(fabric: Fabric, connection: socket.socket, packets: int) -> dict[int, i
     return went_up(fabric, before)
 
 
-def test_connections_spread_over_the_spines_and_each_stays_on_one() -> None:
+def test_connections_spread_over_spines_and_each_keeps_to_one() -> None:
     fabric = build("rail-optimized", 2, 2, spines=3)
     before = fabric.packets_to_spines()
     connections = fabric.connect(SRC, DST, MANY)
@@ -81,7 +81,7 @@ def test_a_killed_spine_is_left_and_joined_again_when_it_is_back() -> None:
     assert min(spread_of_many(fabric).values()) > 0
 
 
-def test_a_cut_uplink_is_left_by_those_who_would_come_down_it_too() -> None:
+def test_cut_uplink_is_avoided_at_both_of_its_ends() -> None:
     fabric = build("rail-optimized", 2, 3, spines=2)
     rank_1 = "group_id=3"
     fabric.in_node("spine0", "ip", "link", "set", "rail1", "down")
@@ -97,7 +97,7 @@ def test_a_cut_uplink_is_left_by_those_who_would_come_down_it_too() -> None:
     assert min(spread_of_many(fabric).values()) > 0
 
 
-def test_without_any_spine_the_hb_domains_carry_what_is_for_other_rails() -> None:
+def test_without_spines_hb_domains_carry_traffic_between_rails() -> None:
     fabric = build("rail-optimized", 2, 2, spines=1)
     assert fabric.trace(SRC, DST) == [DST]
     fabric.net.ovs["spine0"].kill()

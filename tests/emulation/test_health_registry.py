@@ -105,7 +105,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-def test_every_agent_has_what_was_put_in_its_order_and_a_late_one_has_it_too(kind: Kind) -> None:
+def test_agents_get_all_scores_in_order_and_a_late_one_the_last(kind: Kind) -> None:
     server = start(kind)
     healthd, early = writer(server), Reader(server)
     for version in range(1, 21):
@@ -118,7 +118,7 @@ def test_every_agent_has_what_was_put_in_its_order_and_a_late_one_has_it_too(kin
     assert late.registry.get().scores.sorted_rails == scores(20).sorted_rails  # type: ignore[union-attr]
 
 
-def test_a_thousand_puts_at_once_end_with_the_last_and_never_go_back(kind: Kind) -> None:
+def test_thousand_puts_end_with_the_last_and_never_go_back(kind: Kind) -> None:
     server = start(kind)
     healthd, reader = writer(server), Reader(server)
     for version in range(1, 1001):
@@ -128,9 +128,7 @@ def test_a_thousand_puts_at_once_end_with_the_last_and_never_go_back(kind: Kind)
     assert seen == sorted(set(seen))
 
 
-def test_a_killed_server_leaves_agents_on_their_last_scores_and_comes_back_without_their_help(
-    kind: Kind, slow: float
-) -> None:
+def test_killed_server_leaves_last_scores_and_agents_reconnect(kind: Kind, slow: float) -> None:
     server = start(kind)
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
@@ -160,7 +158,7 @@ def test_scores_go_on_when_a_server_was_away_for_long_and_often(kind: Kind, slow
         server.start()
 
 
-def test_a_server_that_hangs_holds_up_nobody_and_goes_on(kind: Kind, slow: float) -> None:
+def test_hanging_server_blocks_no_client_and_continues(kind: Kind, slow: float) -> None:
     server = start(kind)
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
@@ -206,7 +204,7 @@ def test_64_agents_have_every_change(kind: Kind) -> None:
     eventually(lambda: threading.active_count() == 1)
 
 
-def test_without_its_writer_a_registry_grows_stale_and_the_next_may_count_from_nothing(kind: Kind) -> None:
+def test_without_writer_scores_are_stale_until_the_next_writer(kind: Kind) -> None:
     server = start(kind)
     first, reader = writer(server), Reader(server)
     first.put(scores(40))
@@ -231,7 +229,7 @@ def test_etcd_keeps_the_last_scores_over_a_kill() -> None:
     eventually(lambda: late.has(7))
 
 
-def test_an_etcd_that_was_left_behind_is_followed_by_one_with_its_address_and_data() -> None:
+def test_new_etcd_takes_address_and_data_of_the_one_left() -> None:
     """As when a controller crashes, and comes back."""
     server = EtcdServer(Path("/run/etcd"))
     server.start()
@@ -247,7 +245,7 @@ def test_an_etcd_that_was_left_behind_is_followed_by_one_with_its_address_and_da
     eventually(lambda: late.has(1))
 
 
-def test_an_etcd_of_somebody_else_is_left_alone() -> None:
+def test_foreign_etcd_is_left_alone() -> None:
     """The port is another's, and so is what the environment says of etcd."""
     theirs = EtcdServer(Path("/run/theirs"))
     theirs.start()

@@ -106,7 +106,7 @@ def drop_none(fabric: Fabric, gpu: Gpu) -> None:
     fabric.in_node(fabric.net.plan.rail_link(gpu).b.node, "nft", "delete", "table", "netdev", "dead")
 
 
-def test_a_link_that_loses_all_is_found_and_gone_round_and_heard_again() -> None:
+def test_silent_link_is_found_rerouted_and_found_repaired() -> None:
     lab = Watched()
     lab.assert_found_and_gone_round(
         lambda: drop_all(lab.fabric, WHO),
@@ -118,7 +118,7 @@ def test_a_link_that_loses_all_is_found_and_gone_round_and_heard_again() -> None
     assert all(what in told for what in ("silent", "decided", "rerouted", "heard", "decided", "rerouted"))
 
 
-def test_a_switch_that_hangs_is_found_and_gone_round_and_heard_again() -> None:
+def test_hanging_switch_is_found_rerouted_and_found_repaired() -> None:
     lab = Watched()
     process = lab.fabric.net.ovs["rail2"].processes["ovs-vswitchd"]
     lab.assert_found_and_gone_round(
@@ -142,7 +142,7 @@ def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
     assert_all_get_through(lab.fabric, Broken(links=who), without=who)
 
 
-def test_a_gpu_that_hangs_is_found_as_a_gpu_and_heard_again() -> None:
+def test_hanging_gpu_is_found_as_gpu_and_found_repaired() -> None:
     lab = Watched()
     who = frozenset({WHO})
     lab.assert_told_after(lambda: lab.heartbeat_process.hang(WHO), SilentComponents(links=who, gpus=who, hb_links=who))
@@ -166,7 +166,7 @@ def in_background(gpu: Gpu, *words: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("rail_rate", ["10Mbit", "100Mbit"])  # long queues, and much to do for the cores
-def test_beside_tcp_at_full_rate_on_all_rails_nothing_is_blamed(rail_rate: str) -> None:
+def test_full_tcp_load_on_all_rails_causes_no_false_alarm(rail_rate: str) -> None:
     lab = Watched(rail_rate=rail_rate, hb_rate="200Mbit")
     stream_everywhere(lab.fabric, seconds=60)
     # whoever else needs a core may keep hearts from theirs, now and then
@@ -186,7 +186,7 @@ def classes(fabric: Fabric) -> dict[tuple[str, str], str]:
     return found
 
 
-def test_lanes_are_open_while_hearts_beat_whatever_else_is_reserved_and_leave_nothing() -> None:
+def test_reserved_share_exists_only_while_heartbeats_are_sent() -> None:
     fabric = build("rail-only", 3, 2)
     plan, before = fabric.net.plan, classes(fabric)
     heartbeat_process = HeartbeatProcess(plan, PERIOD_S, MULTIPLIER)

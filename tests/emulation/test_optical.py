@@ -51,7 +51,7 @@ def fail(fabric: Fabric) -> None:
     eventually(lambda: told(fabric, "rail1") == ["port-down"])
 
 
-def test_light_goes_through_and_what_is_cut_is_gone_round() -> None:
+def test_optical_fabric_carries_traffic_and_reroutes_cut_links() -> None:
     fabric = build("rail-only", 3, 3, optical={"layers": ["rail", "hb"]})
     assert fabric.net.pingAll(timeout="5") == 0
     ends = (fabric.net.get("d0g1"), fabric.net.get("d1g1"))
@@ -72,9 +72,7 @@ def test_light_goes_through_and_what_is_cut_is_gone_round() -> None:
 
 
 @pytest.mark.parametrize(("layers", "spare"), [(("rail",), Gpu(0, 2)), (("rail", "hb"), Gpu(2, 2))])
-def test_a_spare_takes_over_in_the_dark_and_is_reached_as_the_one_that_failed(
-    layers: tuple[Layer, ...], spare: Gpu
-) -> None:
+def test_spare_gpu_is_reached_at_the_failed_gpus_addresses(layers: tuple[Layer, ...], spare: Gpu) -> None:
     fabric = build("rail-only", 3, 3, optical={"layers": list(layers), "switching_time": f"{LIGHT_OFF * 1e3:g}ms"})
     before = identity(fabric, FAILED)
     fabric.net.get(FAILED.name).cmd("true")  # a shell, which stays where it is

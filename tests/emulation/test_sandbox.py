@@ -45,7 +45,7 @@ def waiting(who: Wrap = as_root) -> Program:
     return program
 
 
-def test_inside_there_is_only_what_is_ones_own_and_the_exit_status_comes_out(who: Wrap) -> None:
+def test_sandbox_shows_its_own_only_and_returns_exit_status(who: Wrap) -> None:
     forward = Path("/proc/sys/net/ipv4/ip_forward").read_text()
     with Program(who([*SANDBOXED, "look"])) as program:
         assert program.end(WITHIN_S) == 5
@@ -59,7 +59,7 @@ def test_inside_there_is_only_what_is_ones_own_and_the_exit_status_comes_out(who
     assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == forward
 
 
-def test_while_it_runs_the_machine_has_no_new_mount_interface_or_file(who: Wrap) -> None:
+def test_machine_gets_no_mount_interface_or_file_during_a_run(who: Wrap) -> None:
     before = machine_state()
     with waiting(who):
         during = machine_state()
@@ -76,7 +76,7 @@ def test_a_signal_reaches_the_inner_which_puts_things_away(who: Wrap, number: si
     assert f"put away after {number.name}" in program.said
 
 
-def test_ctrl_c_which_a_terminal_sends_to_all_of_them_counts_once(who: Wrap) -> None:
+def test_ctrl_c_sent_to_all_processes_counts_once(who: Wrap) -> None:
     with waiting(who) as program:
         os.killpg(program.process.pid, signal.SIGINT)
         assert program.end(WITHIN_S) == 130

@@ -77,7 +77,7 @@ def assert_each_policy_is_followed(fabric: Fabric, policies: list[str], kind: Re
     return kinds
 
 
-def test_packets_go_as_every_policy_chose_and_release_leaves_the_base_routes() -> None:
+def test_packets_follow_each_policy_and_release_restores_routes() -> None:
     kinds = assert_each_policy_is_followed(build("rail-only", 3, 4), list(default_policies()), "embedded", **UNEVEN)
     assert kinds == {"d", "r", "dr", "rd", "drd"}
 
@@ -111,7 +111,7 @@ def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes(slow: float) -> N
     assert_taken_as_chosen(fabric)
 
 
-def test_what_went_round_a_hot_rail_goes_straight_again_also_with_a_margin(slow: float) -> None:
+def test_pairs_return_from_a_hot_rails_detour_despite_the_margin(slow: float) -> None:
     """r and drd differ in hops, so that no worse is good enough for the way back."""
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
     agents, along = Agents(fabric), [(src, dst) for src, dst in far_pairs(fabric) if src.rank == dst.rank == 1]
@@ -121,7 +121,7 @@ def test_what_went_round_a_hot_rail_goes_straight_again_also_with_a_margin(slow:
     eventually(lambda: all(ask(*pair) == [Path("r", 1)] for pair in along), SOON_S * slow)
 
 
-def test_a_live_connection_loses_nothing_to_changes_of_scores_and_of_policies() -> None:
+def test_connection_survives_changes_of_scores_and_policies() -> None:
     fabric = build("rail-only", 3, 4)
     board, agents = Scoreboard("embedded"), Agents(fabric)
     board.put(**HOT[1])
@@ -153,7 +153,7 @@ def choosers(agents: Agents, since: int) -> set[str]:
 
 
 @pytest.mark.parametrize("registry", ["embedded", "etcd"])
-def test_while_the_registry_is_away_traffic_flows_and_after_it_scores_do(registry: RegistryKind, slow: float) -> None:
+def test_traffic_flows_without_registry_and_scores_return(registry: RegistryKind, slow: float) -> None:
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
     agents, everybody = Agents(fabric), {gpu.name for gpu in fabric.gpus}
     address = fabric.controller.start_health(HealthSpec.model_validate({"registry": registry, "stale": "500ms"}))
@@ -176,7 +176,7 @@ def test_while_the_registry_is_away_traffic_flows_and_after_it_scores_do(registr
     stream.check()
 
 
-def test_without_its_agents_a_fabric_keeps_its_routes_and_its_controller() -> None:
+def test_fabric_without_agents_keeps_routes_and_controller() -> None:
     fabric = build("rail-only", 3, 4)
     board, agents = Scoreboard("embedded"), Agents(fabric)
     board.put(**UNEVEN)
@@ -198,7 +198,7 @@ def test_without_its_agents_a_fabric_keeps_its_routes_and_its_controller() -> No
     stream.check()
 
 
-def test_under_a_load_that_alternates_no_pair_changes_more_often_than_dwell_allows() -> None:
+def test_alternating_load_changes_no_pair_within_its_dwell_time() -> None:
     fabric, dwell_s, watched_s = build("rail-only", 3, 4, **SLOW_RATES), 0.4, 3.0
     agents, pairs = Agents(fabric), far_pairs(fabric)
     address = fabric.controller.start_health(HealthSpec(smoothing="none"))

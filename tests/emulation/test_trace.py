@@ -54,7 +54,7 @@ def test_after_a_cut_every_pair_takes_the_detour_that_was_chosen(kind: str, poli
 
 
 @pytest.mark.sandbox
-def test_without_rerouting_it_is_told_where_packets_are_lost() -> None:
+def test_trace_without_rerouting_shows_where_packets_are_lost() -> None:
     fabric = build("rail-only", 2, 3, reroute=False, backups=False)
     fabric.set_link(Gpu(1, 1), "down")
     fabric.await_event("port-down")

@@ -46,7 +46,7 @@ class FailsWhenHot(HealthPolicy):
         return HEALTH_POLICIES["dr"].choose(src, dst, scores, context)
 
 
-def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path) -> None:
+def test_policy_that_raises_is_reported_and_ends_steering(tmp_path: Path) -> None:
     HEALTH_POLICIES.add("mine", FailsWhenHot)
     server, told = SocketServer(tmp_path / "s"), list[tuple[str, dict[str, Any]]]()
     server.start()

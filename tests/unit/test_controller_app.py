@@ -55,7 +55,7 @@ def new_app(heard: list[SwitchEvent]) -> RailyardApp:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fresh_switches_get_their_flows_and_then_are_told_of(kind: str) -> None:
+def test_new_switches_get_flows_before_they_are_reported(kind: str) -> None:
     fabric = Fabric(kind).connect()
     fabric.assert_all_reach_all_their_network_joins()
     assert fabric.whats() == [("switch-up", dpid) for dpid in fabric.switches]
@@ -73,7 +73,7 @@ def test_a_switch_that_kept_its_tables_is_sent_nothing(kind: str) -> None:
         assert not [m for m in switch.received if isinstance(m, (parser.OFPFlowMod, parser.OFPGroupMod))]
 
 
-def test_a_switch_that_kept_old_flows_gets_what_is_missing_and_loses_the_rest() -> None:
+def test_switch_with_old_flows_gets_the_difference() -> None:
     fabric = Fabric().connect()
     rail = fabric.switches[RAIL_DPID]
     right = rail.tables
@@ -115,7 +115,7 @@ def test_a_switch_that_lost_everything_gets_it_back() -> None:
     assert fabric.whats()[-2:] == [("switch-down", rail.id), ("switch-up", rail.id)]
 
 
-def test_a_new_connection_before_the_old_ones_end_counts_as_down_and_up() -> None:
+def test_second_connection_of_a_switch_counts_as_down_and_up() -> None:
     fabric = Fabric("rail-only").connect()
     old = fabric.switches[RAIL_DPID]
     new = FakeSwitch(old.id, {**old.ports, 1: False})
@@ -136,7 +136,7 @@ def test_a_switch_outside_the_scheme_is_left_alone() -> None:
     assert not heard
 
 
-def test_a_port_is_told_when_it_changes_and_only_then() -> None:
+def test_port_is_reported_only_when_it_changes() -> None:
     fabric = Fabric("rail-only").connect()
     rail = fabric.switches[RAIL_DPID]
     del fabric.heard[:]
@@ -146,7 +146,7 @@ def test_a_port_is_told_when_it_changes_and_only_then() -> None:
     assert [(h.what, h.port, h.up) for h in fabric.heard] == [("port", 2, up) for up in (False, True, False, True)]
 
 
-def test_a_port_that_goes_takes_its_flow_along_and_brings_it_back() -> None:
+def test_removed_port_loses_its_flow_and_regains_it() -> None:
     fabric = Fabric("rail-only").connect()
     rail = fabric.switches[RAIL_DPID]
     right = rail.tables
@@ -156,7 +156,7 @@ def test_a_port_that_goes_takes_its_flow_along_and_brings_it_back() -> None:
     assert rail.tables == right
 
 
-def test_a_port_is_told_of_when_its_flow_is_in_and_when_it_goes_before_anything_else() -> None:
+def test_port_up_follows_its_flow_and_port_down_comes_first() -> None:
     fabric = Fabric("rail-only").connect()
     rail = fabric.switches[RAIL_DPID]
     flow = Flow(Gpu(1, 0).mac("rail"), EXACT, 200, 2)
@@ -167,7 +167,7 @@ def test_a_port_is_told_of_when_its_flow_is_in_and_when_it_goes_before_anything_
     assert seen == [(False, True), (True, True)]
 
 
-def test_a_lost_spine_leaves_the_groups_and_a_returned_one_joins_them() -> None:
+def test_lost_spine_leaves_the_groups_and_rejoins_them() -> None:
     fabric = Fabric(spines=2).connect()
     rails = [fabric.switches[RAIL_DPID + g] for g in range(3)]
     spine = fabric.switches[SPINE_DPID]

@@ -42,9 +42,7 @@ def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(d, r) for d in (2, 3, 4) for r in (2, 3, 4)])
-def test_after_any_single_fault_each_pair_is_joined_by_the_chosen_path(
-    kind: str, policy: str, domains: int, rails: int
-) -> None:
+def test_after_each_single_fault_chosen_paths_join_all_pairs(kind: str, policy: str, domains: int, rails: int) -> None:
     fabric = plan(kind, policy, domains, rails)
     faults = single_faults(fabric)
     for fault in faults if domains * rails <= 9 else faults[:: max(1, len(faults) // 8)]:

@@ -31,7 +31,7 @@ def tables(fabric: Plan, ports: Mapping[int, Ports], lost: frozenset[int] = froz
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("domains", "rails"), SHAPES)
-def test_each_gpu_reaches_those_whom_its_network_joins_and_nobody_else(kind: str, domains: int, rails: int) -> None:
+def test_each_gpu_reaches_exactly_the_gpus_of_its_network(kind: str, domains: int, rails: int) -> None:
     fabric = plan(kind, domains, rails)
     switches = tables(fabric, ports_of(fabric))
     for src in fabric.gpus:
@@ -42,7 +42,7 @@ def test_each_gpu_reaches_those_whom_its_network_joins_and_nobody_else(kind: str
 
 
 @given(kind=st.sampled_from(KINDS), mac=st.binary(min_size=6, max_size=6), like_ours=st.booleans())
-def test_frames_to_nobody_are_dropped(kind: str, mac: bytes, like_ours: bool) -> None:
+def test_frames_to_unknown_addresses_are_dropped(kind: str, mac: bytes, like_ours: bool) -> None:
     fabric = plan(kind, 3, 3)
     address = (b"\x02\x52" + mac[2:] if like_ours else mac).hex(":")
     known = {gpu.mac("rail"): gpu for gpu in fabric.gpus}
@@ -86,7 +86,7 @@ def test_no_choice_of_ecmp_meets_a_dead_spine_or_cable(domains: int, rails: int,
                     assert ends == {dst}, (cut, lost)
 
 
-def test_a_whole_fabric_needs_one_group_and_a_cut_uplink_one_more() -> None:
+def test_intact_fabric_has_one_group_and_a_cut_adds_one() -> None:
     fabric = plan("rail-optimized", 2, 4, spines=2)
     ports = ports_of(fabric)
     whole = tables(fabric, ports)
@@ -100,20 +100,20 @@ def test_a_whole_fabric_needs_one_group_and_a_cut_uplink_one_more() -> None:
     assert len(cut[RAIL_DPID].flows - whole[RAIL_DPID].flows) == 1
 
 
-def test_a_spine_that_was_not_heard_of_yet_counts_as_whole() -> None:
+def test_unknown_spine_counts_as_intact() -> None:
     ports = {1: True, UPLINK_PORT: True, UPLINK_PORT + 1: True}
     for spines in ({}, {0: {1: True, 2: True}}):
         assert tables_of(RAIL_DPID, ports, spines).groups == {UPLINK_GROUP: (2001, 2002)}
     assert tables_of(RAIL_DPID, ports, {0: {}}).groups == {UPLINK_GROUP: (2002,)}
 
 
-def test_a_port_without_carrier_keeps_its_flow_so_that_traffic_returns_with_the_carrier() -> None:
+def test_port_without_carrier_keeps_its_flow() -> None:
     assert tables_of(RAIL_DPID, {1: False, 2: True}) == tables_of(RAIL_DPID, {1: True, 2: True})
     assert tables_of(RAIL_DPID, {2: True}) != tables_of(RAIL_DPID, {1: False, 2: True})
 
 
 @given(kind=st.sampled_from(KINDS), domains=st.integers(2, 254), rails=st.integers(2, 256), data=st.data())
-def test_ports_and_datapath_ids_lead_back_to_what_the_plan_cabled(
+def test_ports_and_datapath_ids_match_the_plans_cables(
     kind: str, domains: int, rails: int, data: st.DataObject
 ) -> None:
     fabric = plan(kind, domains, rails)
@@ -153,7 +153,7 @@ def some_tables(draw: st.DrawFn) -> Tables:
 
 
 @given(have=some_tables(), want=some_tables())
-def test_the_steps_lead_from_one_table_to_the_other_without_a_gap(have: Tables, want: Tables) -> None:
+def test_steps_between_tables_leave_no_gap(have: Tables, want: Tables) -> None:
     steps = reconcile(have, want)
     assert not set(dict(steps.add_groups)) & set(have.groups)
     assert set(dict(steps.change_groups)) <= set(have.groups)

@@ -78,7 +78,7 @@ def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
 
 
 @pytest.mark.parametrize(("size", "dead"), [((8, 4), 2), ((8, 8), 2), ((8, 8), 3), ((16, 8), 3)])
-def test_those_whom_several_dead_rails_turn_away_share_what_is_left(size: tuple[int, int], dead: int) -> None:
+def test_pairs_of_several_dead_rails_share_the_living_ones(size: tuple[int, int], dead: int) -> None:
     """Of n pairs on k rails no rail has more than a fifth above n / k, and every GPU sends some by another."""
     domains, rails = size
     for gone in combinations(range(rails), dead):
@@ -114,14 +114,14 @@ def test_the_sources_next_hop_makes_the_path(path: Path, hop: tuple[str, Gpu | N
         (Path("drd", 2), {Gpu(0, 0), Gpu(0, 2), Gpu(1, 2), Gpu(1, 1)}),
     ],
 )
-def test_a_path_dies_with_any_hb_port_that_it_goes_through_and_with_no_other(path: Path, ports: set[Gpu]) -> None:
+def test_path_is_unusable_with_exactly_its_own_dead_hb_ports(path: Path, ports: set[Gpu]) -> None:
     src, dst = Gpu(0, 0), Gpu(1, 1)
     fabric = plan("rail-optimized", "spine", 2, 3)
     for gpu in fabric.gpus:
         assert usable(path, src, dst, Broken(hb=frozenset({gpu})), "rail-optimized") is (gpu not in ports)
 
 
-def test_where_an_hb_port_is_dead_the_other_order_of_hops_is_taken() -> None:
+def test_dead_hb_port_gives_the_other_order_of_hops() -> None:
     src, dst = Gpu(0, 0), Gpu(1, 1)
     assert chosen_path("dr", src, dst, Broken(hb=frozenset({src})), 3, "rail-only") == Path("rd", 0)
     assert chosen_path("rd", src, dst, Broken(hb=frozenset({dst})), 3, "rail-only") == Path("dr", 1)
@@ -133,7 +133,7 @@ def test_policies_leave_a_domain_and_a_rail_to_themselves() -> None:
     assert own_path("dr", Gpu(0, 0), Gpu(1, 0)) == Path("r", 0)
 
 
-def test_a_dead_end_counts_on_either_side_and_a_dead_bystander_does_not() -> None:
+def test_dead_ends_of_a_path_count_and_dead_bystanders_do_not() -> None:
     src, dst = Gpu(0, 0), Gpu(1, 1)
     for dead, alive in [(Gpu(0, 1), False), (Gpu(1, 1), False), (Gpu(0, 0), True), (Gpu(1, 0), True)]:
         assert usable(Path("dr", 1), src, dst, Broken(links=frozenset({dead})), "rail-only") is alive

@@ -86,7 +86,7 @@ def test_while_a_registry_starts_other_commands_are_obeyed(lab: Lab) -> None:
     assert lab.told[1][1] == {"address": Registry.address, "why": ""}
 
 
-def test_a_registry_that_does_not_start_is_told_with_the_reason(lab: Lab) -> None:
+def test_registry_that_does_not_start_is_reported_with_reason(lab: Lab) -> None:
     lab.registry.may_start.set()
     lab.registry.why = "etcd did not start"
     lab.execute("start-health", "crash-registry")
@@ -146,7 +146,7 @@ def crossed(lab: Lab, light: Light, light_off: str) -> None:
     lab.process.execute(messages.CrossConnect(moves={GONE.name: "d0g1"}, layers=("rail",), ports=ports))
 
 
-def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_count_again_after_the_settling_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_main, "SETTLE_S", 0.0)
     light = Light()
     crossed(lab, light, "100ms")
@@ -157,7 +157,7 @@ def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: p
     assert ([what for what, _ in lab.told], light.ended) == (["light-off", "light-on"], [Light.NUMBER])
 
 
-def test_light_that_is_off_for_longer_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_optical_outage_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_main, "SETTLE_S", 0.0)
     light = Light()
     crossed(lab, light, "101ms")

@@ -13,7 +13,7 @@ from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, Gpu
 from railyard.topologies.routing import AnyRoute
 from tests.unit.broken_fabrics import plan
-from tests.unit.test_controller_brain import Lab, flat, rail_only
+from tests.unit.test_failover_manager import Lab, flat, rail_only
 
 NOTHING = Broken()
 DEAD_LINK = Broken(links=frozenset({Gpu(0, 1)}))
@@ -28,7 +28,7 @@ def resumed(found: Broken = NOTHING, reroute: bool = True) -> Lab:
     return lab
 
 
-def test_it_waits_for_all_switches_and_changes_nothing_where_nothing_differs() -> None:
+def test_resume_waits_for_all_switches_and_keeps_right_routes() -> None:
     lab = resumed()
     assert lab.manager.pending == {"rail0", "rail1", "rail2"}
     lab.switch(RAIL_DPID, up=True)
@@ -41,7 +41,7 @@ def test_it_waits_for_all_switches_and_changes_nothing_where_nothing_differs() -
     assert lab.manager.pending == set()
 
 
-def test_what_broke_and_was_gone_round_before_is_left_alone() -> None:
+def test_resume_keeps_the_detours_of_earlier_faults() -> None:
     lab = resumed(DEAD_LINK)
     lab.up[RAIL_DPID + 1].discard(1)
     lab.connect()
@@ -51,7 +51,7 @@ def test_what_broke_and_was_gone_round_before_is_left_alone() -> None:
     assert lab.router.table == {}
 
 
-def test_what_broke_in_its_absence_is_told_and_gone_round() -> None:
+def test_resume_reroutes_faults_of_its_absence() -> None:
     lab = resumed()
     lab.up[RAIL_DPID + 1].discard(1)
     lab.connect()
@@ -59,13 +59,13 @@ def test_what_broke_in_its_absence_is_told_and_gone_round() -> None:
     assert lab.router.table == flat(lab) != {}
 
 
-def test_what_was_mended_in_its_absence_is_gone_round_no_more() -> None:
+def test_resume_removes_detours_of_repaired_faults() -> None:
     lab = resumed(DEAD_LINK).connect()
     assert lab.whats() == ["resumed", "decided", "rerouted"]
     assert lab.router.table == {}
 
 
-def test_a_switch_that_does_not_come_in_time_is_dead_and_may_come_later() -> None:
+def test_late_switch_is_dead_until_it_connects() -> None:
     lab = resumed()
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 2, up=True)
@@ -80,7 +80,7 @@ def test_a_switch_that_does_not_come_in_time_is_dead_and_may_come_later() -> Non
     assert lab.router.table == {}
 
 
-def test_the_last_word_of_hearts_counts_from_the_beginning() -> None:
+def test_last_silence_counts_from_the_start() -> None:
     lab = resumed(Broken(rails=frozenset({1})))
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     lab.connect()
@@ -88,7 +88,7 @@ def test_the_last_word_of_hearts_counts_from_the_beginning() -> None:
     assert not lab.router.calls
 
 
-def test_what_is_heard_while_it_waits_counts() -> None:
+def test_silence_received_while_resuming_counts() -> None:
     lab = resumed()
     lab.switch(RAIL_DPID + 1, up=True)
     lab.port(RAIL_DPID + 1, 1, up=False)

@@ -103,7 +103,7 @@ def test_best_fit_is_the_least_of_what_beats_all_near_paths(known: Scores) -> No
 
 @MANY
 @given(scores())
-def test_no_path_only_where_all_are_through_blocked_domains_and_a_blocked_rail_only_at_last(known: Scores) -> None:
+def test_blocked_domains_leave_no_path_blocked_rails_the_last(known: Scores) -> None:
     for src, dst in pairs(known):
         path, others = choose_path(src, dst, known), open_paths(src, dst, known)
         assert (path is None) == (not others)
@@ -185,7 +185,7 @@ def test_on_one_rail(rails: tuple[int, ...], domains: tuple[int, ...], path: tup
     assert (found.kind, found.rail) == path
 
 
-def test_within_a_domain_rails_do_not_matter_and_a_blocked_domain_is_no_path() -> None:
+def test_paths_within_a_domain_depend_on_its_score_alone() -> None:
     assert choose_path(Gpu(1, 0), Gpu(1, 2), Scores((0, 0, 0), (0, 1))) == Path("d", 0)
     assert choose_path(Gpu(0, 0), Gpu(0, 2), Scores((100, 100, 100), (0, 1))) is None
 

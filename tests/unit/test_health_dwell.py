@@ -64,7 +64,7 @@ def test_dwell_ends_to_the_nanosecond_even_for_a_blocked_path() -> None:
     assert held_after(ActivePaths(DR, 7), DRD, known, 1007, slow) == DRD
 
 
-def test_without_a_margin_what_is_wanted_is_taken_whatever_its_score() -> None:
+def test_without_margin_the_policys_choice_is_taken() -> None:
     known = Scores((10, 100, 100), (100, 100))
     assert held_after(ActivePaths(DR, 0), RD, known, damping=Damping(None, 0)) == RD
     assert held_after(ActivePaths(DR, 0), RD, known, damping=Damping(0, 0)) == DR
@@ -93,7 +93,7 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
     assert damping.dwell_ns == 0 or len(changes) <= 1 + now / damping.dwell_ns
 
 
-def test_who_runs_after_alternating_load_runs_ever_less_and_a_calm_pair_is_quick_again() -> None:
+def test_dwell_time_grows_with_flaps_and_resets_after_calm() -> None:
     damping, known = Damping(0, 100 * MS, 0), {True: Scores((10, 90), (100, 100)), False: Scores((90, 10), (100, 100))}
     held, changes = damp(None, DR, SRC, DST, known[False], 0, damping), []
     for now in range(0, 20_000, 10):

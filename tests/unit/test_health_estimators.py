@@ -79,9 +79,7 @@ def test_links_that_are_alike_are_as_healthy_as_one(estimate: Estimator, load: L
 
 
 @pytest.mark.parametrize(("over", "expected"), [("mean", 75.0), ("worst", 0.0)])
-def test_an_incast_on_one_of_four_shows_in_the_worst_link_and_a_quarter_in_the_mean(
-    over: Links, expected: float
-) -> None:
+def test_incast_on_one_link_of_four_in_worst_and_in_mean(over: Links, expected: float) -> None:
     incast = [replace(LINK, sent_bytes=500_000), LINK, LINK, LINK]
     assert health(incast, ESTIMATORS["utilisation"], over) == expected
 
@@ -95,7 +93,7 @@ def test_links_are_pooled_by_what_they_could_carry() -> None:
     assert (both.frames, both.dropped, both.backlog_bytes, both.backlog_limit_bytes) == (8, 1, 7, 100_009)
 
 
-def test_a_link_whose_report_came_twice_as_late_has_the_same_rate() -> None:
+def test_late_report_gives_the_same_rate() -> None:
     late = Load(BPS, 2 * PERIOD_S, 500_000, frames=10)
     both = pooled([late, Load(BPS, PERIOD_S, 250_000, frames=5)])
     assert both.used == pytest.approx(0.5)
@@ -103,13 +101,13 @@ def test_a_link_whose_report_came_twice_as_late_has_the_same_rate() -> None:
 
 
 @pytest.mark.parametrize("over", ["mean", "worst"])
-def test_a_cut_link_takes_its_share_at_once_whatever_the_others_carry(over: Links) -> None:
+def test_cut_link_takes_its_share_at_once(over: Links) -> None:
     links = [DOWN, LINK, LINK, LINK]
     idle = Health(100.0).after(health(links, ESTIMATORS["utilisation"], over), 3 / 4, 0.001, 1.0)
     assert idle.score == 75
 
 
-def test_nothing_up_is_blocked_at_once_and_what_comes_back_begins_anew() -> None:
+def test_no_link_up_is_blocked_and_smoothing_restarts() -> None:
     cut = Health(90.0).after(health([DOWN], ESTIMATORS["utilisation"], "mean"), 0.0, 0.0, 1.0)
     assert cut.score == 0
     assert cut.after(40.0, 1.0, 0.001, 1.0).score == 40
@@ -128,7 +126,7 @@ def test_before_the_first_report_all_is_idle() -> None:
 @given(
     start=st.floats(0, 100), end=st.floats(0, 100), first=st.floats(0, 1), then=st.floats(0, 1), tau=st.floats(0.01, 1)
 )
-def test_smoothing_depends_on_time_and_not_on_how_often_one_looks(
+def test_smoothing_depends_on_time_not_on_the_number_of_steps(
     start: float, end: float, first: float, then: float, tau: float
 ) -> None:
     twice = Health(start).after(end, 1.0, first, tau).after(end, 1.0, then, tau)
@@ -165,7 +163,7 @@ def test_health_is_kept_within_0_to_100() -> None:
         ({"periods": "50ms"}, "health.periods: '50ms' is not a known key: did you mean 'period'?"),
     ],
 )
-def test_a_mistake_is_told_by_field_value_and_what_is_allowed(data: dict[str, str], message: str) -> None:
+def test_mistake_names_field_value_and_what_is_allowed(data: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_health(data)
     assert str(caught.value).startswith(message)
@@ -193,7 +191,7 @@ def test_a_registered_estimator_may_be_named_in_a_spec() -> None:
         (repr, "must return a number, 0 \\(blocked\\) to 100 \\(idle\\), not "),
     ],
 )
-def test_registering_an_incomplete_estimator_names_what_is_missing(estimator: Estimator, message: str) -> None:
+def test_incomplete_estimator_is_refused_with_what_is_missing(estimator: Estimator, message: str) -> None:
     where = r"test_health_estimators\.py:\d+: 'mine' is not a whole score estimator: "
     with pytest.raises(BadInput, match=where + f".*{message}"):
         ESTIMATORS.add("mine", estimator)

@@ -50,7 +50,7 @@ def test_shares_worked_by_hand(routes: list[tuple[Link, ...]], free: dict[Link, 
     routes=st.lists(st.sets(st.integers(0, 7), min_size=1, max_size=5), max_size=14),
     free=st.lists(st.integers(0, 1000), min_size=8, max_size=8),
 )
-def test_no_link_is_over_its_rate_and_every_flow_has_a_bottleneck(routes: list[set[int]], free: list[int]) -> None:
+def test_links_are_within_rate_and_each_flow_has_a_bottleneck(routes: list[set[int]], free: list[int]) -> None:
     """A bottleneck: a full link on the flow's way where nobody has more. That makes shares max-min fair."""
     ways = [tuple(link(number) for number in sorted(route)) for route in routes]
     limits = {link(number): float(rate) for number, rate in enumerate(free)}

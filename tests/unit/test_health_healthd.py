@@ -80,7 +80,7 @@ def test_the_busier_direction_counts() -> None:
     assert worst.at(50).domains == (100, 40, 100, 100)
 
 
-def test_a_missing_report_leaves_the_last_and_the_next_covers_its_time() -> None:
+def test_report_after_a_missing_one_covers_its_time() -> None:
     lab = Lab()
     lab.on_event(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL // 2)))
     assert lab.at(50).rails == (50, 100)
@@ -117,7 +117,7 @@ def test_a_port_that_appears_later_counts_from_its_second_report() -> None:
     assert lab.at(100).rails == (100, 100)
 
 
-def test_what_is_cut_or_gone_shows_at_once_and_comes_back_without_its_past() -> None:
+def test_cut_links_show_at_once_and_return_without_history() -> None:
     lab = Lab(spec=spec(smoothing="1s"))
     lab.on_event(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL)))
     lab.at(50)
@@ -136,7 +136,7 @@ def test_a_domain_without_carrier_is_blocked() -> None:
     assert lab.at(0).domains == (100, 100, 100, 0)
 
 
-def test_the_version_grows_with_each_change_of_a_whole_score_and_only_then() -> None:
+def test_version_grows_only_with_changes_of_whole_scores() -> None:
     lab = Lab()
     lab.on_event(stats(RAIL_DPID, 0, all_ports(0)))
     sent, versions = 0, []
@@ -156,7 +156,7 @@ def test_smoothing_goes_by_the_clock() -> None:
     assert lab.at(100).rails[0] == 37  # exp(-1), though nothing was reported in between
 
 
-def test_the_spine_layer_is_its_uplinks_at_the_spines_and_no_part_of_a_rail() -> None:
+def test_spine_layer_is_measured_at_the_spines_uplinks() -> None:
     fabric = plan("rail-optimized", "spine", 4, 2, rail_rate="100Mbit", spines=2)  # uplinks of 200 Mbit/s
     lab = Lab(fabric)
     uplinks = {UPLINK_PORT: 0, UPLINK_PORT + 1: 0}
@@ -176,7 +176,7 @@ def test_the_single_switch_is_every_rail() -> None:
 
 
 @pytest.mark.parametrize("node", ["rail0", "d2g0"])
-def test_what_waits_at_either_end_of_a_rail_counts_for_the_backlog_and_its_frames_do_not(node: str) -> None:
+def test_backlog_counts_queues_at_both_ends_of_a_rail(node: str) -> None:
     lab = Lab(spec=spec(smoothing="none", estimator="backlog", full_queue="8ms"))  # 100,000 bytes
     interface = "d2g0" if node == "rail0" else "rail0"
     waiting = bridge(sent=10**9, up=False, backlog_bytes=50_000)

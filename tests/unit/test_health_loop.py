@@ -113,7 +113,7 @@ def test_load_becomes_a_score_that_agents_have(rig: Callable[..., Rig]) -> None:
     running.sees(lambda view: rails(view) == (100, 100))
 
 
-def test_each_period_is_told_with_loads_scores_and_when_they_were_put(rig: Callable[..., Rig]) -> None:
+def test_each_period_reports_loads_scores_and_publishing_time(rig: Callable[..., Rig]) -> None:
     begun_ns, running = time.monotonic_ns(), rig()
     running.switches.busy = 0.8
     running.sees(lambda view: any(detail["rail"][0][1] < 30 for _, detail in list(running.told)))
@@ -188,7 +188,7 @@ def stats(at_ms: int, sent: dict[int, int]) -> SwitchEvent:
     return SwitchEvent("stats", RAIL_0, at_ms * MS, counters=counters)
 
 
-def test_loads_are_of_the_last_period_alone_whatever_scores_are_smoothed_to() -> None:
+def test_loads_are_of_the_last_period_alone() -> None:
     healthd, full = Healthd(PLAN, parse_health({"smoothing": "10s"})), PLAN.rail_bps // 8 // 10  # in 100 ms
     assert set(healthd.loads().values()) == {0.0}
     healthd.on_event(stats(0, {1: 0, 2: 0}))

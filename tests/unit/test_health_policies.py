@@ -69,9 +69,7 @@ def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, kind: str)
 @pytest.mark.parametrize("delta", [0, 10, 100])
 @settings(max_examples=60, deadline=None)
 @given(known=scores())
-def test_the_improved_ones_score_within_delta_of_the_best_and_detour_for_more_only(
-    kind: str, delta: int, known: Scores
-) -> None:
+def test_best_policies_stay_within_delta_of_the_best_score(kind: str, delta: int, known: Scores) -> None:
     spine = kind != "rail-only"
     for src, dst in pairs(known):
         others = open_paths(src, dst, known, kind)
@@ -110,7 +108,7 @@ def test_the_papers_best_fit_sends_all_of_them_by_one_rail() -> None:
     }
 
 
-def test_noise_sends_nobody_round() -> None:
+def test_noise_causes_no_detour() -> None:
     known = Scores((93, 95, 100, 98), (97, 95))
     assert said("health-drd", known)[0][0] == "dr"
     assert said("health-drd", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "drd"
@@ -131,7 +129,7 @@ def test_random_draws_every_rail_alike_and_the_same_again() -> None:
     assert {path.kind for path in draws()} == {"r", "dr", "rd", "drd"}
 
 
-def test_on_a_fabric_with_spines_ecmp_leaves_it_to_them_and_the_best_may_be_theirs() -> None:
+def test_spines_carry_ecmp_and_may_be_the_best_path() -> None:
     context = Context("rail-optimized")
     assert said("ecmp", idle(2, 4), context) == [("spine", 0)]
     hot_domains = Scores((100, 100, 100), (20, 20), spine=90)
@@ -140,7 +138,7 @@ def test_on_a_fabric_with_spines_ecmp_leaves_it_to_them_and_the_best_may_be_thei
     assert said("health-best", Scores((100, 100), (0, 0), spine=1), context) == [("spine", 0)]
 
 
-def test_within_a_domain_the_way_is_hb0_and_no_dead_rail_is_on_it() -> None:
+def test_path_within_a_domain_is_hb0_despite_dead_rails() -> None:
     path, dst = Path("d", 0), Gpu(0, 1)
     assert next_hop(path, SRC, dst) == ("hb0", None)
     assert usable(path, SRC, dst, Broken(links=frozenset({SRC, dst}), rails=frozenset({0, 1})), "rail-only")

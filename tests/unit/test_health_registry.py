@@ -119,7 +119,7 @@ def test_nothing_is_known_before_the_first_word(client: Client) -> None:
     assert client.views == []
 
 
-def test_beats_are_repeated_and_call_nobody(client: Client) -> None:
+def test_repeated_documents_call_no_callback(client: Client) -> None:
     client.registry.put(scores(1))
     eventually(lambda: len(client.link.sent) >= 4)
     assert len(set(client.link.sent)) == 1
@@ -127,7 +127,7 @@ def test_beats_are_repeated_and_call_nobody(client: Client) -> None:
     assert client.registry.get() == View(scores(1), stale=False)
 
 
-def test_put_waits_for_nobody_and_what_is_overtaken_is_not_sent(client: Client) -> None:
+def test_put_never_waits_and_skips_overtaken_documents(client: Client) -> None:
     client.link.gate.clear()
     for version in range(1, 101):
         client.registry.put(scores(version))
@@ -155,7 +155,7 @@ def test_a_link_that_ends_is_not_staleness_yet() -> None:
         assert client.versions() == [(1, False), (2, False)]
 
 
-def test_older_documents_change_nothing_and_a_new_writer_may_begin_from_nothing(client: Client) -> None:
+def test_old_documents_change_nothing_and_writers_start_at_zero(client: Client) -> None:
     for writer, version in ((1, 5), (1, 4), (1, 5), (1, 6), (2, 0), (1, 7), (2, 0), (2, 1)):
         client.link.say(writer, scores(version))
     eventually(lambda: len(client.views) >= 4)
@@ -214,7 +214,7 @@ def test_a_socket_server_takes_the_place_of_one_that_was_killed(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_machine_without_etcd_is_told_what_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_etcd_names_the_command_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(etcd, "SEARCH_PATH", "/nowhere")
     with pytest.raises(MissingRequirement, match="lacks etcd; sudo script/bootstrap"):
         EtcdServer(tmp_path).start()

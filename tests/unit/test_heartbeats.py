@@ -68,7 +68,7 @@ def deaths(members: int) -> st.SearchStrategy[Dead]:
 
 
 @given(data=st.data(), members=sizes, multiplier=st.integers(2, 5), before=st.integers(5, 20))
-def test_with_two_links_alive_exactly_the_dead_are_found_after_as_many_rounds(
+def test_with_two_living_links_exactly_the_dead_are_found(
     data: st.DataObject, members: int, multiplier: int, before: int
 ) -> None:
     dead = data.draw(deaths(members).filter(lambda d: d.switch or len(d.expected(rank(members))) < members))
@@ -90,7 +90,7 @@ def test_with_fewer_the_whole_circle_is_silent_and_stays_so(data: st.DataObject,
 
 
 @given(data=st.data(), members=sizes)
-def test_whatever_came_before_the_state_is_found_and_repair_is_heard(data: st.DataObject, members: int) -> None:
+def test_any_state_is_found_and_its_repair_too(data: st.DataObject, members: int) -> None:
     star = Star(members)
     for _ in range(data.draw(st.integers(1, 5))):
         dead = data.draw(deaths(members))
@@ -99,7 +99,7 @@ def test_whatever_came_before_the_state_is_found_and_repair_is_heard(data: st.Da
 
 
 @given(data=st.data(), members=sizes)
-def test_short_of_the_multiplier_nothing_is_blamed_whatever_is_lost(data: st.DataObject, members: int) -> None:
+def test_losses_below_the_multiplier_cause_no_alarm(data: st.DataObject, members: int) -> None:
     star = Star(members)
     for _ in range(data.draw(st.integers(1, 4))):
         assert not any(star.play(data.draw(st.integers(1, MULTIPLIER - 1)), data.draw(deaths(members))))
@@ -187,7 +187,7 @@ def test_a_gpu_is_silent_if_both_its_links_are() -> None:
     assert watched("rail-only", 4, 4, hb_links=[gone]) == SilentComponents(hb_links=frozenset({gone}))
 
 
-def test_with_two_domains_the_rail_is_silent_and_the_gpu_known_all_the_same() -> None:
+def test_with_two_domains_a_silent_gpu_is_told_from_its_rail() -> None:
     gone = Gpu(1, 2)
     found = watched("rail-only", 2, 4, gpus=[gone])
     assert found == SilentComponents(rails=frozenset({2}), gpus=frozenset({gone}), hb_links=frozenset({gone}))
@@ -208,7 +208,7 @@ def test_on_a_single_switch_all_gpus_are_one_circle() -> None:
 
 
 @given(data=st.data(), domains=st.integers(3, 4), rails=st.integers(3, 4))
-def test_any_gpus_links_and_hb_links_are_told_apart(data: st.DataObject, domains: int, rails: int) -> None:
+def test_silent_gpus_links_and_hb_links_are_distinguished(data: st.DataObject, domains: int, rails: int) -> None:
     """As long as two links of each rail and domain live."""
     some = st.frozensets(st.sampled_from([Gpu(d, g) for d in range(domains) for g in range(rails)]), max_size=4)
     gpus, links, hb_links = data.draw(some), data.draw(some), data.draw(some)
@@ -221,7 +221,7 @@ def test_any_gpus_links_and_hb_links_are_told_apart(data: st.DataObject, domains
     assert SilentComponents.from_dict(found.as_dict()) == found
 
 
-def test_silent_links_of_each_plane_are_told_apart() -> None:
+def test_silent_links_of_planes_are_distinguished() -> None:
     one, other = Gpu(1, 2), Gpu(3, 0)
     assert watched("dual-plane", 4, 4, plane_1_links=[one]) == SilentComponents(planes=frozenset({(one, 1)}))
     both = watched("dual-plane", 4, 4, links=[other], plane_1_links=[one])

@@ -37,7 +37,7 @@ def test_a_stretch_too_short_for_a_sample_has_no_lag() -> None:
     assert meter.load.lag_p99_ms == 0
 
 
-def test_a_meter_that_is_entered_again_is_of_both_stretches_and_not_of_what_was_between(
+def test_meter_entered_twice_excludes_the_time_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle_s = iter([0.0, 0.0, 1000.0, 2000.0])  # busy throughout, then idle throughout

@@ -146,7 +146,7 @@ def test_the_datapath_is_the_fastest_that_is_there(machine: Machine, choice: str
     assert why is None or reason == why
 
 
-def test_what_an_ordinary_user_would_need_is_told_to_root_too() -> None:
+def test_needs_of_an_ordinary_user_are_shown_to_root_too() -> None:
     [row] = [
         row for row in rows(replace(FULL, tun_for_all=False, apparmor_restricts=True)) if row.name == "no root needed"
     ]

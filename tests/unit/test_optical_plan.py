@@ -78,7 +78,7 @@ def test_bad_input_is_answered_in_one_line(changes: dict[str, Any], message: str
     assert str(caught.value) == message
 
 
-def test_what_is_left_out_gets_a_value_and_a_stored_plan_reads_back_as_the_same() -> None:
+def test_defaults_are_filled_in_and_a_stored_plan_reads_back() -> None:
     optical = parse_fabric({"kind": "rail-only", "optical": {}}).optical
     assert optical is not None
     assert (optical.layers, optical.switching_time) == (("rail",), 0.01)
@@ -94,7 +94,7 @@ def optical_of(asked: tuple[Layer, ...], layer: Layer, gpu: Gpu) -> str:
 
 
 @given(fabric=plans)
-def test_from_each_gpu_a_fibre_and_a_trunk_lead_to_the_place_that_it_has_without_optics(fabric: Plan) -> None:
+def test_fibre_and_trunk_of_each_gpu_reach_its_network_side(fabric: Plan) -> None:
     asked = fabric.spec.optical.layers if fabric.spec.optical else ()
     without = fabric.electrical
     for gpu in fabric.gpus:
@@ -138,7 +138,7 @@ def test_a_port_says_whose_it_is_and_never_who_is_there(domain: int, rank: int) 
 
 
 @given(fabric=plans, data=st.data())
-def test_a_move_is_for_the_switch_that_has_both_its_fibre_and_its_place(fabric: Plan, data: st.DataObject) -> None:
+def test_move_is_made_by_the_switch_that_has_both_sides(fabric: Plan, data: st.DataObject) -> None:
     fibre, place = data.draw(st.sampled_from(fabric.gpus)), data.draw(st.sampled_from(fabric.gpus))
     layers = tuple(fabric.optics)
     cables = [(fabric.cables(fibre, layer)[0].b, fabric.cables(place, layer)[1].a) for layer in layers]
@@ -154,7 +154,7 @@ def test_a_move_is_for_the_switch_that_has_both_its_fibre_and_its_place(fabric: 
     }
 
 
-def test_a_place_that_is_lit_in_one_layer_and_left_in_the_other_is_lit() -> None:
+def test_network_side_enabled_in_one_layer_counts_as_enabled() -> None:
     left, lit = NETWORK_PORT_OFFSET + 2, NETWORK_PORT_OFFSET + 3
     affected_ports = {OPTICAL_DPID: {2: False, left: False, lit: True}, OPTICAL_DPID + 1: {left: False, lit: False}}
     assert network_sides_in(affected_ports) == {Gpu(0, 1): False, Gpu(0, 2): True}
@@ -186,7 +186,7 @@ def test_moves_that_no_switch_can_make_are_refused(moves: dict[str, str], layers
         moves_by_switch(plan(), moves, layers)
 
 
-def test_whoever_asks_for_a_move_is_told_at_once_that_it_cant_be() -> None:
+def test_impossible_move_is_refused_at_once() -> None:
     controller = ControllerProcess()
     with pytest.raises(ValueError, match="optical layers are \\(\\)"):
         controller.cross_connect({"d0g2": "d0g1"})
@@ -208,7 +208,7 @@ def test_frames_pass_an_optical_switch_at_either_end() -> None:
 
 
 @pytest.mark.parametrize("layers", BOTH)
-def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer, ...]) -> None:
+def test_optical_switch_joins_only_cross_connected_gpus(layers: tuple[Layer, ...]) -> None:
     fabric = plan(layers=layers)
     dead = Impact(cables=frozenset({cable("d0g1", "rail1")}), nodes=frozenset({"rail2"}))
     with_optics, without = Survivors(fabric, dead), Survivors(fabric.electrical, dead)
@@ -218,7 +218,7 @@ def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer,
 
 
 @pytest.mark.parametrize("layers", BOTH)
-def test_heartbeats_and_background_have_their_share_of_every_cable_on_the_way(layers: tuple[Layer, ...]) -> None:
+def test_heartbeats_and_background_get_shares_of_every_cable(layers: tuple[Layer, ...]) -> None:
     fabric = plan(domains=2, rails=2, layers=layers)
     every = {end for link in fabric.links for end in (link.a, link.b)}
     assert shaping.ends(fabric) == every

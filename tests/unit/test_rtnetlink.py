@@ -51,7 +51,7 @@ def test_removal_names_prefix_table_and_metric_alone(route: AnyRoute, sequence: 
 
 
 @given(sizes=st.lists(st.integers(4, 5000).map(lambda size: size * 4), max_size=400))
-def test_batches_hold_all_in_order_and_fit_and_ask_for_one_answer(sizes: list[int]) -> None:
+def test_batches_keep_order_fit_and_request_one_answer(sizes: list[int]) -> None:
     messages = [HEADER.pack(size, 24, 1, i, 0) + bytes(size - HEADER.size) for i, size in enumerate(sizes)]
     seen: list[tuple[int, int]] = []
     for batch in batches(messages):

@@ -34,7 +34,7 @@ def test_the_base_policy_needs_no_routes() -> None:
     assert len(change.chosen) == 8  # every GPU of the other domains, told once
 
 
-def test_another_policy_puts_a_host_route_for_each_pair_that_differs() -> None:
+def test_policy_puts_a_host_route_for_each_differing_pair() -> None:
     change = source("rd").decide(idle(3, 4), 0)
     assert len(change.put) == 6  # all but the two on its own rail
     assert Route(host_prefix(DST), "rail0", Gpu(1, 1), MAIN, STEERED_METRIC) in change.put
@@ -67,7 +67,7 @@ def test_what_dwell_forbids_is_asked_again_when_it_may_be() -> None:
     assert agent.decide(hot, early.recheck_ns).put
 
 
-def test_a_restless_pair_is_asked_again_when_its_longer_dwell_is_over() -> None:
+def test_flapping_pair_is_rechecked_after_its_longer_dwell() -> None:
     agent, news = source("health", Damping(0, 100, 0)), [(100, 100, 10, 100), (100, 10, 100, 100)]
     agent.decide(idle(3, 4), 0)
     for version, now in enumerate((100, 300, 700), 1):
@@ -100,7 +100,7 @@ def test_weights_fit_the_kernel_and_keep_their_order(weights: list[int]) -> None
     assert max(found) <= MAX_WEIGHT
 
 
-def test_a_pair_that_has_its_share_stays_under_a_policy_that_looks() -> None:
+def test_satisfied_pair_stays_under_a_rate_aware_policy() -> None:
     hot, alone = Scores((100, 100, 10, 100), (100,) * 3, version=1), {DST.ip: 0.9 * PLAN.rail_bps}
     for policy, rates, stays in (
         ("health-best", alone, True),

@@ -102,7 +102,7 @@ def test_a_way_of_no_kind_is_no_path(gpus: list[Gpu], name: str) -> None:
         (7, "after rail2"),
     ],
 )
-def test_a_loss_is_told_by_the_last_that_saw_it(lost_after: int, where: str) -> None:
+def test_loss_names_the_last_node_that_saw_the_packet(lost_after: int, where: str) -> None:
     way = went(A, NEAR, B, lost_after=lost_after)
     assert not way.delivered
     assert way.path is None
@@ -110,7 +110,7 @@ def test_a_loss_is_told_by_the_last_that_saw_it(lost_after: int, where: str) -> 
     assert verdict([way], [Path("dr", 2)]) == f"lost {where}: the policy says dr by rail 2"
 
 
-def test_a_packet_that_only_passes_its_destination_has_not_arrived() -> None:
+def test_packet_that_passes_its_destination_has_not_arrived() -> None:
     observations = [*seen(A, NEAR, B), Observation(B.name, "hb0", True, 9999)]
     assert assemble_path(A, B, observations).name == "lost after d1g2"
 
@@ -156,7 +156,7 @@ def test_what_a_policy_says_is_what_its_way_is_taken_for() -> None:
         ("d0g1", "d0g1", "DST: 'd0g1' must be another GPU than SRC"),
     ],
 )
-def test_gpus_that_are_none_are_told(src: str, dst: str, message: str) -> None:
+def test_unknown_gpus_are_refused(src: str, dst: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         trace.check_names(src, dst, ["d0g1", "d1g1", "hb0", "rail1"], "one")
     assert str(caught.value) == message

@@ -98,7 +98,7 @@ def test_written(write: Callable[[float], str], value: float, text: str) -> None
 
 
 @given(value=st.integers(1, 10**14))
-def test_a_rate_and_a_size_written_with_every_digit_read_back_the_same(value: int) -> None:
+def test_rates_and_sizes_with_all_digits_read_back(value: int) -> None:
     assert parse_rate(format_rate(value, 15)) == value
     assert parse_size(format_size(value, 15)) == value
 

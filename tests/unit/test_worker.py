@@ -100,7 +100,7 @@ def test_each_answer_makes_the_process_readable(start: Start) -> None:
     assert not wait([process.fileno()], 0)
 
 
-def test_events_go_to_the_callback_and_awaited_ones_are_answers_too(start: Start) -> None:
+def test_events_reach_the_callback_and_awaited_ones_the_queue(start: Start) -> None:
     events: list[tuple[int, str, dict[str, Any]]] = []
     process, before_ns = start(on_event=lambda *event: events.append(event), awaited=("ready", "learned")), 0
     before_ns = time.monotonic_ns()

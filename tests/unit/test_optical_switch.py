@@ -116,7 +116,7 @@ def test_a_fresh_switch_crosses_straight_through_and_all_is_lit(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("port", [2, place(2)])
-def test_light_that_is_lost_is_lost_at_the_other_side_too_and_comes_back(lab: Lab, port: int) -> None:
+def test_lost_carrier_disables_the_other_side_until_it_returns(lab: Lab, port: int) -> None:
     other = place(2) if port == 2 else 2
     lab.let(port, on=False)
     assert lab.switch.dark == {other}
@@ -152,7 +152,7 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
     assert lab.switch.dark == {2, place(3), place(2)}
 
 
-def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_without_carrier_disables_its_network_side(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.let(3, on=False)
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.switch.tell(lab.app)
@@ -163,7 +163,7 @@ def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatc
     assert place(2) in lab.switch.dark
 
 
-def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreported_carrier_change_is_polled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     ((_, light),) = lab.later
     lab.later.clear()
@@ -175,7 +175,7 @@ def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch
     assert lab.switch.dark == {2, place(3), place(2)}
 
 
-def test_light_that_came_back_unnoticed_is_heard_of_with_the_answer(lab: Lab) -> None:
+def test_unreported_carrier_is_found_by_the_poll(lab: Lab) -> None:
     heard: list[SwitchEvent] = []
     lab.let(place(2), on=False)
     lab.app.listener = heard.append
@@ -185,7 +185,7 @@ def test_light_that_came_back_unnoticed_is_heard_of_with_the_answer(lab: Lab) ->
     assert [(h.what, h.dpid, h.port, h.up) for h in heard] == [("port", OPTICAL_DPID, place(2), True)]
 
 
-def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
+def test_new_controller_adopts_moved_fibres_and_link_states(lab: Lab) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.pass_time()
     lab.let(1, on=False)
@@ -197,14 +197,14 @@ def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was
     assert lab.switch.dark == {2, place(3)}
 
 
-def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) -> None:
+def test_controller_that_starts_during_a_move_adopts_it(lab: Lab) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.restart()
     assert lab.crossed() == {1: place(1), 3: place(2)}
     assert lab.switch.dark == {2, place(3)}
 
 
-def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_comes(lab: Lab) -> None:
+def test_switch_that_reconnects_during_a_move_is_enabled_in_time(lab: Lab) -> None:
     done: list[str] = []
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
@@ -229,7 +229,7 @@ def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
     assert lab.switch.dark == {2, place(1)}
 
 
-def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earlier_one_had_taken(lab: Lab) -> None:
+def test_affected_ports_are_reported_before_a_move(lab: Lab) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
     lab.pass_time()
     dark, told = lab.switch.dark, list[Any]()
@@ -242,7 +242,7 @@ def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earl
     assert told == [({OPTICAL_DPID: {2: False, 3: True, place(2): True, **back}}, dark)]
 
 
-def test_two_switches_each_make_their_own_moves_dark_together_and_lit_together(lab: Lab) -> None:
+def test_two_switches_move_fibres_at_the_same_time(lab: Lab) -> None:
     other, done = Optical(OPTICAL_DPID + 1), list[str]()
     other.connect(lab.app)
     lab.app.optics.cross_connect(

@@ -95,7 +95,7 @@ def rail_only() -> Plan:
     return plan("rail-only", "dr", 3, 3)
 
 
-def test_ready_is_told_once_when_the_last_switch_is_there() -> None:
+def test_ready_is_reported_once_after_the_last_switch() -> None:
     lab = Lab(rail_only())
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 1, up=True)
@@ -120,7 +120,7 @@ def test_nothing_is_rerouted_before_the_fabric_was_whole() -> None:
     assert lab.router.calls
 
 
-def test_a_dead_link_is_told_decided_and_rerouted_in_this_order() -> None:
+def test_dead_link_is_reported_decided_and_rerouted_in_order() -> None:
     lab = Lab(rail_only()).connect()
     lab.port(RAIL_DPID + 1, 1, up=False)
     assert lab.whats() == ["ready", "port-down", "decided", "rerouted"]
@@ -146,7 +146,7 @@ def test_the_single_switch_is_dead_or_alive() -> None:
     assert lab.manager.broken == Broken(rails=frozenset({0}))
 
 
-def test_one_dead_spine_of_two_turns_nobody_and_both_turn_all() -> None:
+def test_one_dead_spine_of_two_reroutes_none_and_both_all() -> None:
     lab = Lab(plan("rail-optimized", "spine", 2, 2, spines=2)).connect()
     lab.switch(SPINE_DPID, up=False)
     assert not lab.router.calls
@@ -158,7 +158,7 @@ def test_one_dead_spine_of_two_turns_nobody_and_both_turn_all() -> None:
 
 
 @pytest.mark.parametrize("end", ["spine", "rail"])
-def test_a_cut_uplink_parts_ranks_only_where_no_other_spine_joins_them(end: str) -> None:
+def test_cut_uplink_disconnects_ranks_without_another_spine(end: str) -> None:
     lab = Lab(plan("rail-optimized", "spine", 2, 3, spines=2)).connect()
     for spine in (0, 1):
         dpid, port = (SPINE_DPID + spine, 1) if end == "spine" else (RAIL_DPID, UPLINK_PORT + spine)
@@ -167,12 +167,12 @@ def test_a_cut_uplink_parts_ranks_only_where_no_other_spine_joins_them(end: str)
     assert lab.manager.broken.disconnected_ranks == {(0, 1), (1, 0), (0, 2), (2, 0)}
 
 
-def test_two_cuts_at_different_spines_part_the_ranks_that_would_need_a_zigzag() -> None:
+def test_cuts_at_two_spines_disconnect_ranks_that_share_none() -> None:
     fabric = plan("rail-optimized", "spine", 2, 3, spines=2)
     assert find_disconnected_ranks(fabric, {(SPINE_DPID, 1), (SPINE_DPID + 1, 2)}, set()) == {(0, 1), (1, 0)}
 
 
-def test_a_switch_that_comes_back_without_a_port_is_not_taken_for_whole() -> None:
+def test_switch_that_returns_without_a_port_is_not_intact() -> None:
     lab = Lab(rail_only()).connect()
     lab.switch(RAIL_DPID, up=False)
     lab.up[RAIL_DPID].discard(3)
@@ -189,7 +189,7 @@ def test_a_gpu_that_refuses_stops_no_other() -> None:
     assert [detail["gpu"] for what, detail in lab.told if what == "refused"] == ["d0g1"]
 
 
-def test_a_crashed_gpu_has_no_detours_and_its_repair_waits_for_none() -> None:
+def test_crashed_gpu_has_no_detours_and_repair_waits_for_none() -> None:
     lab = Lab(rail_only()).connect()
     lab.port(RAIL_DPID, 3, up=False)  # so that it has some to lose
     lab.router.crash(Gpu(0, 1))
@@ -201,7 +201,7 @@ def test_a_crashed_gpu_has_no_detours_and_its_repair_waits_for_none() -> None:
     assert lab.in_force() == 0 == len(lab.router.table)
 
 
-def test_a_detour_that_a_gpu_does_not_give_up_is_told_until_it_does() -> None:
+def test_unremoved_detour_is_removed_with_a_later_change() -> None:
     lab = Lab(rail_only()).connect()
     lab.port(RAIL_DPID + 1, 1, up=False)
     lab.router.dead = {Gpu(1, 0)}
@@ -228,7 +228,7 @@ def test_what_a_kernel_does_not_tell_is_as_it_was() -> None:
 
 
 @given(choice=st.sampled_from(CHOICES), data=st.data())
-def test_whoever_refuses_what_is_told_is_in_force(choice: tuple[Any, Any], data: st.DataObject) -> None:
+def test_routes_in_force_are_read_where_a_change_is_refused(choice: tuple[Any, Any], data: st.DataObject) -> None:
     lab = Lab(plan(*choice, 2, 3)).connect()
     ports = [(dpid, port) for dpid, known in lab.ports.items() for port in known]
     for _ in range(data.draw(st.integers(1, 6))):
@@ -241,7 +241,7 @@ def test_whoever_refuses_what_is_told_is_in_force(choice: tuple[Any, Any], data:
     assert lab.in_force() == 0 == len(lab.router.table)
 
 
-def test_a_gpu_that_returns_while_something_else_is_dead_is_told_its_detours_again() -> None:
+def test_returned_gpu_gets_its_detours_again_during_other_faults() -> None:
     """Those too that its own fault never changed: they went with its interfaces."""
     lab = Lab(plan("rail-only", "rd", 3, 3)).connect()
     lab.port(RAIL_DPID + 1, 2, up=False)
@@ -270,9 +270,7 @@ def flat(lab: Lab) -> dict[tuple[Gpu, str], AnyRoute]:
 
 
 @given(choice=st.sampled_from(CHOICES), data=st.data())
-def test_whatever_happens_the_routes_are_those_that_are_called_for_and_repair_leaves_none(
-    choice: tuple[Any, Any], data: st.DataObject
-) -> None:
+def test_any_fault_series_gives_its_detours_and_repair_none(choice: tuple[Any, Any], data: st.DataObject) -> None:
     lab = Lab(plan(*choice, 2, 3)).connect()
     ports = [(dpid, port) for dpid, known in lab.ports.items() for port in known]
     for _ in range(data.draw(st.integers(1, 6))):
@@ -288,7 +286,7 @@ def test_whatever_happens_the_routes_are_those_that_are_called_for_and_repair_le
     assert lab.router.table == {}
 
 
-def test_what_is_silent_is_gone_round_like_what_switches_tell_of_and_named() -> None:
+def test_silent_components_are_rerouted_and_named() -> None:
     lab = Lab(rail_only()).connect()
     gpu = Gpu(0, 1)
     lab.manager.on_heartbeats(
@@ -306,7 +304,7 @@ def test_what_is_silent_is_gone_round_like_what_switches_tell_of_and_named() -> 
     assert lab.router.table == {}
 
 
-def test_a_link_is_not_heard_because_its_whole_rail_is_silent() -> None:
+def test_link_of_a_silent_rail_is_not_reported_as_recovered() -> None:
     lab = Lab(rail_only()).connect()
     lab.manager.on_heartbeats(SilentComponents(links=frozenset({Gpu(0, 1)})))
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
@@ -317,7 +315,7 @@ def test_a_link_is_not_heard_because_its_whole_rail_is_silent() -> None:
     assert lab.router.table == {}
 
 
-def test_a_gpu_that_is_heard_again_gets_all_its_detours_again() -> None:
+def test_recovered_gpu_gets_all_its_detours_again() -> None:
     lab = Lab(rail_only()).connect()
     gone, dead = Gpu(0, 1), frozenset({Gpu(1, 0)})
     lab.manager.on_heartbeats(SilentComponents(links=dead))
@@ -336,7 +334,7 @@ def test_silence_reroutes_nothing_before_the_fabric_was_whole() -> None:
     assert not lab.router.calls
 
 
-def test_silent_hb_ports_count_and_those_of_a_silent_domain_are_all_of_it() -> None:
+def test_silent_hb_ports_and_domains_are_broken() -> None:
     lab = Lab(rail_only()).connect()
     lab.manager.on_heartbeats(SilentComponents(hb_links=frozenset({Gpu(0, 1)}), hb_domains=frozenset({2})))
     assert lab.manager.broken == Broken(hb=frozenset({Gpu(0, 1), Gpu(2, 0), Gpu(2, 1), Gpu(2, 2)}))
@@ -348,7 +346,7 @@ def test_silent_hb_ports_count_and_those_of_a_silent_domain_are_all_of_it() -> N
     assert lab.router.table == {}
 
 
-def test_a_rail_switch_that_is_back_but_not_yet_heard_carries_nothing() -> None:
+def test_connected_rail_switch_that_is_still_silent_is_unused() -> None:
     """It gets its flows a moment after its connection, and heartbeats prove that it forwards."""
     lab = Lab(rail_only()).connect()
     lab.switch(RAIL_DPID + 1, up=False)
@@ -361,7 +359,7 @@ def test_a_rail_switch_that_is_back_but_not_yet_heard_carries_nothing() -> None:
     assert lab.router.table == {}
 
 
-def test_a_rail_switch_that_is_heard_but_not_yet_back_carries_nothing_either() -> None:
+def test_recovered_rail_switch_without_connection_is_unused() -> None:
     lab = Lab(rail_only()).connect()
     lab.switch(RAIL_DPID + 1, up=False)
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))

@@ -41,7 +41,7 @@ def test_a_spares_fibre_takes_the_place_of_the_one_that_failed() -> None:
 
 
 @given(steps=st.lists(moves, max_size=4))
-def test_nobody_shares_a_place_whatever_is_moved_and_the_flows_tell_what_was(steps: list[dict[int, int]]) -> None:
+def test_moves_give_each_network_side_one_fibre_in_the_flows(steps: list[dict[int, int]]) -> None:
     moved: dict[int, int] = {}
     for step in steps:
         moved = after_moves(moved, step)
@@ -77,7 +77,7 @@ def lights(far: dict[int, bool], disabled: set[int]) -> dict[int, LinkState]:
     moved=moves,
     events=st.lists(st.tuples(st.sampled_from(PORTS), st.booleans()), max_size=12),
 )
-def test_light_goes_through_both_ways_whatever_came_before(
+def test_both_sides_of_a_cross_connect_get_one_link_state(
     start: set[int], moved: dict[int, int], events: list[tuple[int, bool]]
 ) -> None:
     crossed, far, disabled = cross_connects(PORTS, moved), dict.fromkeys(PORTS, True), start

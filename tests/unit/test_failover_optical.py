@@ -53,7 +53,7 @@ def port(dpid: int, number: int, up: bool) -> SwitchEvent:
     return SwitchEvent("port", dpid, 0, number, up)
 
 
-def test_a_dark_place_at_a_bridge_is_a_dead_hb_port_and_lit_again_is_none(plan: Plan) -> None:
+def test_disabled_network_side_at_a_bridge_is_a_dead_hb_port(plan: Plan) -> None:
     manager, told = whole(plan)
     manager.on_event(port(OCS1, gpu_port(GPU), up=False))
     assert told == [("port-down", {"switch": "ocs1", "port": "d0g1"})]
@@ -76,7 +76,7 @@ def test_a_rail_is_up_again_when_its_own_switch_says_so(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("dpid", [OCS0, OCS1])
-def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> None:
+def test_optical_switch_keeps_its_state_without_controller(plan: Plan, dpid: int) -> None:
     manager, _ = whole(plan)
     manager.on_event(SwitchEvent("switch-down", dpid, 0))
     assert not manager.broken
@@ -86,7 +86,7 @@ def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> N
     ("kind", "by"),
     [("link-down", {"ocs0", "rail1"}), ("hb-port-down", {"ocs1"}), ("gpu-crash", {"ocs0", "ocs1", "rail1"})],
 )
-def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: str, by: set[str]) -> None:
+def test_lost_fibre_is_a_fault_of_its_own_layer(plan: Plan, kind: str, by: set[str]) -> None:
     fault, switches = Fault(kind, GPU.name), ("ocs0", "ocs1", "rail1")
     assert {s for s in switches if fault.is_signal(plan, "port-down", {"switch": s, "port": GPU.name})} == by
 

@@ -62,7 +62,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(monkeypatch)
 
 
-def test_a_crash_kills_the_process_and_is_told(lab: Lab) -> None:
+def test_crash_kills_the_process_and_is_reported(lab: Lab) -> None:
     assert not lab.controller.is_down
     lab.controller.crash()
     assert (lab.children[0].stopped, lab.controller.is_down, lab.told) == (True, True, ["controller-crashed"])
@@ -75,7 +75,7 @@ def test_one_that_has_not_crashed_is_not_restarted(lab: Lab) -> None:
         lab.controller.restart()
 
 
-def test_a_successor_listens_elsewhere_and_calls_every_switch_there(lab: Lab) -> None:
+def test_restart_listens_elsewhere_and_redirects_all_switches(lab: Lab) -> None:
     lab.controller.crash()
     lab.controller.restart()
     assert lab.listened == [PORTS[0], PORTS[1]]
@@ -88,7 +88,7 @@ def test_a_successor_listens_elsewhere_and_calls_every_switch_there(lab: Lab) ->
     assert not lab.controller.is_down
 
 
-def test_what_hearts_told_last_is_told_to_a_successor_before_it_begins(lab: Lab) -> None:
+def test_restarted_controller_gets_the_last_silence_first(lab: Lab) -> None:
     lab.controller.on_heartbeats(SILENCE | {"rails": [1]})
     lab.controller.crash()
     lab.controller.on_heartbeats(SILENCE)  # nobody is there to hear it
@@ -134,7 +134,7 @@ def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.Monk
     assert lab.listened == [PORTS[0], PORTS[1], PORTS[1]]
 
 
-def test_a_registry_that_does_not_start_is_told_and_the_controller_goes_on(lab: Lab) -> None:
+def test_failed_registry_start_leaves_the_controller_running(lab: Lab) -> None:
     lab.children[0].why = "etcd did not start"
     with pytest.raises(RailyardError, match=r"^no registry: etcd did not start$"):
         lab.controller.start_health(HealthSpec())
@@ -142,7 +142,7 @@ def test_a_registry_that_does_not_start_is_told_and_the_controller_goes_on(lab: 
     assert lab.controller.registry_address == ""
 
 
-def test_another_gpu_in_a_place_is_told_by_name(lab: Lab) -> None:
+def test_replaced_gpu_is_sent_by_name(lab: Lab) -> None:
     lab.controller.replace_gpu("d1g0")
     assert lab.children[0].sent[-1] == messages.ReplaceGpu(gpu="d1g0")
     lab.children[0].why = "[Errno 2] No such file or directory"
