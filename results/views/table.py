@@ -23,15 +23,16 @@ _CLASSES: Final = {"not met": "bad", "degraded": "degraded", "invalid": "invalid
 class Column:
     """A column: its title, and what it shows of a row.
 
-    `show` makes text of the `value` of a row; without it the value is shown in its `unit` (see format.quantity), None
-    as a dash. `is_text`: left-aligned and broken over lines; other cells are right-aligned. `group`: a heading above
-    this column and its neighbours of the same group. On the terminal its title is `short`, if there is one; where the
-    screen is too narrow, columns of the highest `drop` are left out first, 0 never, and None is in the report alone.
-    `key`: its key in JSON; a column without one is left out there, and one with a key and no title is there alone.
+    `value` is a function of a row, or the name of its attribute, by default that of the title. `show` makes text of it;
+    without that it is shown in its `unit` (see format.quantity), None as a dash. `is_text`: left-aligned and broken
+    over lines; other cells are right-aligned. `group`: a heading above this column and its neighbours of the same
+    group. On the terminal its title is `short`, if there is one; where the screen is too narrow, columns of the highest
+    `drop` are left out first, 0 never, and None is in the report alone. `key`: its key in JSON; a column without one is
+    left out there, and one with a key and no title is there alone.
     """
 
     title: str
-    value: Callable[[Any], Any]
+    value: Callable[[Any], Any] | str = ""
     show: Callable[[Any], str] | None = None
     unit: str = ""
     is_text: bool = False
@@ -41,9 +42,15 @@ class Column:
     style: str = ""
     key: str = ""
 
+    def get(self, row: Any) -> Any:
+        """Return its value of a row."""
+        if callable(self.value):
+            return self.value(row)
+        return getattr(row, self.value or self.title.replace(" ", "_"))
+
     def cell(self, row: Any) -> str:
         """Return the text of its cell in a row."""
-        value = self.value(row)
+        value = self.get(row)
         if self.show:
             return self.show(value)
         return NOTHING if value is None else quantity(value, self.unit) if self.unit else str(value)
@@ -51,6 +58,16 @@ class Column:
 
 text = partial(Column, is_text=True)
 """A left-aligned column."""
+
+
+def texts(*titles: str) -> list[Column]:
+    """Return left-aligned columns of the attributes that are called as they are."""
+    return [text(title) for title in titles]
+
+
+def numbers(*titles: str) -> list[Column]:
+    """Return right-aligned columns of the attributes that are called as they are."""
+    return [Column(title) for title in titles]
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,7 @@ class Table:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dict a row for JSON: values as they are, by the keys of their columns."""
-        return [{column.key: column.value(row) for column in self.columns if column.key} for row in self.rows]
+        return [{column.key: column.get(row) for column in self.columns if column.key} for row in self.rows]
 
     def to_html(self, look: str = "") -> Markup:
         """Return the element for report.html; `look`: its CSS class beside "wide"."""

@@ -106,7 +106,7 @@ def projections_table(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
         return found.by_fabric[fabric].median if found and fabric in found.by_fabric else None
 
     titles = {"": "emulated"} | {m: name for m, name in _PROJECTED.items() if any(m == p for *_, p in projected)}
-    columns = [text("workload", lambda r: r.workload), text("phase", plot_times.label)]
+    columns = [text("workload"), text("phase", plot_times.label)]
     for fabric in fabrics:
         if any(fabric in r.by_fabric for r in timed):
             columns += [Column(name, partial(cell, fabric, m), unit="s", group=fabric) for m, name in titles.items()]
@@ -153,10 +153,10 @@ def loads_table(analysis: Analysis) -> Table:
         text("fabric", lambda x: names.get((x.fabric, x.policy), x.fabric)),
         text("workload", lambda x: workload_label(x.interval)),
         text("verdict", lambda x: verdicts.get(x.interval)),
-        Column("repeat", lambda x: x.repeat),
+        Column("repeat"),
         *(
-            Column("CPU busy", lambda x: x.cpu_busy, fmt.percent),
-            Column("others' CPU", lambda x: x.cpu_foreign, fmt.percent),
+            Column("CPU busy", "cpu_busy", fmt.percent),
+            Column("others' CPU", "cpu_foreign", fmt.percent),
         ),
         Column("lag p99", lambda x: f"{x.lag_p99_ms:.1f}\u00a0ms"),
         *(Column("segments", lambda x: f"{x.segments:,}"), Column("retransmits", lambda x: f"{x.retransmits:,}")),
@@ -169,7 +169,7 @@ def loads_table(analysis: Analysis) -> Table:
 def limits_table() -> Table:
     """Return the limits of every quantity, with their reasons."""
     columns = (
-        *(text("quantity", lambda x: x.quantity), text("why these limits", lambda x: x.why)),
+        *(text("quantity"), text("why these limits", "why")),
         Column("degraded above", lambda x: x.show(x.degraded)),
         Column("invalid above", lambda x: x.show(x.invalid)),
     )

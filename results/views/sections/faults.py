@@ -153,8 +153,8 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         Column("n", lambda x: x.first.n),
         Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
         Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
-        Column("target", lambda x: x.recovery_target, target_text),
-        Column("is", lambda x: x.met),
+        Column("target", "recovery_target", target_text),
+        Column("is", "met"),
     )
     return Table(columns, [line for row in rows for line in lines_of(row, both_sides=True)])
 
@@ -180,7 +180,7 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
         return Column(title, cell, group="goodput in ms, median / p95")
 
     columns = (
-        *(text("fault", lambda r: r.name), text("fabric", lambda r: r.fabric), text("reroute", lambda r: r.reroute)),
+        *(text("fault", "name"), text("fabric"), text("reroute")),
         Column("recovered", recovered),
         *(median("detected", "detect_ms"), median("decided", "decided_ms"), median("installed", "reroute_ms")),
         *(goodput("back to 95%", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
@@ -236,10 +236,10 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     columns = (
         *(
             text("fabric", fabrics.__getitem__),
-            text("reroute", lambda r: r.reroute),
-            text("target", lambda r: r.target),
+            text("reroute"),
+            text("target"),
         ),
-        Column("repeat", lambda r: r.repeat),
+        Column("repeat"),
         *controller_steps(),
         *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
         *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
@@ -255,20 +255,20 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 def controller_steps() -> tuple[Column, ...]:
     """Return the columns of the controller's steps after a fault, in ms."""
     return (
-        Column("detected", lambda r: r.detect_ms, fmt.milliseconds),
-        Column("decided", lambda r: r.decided_ms, fmt.milliseconds),
-        Column("installed", lambda r: r.reroute_ms, fmt.milliseconds),
+        Column("detected", "detect_ms", fmt.milliseconds),
+        Column("decided", "decided_ms", fmt.milliseconds),
+        Column("installed", "reroute_ms", fmt.milliseconds),
     )
 
 
 def targets_table(outcomes: Sequence[Outcome]) -> Table:
     """Return each recovery target, what was measured, and the repeat that is furthest from a target that is missed."""
     columns = (
-        text("target", lambda o: o.name),
+        text("target", "name"),
         text("fabric", lambda o: o.fabric or None),
         text("is", lambda o: _MET_TEXT[o.met]),
         Column("n", lambda o: len(o.values)),
-        Column("limit", lambda o: o.recovery_target, target_text),
+        Column("limit", "recovery_target", target_text),
         Column("measured", measured_text),
         Column("furthest off", lambda o: o.worst if o.met is False else ""),
     )
@@ -278,7 +278,7 @@ def targets_table(outcomes: Sequence[Outcome]) -> Table:
 def reasons_table(outcomes: Iterable[Outcome]) -> Table:
     """Return what each of these times consists of."""
     targets = list(dict.fromkeys(o.recovery_target for o in outcomes))
-    return Table((text("target", lambda t: t.what), text("consists of", lambda t: t.why)), targets)
+    return Table((text("target", "what"), text("consists of", "why")), targets)
 
 
 def published_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -292,7 +292,7 @@ def published_table(rows: Iterable[RecoveryRow]) -> Table:
         return Column(f"{system.name}'s {system.ms:g} ms is", cell)
 
     columns = (
-        *(text("fault", lambda r: r.name), text("fabric", lambda r: r.fabric)),
+        *(text("fault", "name"), text("fabric")),
         Column("n", lambda r: r.steps["first_packet_ms"].n),
         Column("first packet", lambda r: median_p95_text(r.steps["first_packet_ms"])),
         Column("goodput back", lambda r: median_p95_text(r.steps["goodput_ms"])),
@@ -387,7 +387,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
 
     columns = (
         text("fault", lambda x: f"{x.fault}, {x.on.side}" if x.on and x.on.side else x.fault),
-        text("fabric", lambda x: x.fabric),
+        text("fabric"),
         Column("n", lambda x: len(x.repeats)),
         *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
         Column(_FIRST_PACKET, first),

@@ -106,11 +106,11 @@ def spine_terminal_table(cells: Sequence[Cell], title: str, more: int) -> Table:
         *_SCORES,
         Column("rail-\nonly", lambda c: c.latency["rail-only"], unit="s"),
         Column("spine", lambda c: c.latency["spine"], unit="s"),
-        text("papers", lambda c: c.predicted),
-        text("measured", lambda c: c.measured),
-        text("slowest\nlink", lambda c: c.by_slowest_link, drop=3, style="dim"),
+        text("papers", "predicted"),
+        text("measured"),
+        text("slowest\nlink", "by_slowest_link", drop=3, style="dim"),
         Column("agree", _agrees, style="bold"),
-        text("why not", lambda c: c.reason, drop=1),
+        text("why not", "reason", drop=1),
     )
     return Table(columns, cells, title, more=more)
 
@@ -127,10 +127,10 @@ def spine_table(cells: Sequence[Cell]) -> Table:
         *_SCORES,
         Column("rail-only's path", lambda c: c.latency["rail-only"], unit="s"),
         Column("spine's path", lambda c: c.latency["spine"], unit="s"),
-        Column("papers", lambda c: c.predicted),
-        Column("slowest link", lambda c: c.by_slowest_link),
-        Column("measured", lambda c: c.measured),
-        *(Column("agree", _agrees), Column("why not", lambda c: c.reason)),
+        Column("papers", "predicted"),
+        Column("slowest link", "by_slowest_link"),
+        Column("measured"),
+        *(Column("agree", _agrees), Column("why not", "reason")),
     )
     return Table(columns, cells)
 
@@ -198,15 +198,15 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
     """Return a row a policy. On the terminal `more` rows are in the report."""
     dr_this, this_oracle = f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"
     columns = (
-        Column("", lambda r: r.fabric, key="fabric"),
-        Column("", lambda r: r.workload, key="workload"),
-        text("policy", lambda r: r.policy, key="policy"),
-        Column("median", lambda r: r.median, unit="s", key="median"),
+        Column("", "fabric", key="fabric"),
+        Column("", "workload", key="workload"),
+        text("policy", key="policy"),
+        Column("median", unit="s", key="median"),
         Column("least", lambda r: min(r.times), unit="s", drop=2, key="min"),
         Column("most", lambda r: max(r.times), unit="s", drop=2, key="max"),
         Column("", lambda r: len(r.times), key="repeats"),
-        Column("predicted", lambda r: r.predicted, unit="s", drop=None, key="predicted"),
-        Column("m/p", lambda r: r.ratio, unit="ratio", drop=3, style="dim", key="ratio"),
+        Column("predicted", unit="s", drop=None, key="predicted"),
+        Column("m/p", "ratio", unit="ratio", drop=3, style="dim", key="ratio"),
         Column(dr_this, lambda r: r.over_dr, _times, short=dr_this.replace("/ ", "/\n"), style="bold", key="over_dr"),
         Column(this_oracle, lambda r: r.over_oracle, _times, short=this_oracle.replace("/ ", "/\n"), key="over_oracle"),
         Column(
@@ -216,11 +216,11 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
             short="routes\n/ s",
             key="route_changes_per_s",
         ),
-        Column("most of a pair", lambda r: r.most_changed, _most_changed_text, short="most of\na pair", drop=1),
+        Column("most of a pair", "most_changed", _most_changed_text, short="most of\na pair", drop=1),
         Column("", lambda r: r.most_changed and r.most_changed.changes, key="most_changes_of_a_pair"),
         Column("", lambda r: r.most_changed and r.most_changed.allowed, key="allowed_changes_of_a_pair"),
-        Column("ms to routes", lambda r: r.reaction_ms, _tenths, short="ms to\nroutes", key="reaction_ms_median"),
-        Column("worst", lambda r: r.worst_reaction_ms, _tenths, drop=2, key="reaction_ms_worst"),
+        Column("ms to routes", "reaction_ms", _tenths, short="ms to\nroutes", key="reaction_ms_median"),
+        Column("worst", "worst_reaction_ms", _tenths, drop=2, key="reaction_ms_worst"),
     )
     return Table(columns, rows, title, more=more)
 

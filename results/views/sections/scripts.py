@@ -28,7 +28,7 @@ from railyard.results.runs.records import ConnectivityCheck
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
 from railyard.results.views.sections.faults import controller_steps
-from railyard.results.views.table import Column, Table, text
+from railyard.results.views.table import Column, Table, numbers, text, texts
 
 
 @section("scripts")
@@ -70,11 +70,11 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
         return f"{fmt.milliseconds(found.first_packet_ms)}: {found.fault} {found.target}" if found else fmt.NOTHING
 
     columns = (
-        text("script", lambda s: s.script, key="script"),
-        text("fabric", lambda s: s.fabric, key="fabric"),
-        text("reroute", lambda s: s.reroute, key="reroute"),
+        text("script", key="script"),
+        text("fabric", key="fabric"),
+        text("reroute", key="reroute"),
         text("fidelity", lambda s: verdict(s.faults, judgement), key="verdict"),
-        Column("repeat", lambda s: s.repeat, key="repeat"),
+        Column("repeat", key="repeat"),
         Column("faults", lambda s: len(s.faults), key="faults"),
         Column("until their repair", lambda s: sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)),
         Column("slowest first packet", slowest),
@@ -83,11 +83,11 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
             lambda s: checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING,
         ),
         Column("", lambda s: len(s.connectivity_checks), key="connectivity_checks"),
-        Column("", lambda s: s.done, key="connectivity_checks_done"),
-        Column("", lambda s: s.matched, key="connectivity_checks_passed"),
-        Column("lost after repair", lambda s: s.probes_lost_after_repair, key="probes_lost_after_repair"),
-        Column("bytes lost", lambda s: s.lost_bytes, fmt.size, key="lost_bytes"),
-        Column("conns lost", lambda s: s.connections_lost, key="connections_lost"),
+        Column("", "done", key="connectivity_checks_done"),
+        Column("", "matched", key="connectivity_checks_passed"),
+        Column("lost after repair", "probes_lost_after_repair", key="probes_lost_after_repair"),
+        Column("bytes lost", "lost_bytes", fmt.size, key="lost_bytes"),
+        Column("conns lost", "connections_lost", key="connections_lost"),
     )
     return Table(columns, scripts)
 
@@ -100,12 +100,12 @@ def script_faults_table(script: ScriptRow) -> Table:
     """Return every fault of one repeat of a script, in the order of time."""
     zero, alone = script.faults[0].t_fault if script.faults else 0, script.repaired_alone
     columns = (
-        *(text("fault", lambda r: r.fault), text("target", lambda r: r.target)),
+        *texts("fault", "target"),
         Column("at", lambda r: (r.t_fault - zero) / 1e9, unit="s"),
         Column("for", lambda r: (r.t_repair - r.t_fault) / 1e9, unit="s"),
         *controller_steps(),
         Column("first packet", lambda r: fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING),
-        Column("probes lost", lambda r: r.probes_lost),
+        Column("probes lost"),
         Column("after repair", lambda r: r.probes_lost_after_repair if r in alone else None),
     )
     return Table(columns, script.faults)
@@ -114,17 +114,10 @@ def script_faults_table(script: ScriptRow) -> Table:
 def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
     """Return the connectivity checks that don't match the oracle."""
     columns = (
-        *(text("script", lambda c: c.script), text("fabric", lambda c: c.fabric)),
-        *(text("after", lambda c: c.last_event), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
-        *(
-            Column("repeat", lambda c: c.repeat),
-            Column("broken", lambda c: c.broken),
-            Column("pairs", lambda c: c.pairs),
-        ),
-        *(Column("reachable", lambda c: c.reachable), Column("answered", lambda c: c.answered)),
-        Column("not recovered", lambda c: c.not_recovered),
-        Column("unexpected answers", lambda c: c.unexpected_answers),
-        Column("failed parts forwarding", lambda c: c.forwarding_failed_parts),
+        *texts("script", "fabric"),
+        *(text("after", "last_event"), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
+        *numbers("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers"),
+        Column("failed parts forwarding", "forwarding_failed_parts"),
     )
     return Table(columns, [c for c in connectivity_checks if c.done and not matches_oracle(c)])
 
@@ -185,12 +178,7 @@ class _Replacements(Section):
         return {"replacements": [row.as_dict() for row in analysis.replacement_rows]}
 
 
-_NAMES = (
-    text("case", lambda r: r.case),
-    text("way", lambda r: r.method),
-    text("fabric", lambda r: r.fabric),
-    text("failed", lambda r: r.failed),
-)
+_NAMES = (text("case"), text("way", "method"), *texts("fabric", "failed"))
 
 
 def _median(title: str, field: str, show: Callable[[Any], str], group: str = "") -> Column:
@@ -204,8 +192,8 @@ def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
     """Return the replacement of each failure, its steps from the fault on, and its cost."""
     columns = (
         *_NAMES,
-        *(text("replaced by", lambda r: r.replaced_by), text("fidelity", lambda r: r.verdict)),
-        *(Column("n", lambda r: r.n), _median("detected", "detect_ms", _ms)),
+        *(text("replaced by"), text("fidelity", "verdict")),
+        *(Column("n"), _median("detected", "detect_ms", _ms)),
         *(_median("links off", "optical_links_down_ms", _ms), _median("replaced", "replaced_ms", _ms)),
         *(_median("interruption", "interruption_ms", _ms), _median("iterations lost", "iterations_lost", _plain)),
         _median("moved", "moved_bytes", fmt.size),
@@ -224,8 +212,8 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
         _median("predicted", "before_predicted_s", fmt.seconds, iteration),
         _median("after", "after_s", fmt.seconds, iteration),
         _median("predicted", "after_predicted_s", fmt.seconds, iteration),
-        Column("after / before", lambda r: r.slowdown, fmt.ratio, group=iteration),
-        Column("predicted", lambda r: r.predicted_slowdown, fmt.ratio, group=iteration),
+        Column("after / before", "slowdown", fmt.ratio, group=iteration),
+        Column("predicted", "predicted_slowdown", fmt.ratio, group=iteration),
     )
     return Table(columns, rows)
 
@@ -243,7 +231,7 @@ def spread_table(rows: Sequence[ReplacementRow]) -> Table:
 
 
 def _of_first(column: Column) -> Column:
-    return replace(column, value=lambda x: column.value(x[0]))
+    return replace(column, value=lambda x: column.get(x[0]))
 
 
 def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
@@ -258,8 +246,8 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
         Column("moved", lambda r: r.medians["moved_bytes"], fmt.size, drop=1),
         Column("iteration\nbefore", lambda r: r.medians["before_s"], fmt.seconds, drop=2),
         Column("after", lambda r: r.medians["after_s"], fmt.seconds, drop=2),
-        Column("after /\nbefore", lambda r: r.slowdown, fmt.ratio),
-        Column("pre-\ndicted", lambda r: r.predicted_slowdown, fmt.ratio, drop=1),
+        Column("after /\nbefore", "slowdown", fmt.ratio),
+        Column("pre-\ndicted", "predicted_slowdown", fmt.ratio, drop=1),
         Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )
     return Table(columns, rows, "GPU and domain replacements (median / p95; else medians)").without_empty()

@@ -72,14 +72,14 @@ def fabrics_table(run: Run) -> Table:
     names = run.policies
     in_turn = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
     columns = (
-        text("fabric", lambda f: f.label),
+        text("fabric", "label"),
         text("policy", lambda f: f"{in_turn} in turn" if in_turn else f.policy),
-        text("datapath", lambda f: f.datapath),
+        text("datapath"),
         Column("switches", lambda f: len(f.switches)),
-        *(Column("HB", lambda f: f.hb_bps, unit="bit/s"), Column("rail", lambda f: f.rail_bps, unit="bit/s")),
+        *(Column("HB", "hb_bps", unit="bit/s"), Column("rail", "rail_bps", unit="bit/s")),
         Column("uplink", lambda f: f.uplink_bps if f.spines else None, unit="bit/s"),
-        *(Column("MTU", lambda f: f.mtu), Column("built in", lambda f: f.build_s, unit="s")),
-        Column("down in", lambda f: f.stop_s, unit="s"),
+        *(Column("MTU", "mtu"), Column("built in", "build_s", unit="s")),
+        Column("down in", "stop_s", unit="s"),
     )
     return Table(columns, run.fabrics)
 
@@ -181,7 +181,7 @@ def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
     """Return fabrics side by side, each with measured, predicted and ratio; then the slow-down, if of one pair."""
-    columns = [text("workload", lambda r: r.workload), text("phase", plot_times.label)]
+    columns = [text("workload"), text("phase", plot_times.label)]
     for fabric in fabrics:
         if any(fabric in r.by_fabric for r in rows):
             columns += [
@@ -229,9 +229,9 @@ def _slowdown_columns(find: Callable[[Any], Slowdown | None], group: str = "") -
 def slowdowns_table(slow: Sequence[Slowdown]) -> Table:
     """Return a row a pair of fabrics and time."""
     columns = (
-        *(text("workload", lambda s: s.workload, key="workload"), text("phase", lambda s: s.phase, key="phase")),
-        *(text("of", lambda s: s.rail_only, key="of"), text("over", lambda s: s.rail_optimized, key="over")),
-        *(Column("", lambda s: s.metric, key="metric"), Column("", lambda s: list(s.kinds), key="kinds")),
+        *(text("workload", key="workload"), text("phase", key="phase")),
+        *(text("of", "rail_only", key="of"), text("over", "rail_optimized", key="over")),
+        *(Column("", "metric", key="metric"), Column("", lambda s: list(s.kinds), key="kinds")),
         *_slowdown_columns(lambda s: s),
     )
     return Table(columns, slow)
@@ -261,17 +261,17 @@ def bytes_table(analysis: Analysis) -> Table:
     columns = (
         text("fabric", lambda c: names.get((c.fabric, c.policy), c.fabric)),
         text("workload", lambda c: workload_label(c.interval)),
-        Column("repeat", lambda c: c.repeat),
+        Column("repeat"),
         *(
-            Column("asked", lambda c: c.asked_bytes, unit="B"),
-            Column("delivered", lambda c: c.delivered_bytes, unit="B"),
+            Column("asked", "asked_bytes", unit="B"),
+            Column("delivered", "delivered_bytes", unit="B"),
         ),
-        *(Column("pairs wrong", lambda c: c.pairs_wrong), Column("rail ports", lambda c: c.rail_port_bytes, unit="B")),
+        *(Column("pairs wrong"), Column("rail ports", "rail_port_bytes", unit="B")),
         Column(
             "expected", lambda c: None if steered and not c.rail_expected_bytes else c.rail_expected_bytes, unit="B"
         ),
         Column("off", lambda c: fmt.deviation(c.rail_port_bytes, c.rail_expected_bytes)),
-        Column("between rails", lambda c: c.cross_rail_bytes, unit="B"),
+        Column("between rails", "cross_rail_bytes", unit="B"),
     )
     return Table(columns, analysis.run.bytes)
 
