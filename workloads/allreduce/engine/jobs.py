@@ -1,4 +1,4 @@
-"""What the processes of an engine are given and what they report: plain data, for Railyard's engine and for others.
+"""Settings, requests and reports of an engine's processes: plain data, for Railyard's engine and for others.
 
 Units: bytes, seconds; times in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """

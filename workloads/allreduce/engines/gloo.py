@@ -18,13 +18,6 @@ from railyard.workloads.allreduce.engine_kind import (
 )
 
 
-def torch_missing() -> MissingRequirement | None:
-    """Return the requirement of PyTorch, None where it is installed."""
-    if importlib.util.find_spec("torch"):
-        return None
-    return MissingRequirement("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
-
-
 class GlooRanks(PeerRanks):
     """Ranks of Gloo, which uses one rail."""
 
@@ -33,7 +26,9 @@ class GlooRanks(PeerRanks):
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
         """Return the requirement of PyTorch, None where it is installed."""
-        return torch_missing()
+        if importlib.util.find_spec("torch"):
+            return None
+        return MissingRequirement("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
 
 
 class Gloo:

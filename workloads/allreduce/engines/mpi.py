@@ -28,13 +28,6 @@ from railyard.workloads.allreduce.engine_kind import (
 ENTER: Final = Path(__file__).parent.with_name("peers") / "enter"
 
 
-def mpi_missing() -> MissingRequirement | None:
-    """Return the requirement of Open MPI and mpi4py, None where both are installed."""
-    if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
-        return None
-    return MissingRequirement("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
-
-
 class MpiRanks(PeerRanks):
     """Open MPI stripes large messages over all of `rails`."""
 
@@ -49,7 +42,9 @@ class MpiRanks(PeerRanks):
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
         """Return the requirement of Open MPI and mpi4py, None where both are installed."""
-        return mpi_missing()
+        if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
+            return None
+        return MissingRequirement("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
 
     def command(self) -> list[str]:
         """Return the command of mpirun."""

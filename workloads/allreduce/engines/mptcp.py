@@ -26,13 +26,6 @@ _PORT = PORT + 1
 _HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
 
 
-def mptcp_missing() -> MissingRequirement | None:
-    """Return the requirement of MPTCP, None where the kernel has it enabled."""
-    if commands.has_mptcp():
-        return None
-    return MissingRequirement("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
-
-
 class MptcpRanks(PeerRanks):
     """Ranks that use all rails."""
 
@@ -46,7 +39,9 @@ class MptcpRanks(PeerRanks):
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
         """Return the requirement of MPTCP, None where the kernel has it enabled."""
-        return mptcp_missing()
+        if commands.has_mptcp():
+            return None
+        return MissingRequirement("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
 
 
 class AnyAddress(socket.socket):

@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 
 from pydantic import InstanceOf
 
-from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
+from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.worker import Message, Ready, Worker
 from railyard.workloads.allreduce.engine.jobs import AggregatorTask, Join, RankConfig
 from railyard.workloads.allreduce.engine.worker import Program
-from railyard.workloads.allreduce.engine_kind import PORT, PeerRanks, PlannedFabric, placement
+from railyard.workloads.allreduce.engine_kind import PORT, PlannedFabric, placement
 from railyard.workloads.allreduce.engines import gloo
 from railyard.workloads.allreduce.engines.railyard import WORKER
 from railyard.workloads.jobs.data_parallel import buckets
@@ -249,7 +249,7 @@ class Trained(Message):
     result: InstanceOf[TrainingResult]
 
 
-class DdpRanks(PeerRanks):
+class DdpRanks(gloo.GlooRanks):
     """Ranks that train over Gloo on one rail, and over Railyard on all of them. They need PyTorch.
 
         with DdpRanks(net, rail=0) as ranks:
@@ -268,11 +268,6 @@ class DdpRanks(PeerRanks):
         self.layout = replace(self.layout, nodes=hosts, aggregators=trees)
         self._run_numbers = count()
         self._aggregators: list[Worker] = []
-
-    @classmethod
-    def missing_requirement(cls) -> MissingRequirement | None:
-        """Return the requirement of PyTorch, None where it is installed."""
-        return gloo.torch_missing()
 
     def start(self) -> None:
         """Start the ranks, and the aggregators of Railyard's rails."""
