@@ -279,7 +279,7 @@ def test_each_command_is_one_file_with_help() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in GRIDS if load(n).workloads and not load(n).routing])
-def test_every_experiment_with_workloads_is_predicted_phase_by_phase(
+def test_predict_has_every_phase_of_every_experiment(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0

@@ -19,7 +19,7 @@ def ports_below(network: Network) -> list[int]:
 
 
 @given(n=gpus, radix=radices)
-def test_every_tier_has_a_port_for_every_gpu_and_one_tier_less_would_not_reach_them(n: int, radix: int) -> None:
+def test_tiers_have_a_port_for_each_gpu_and_are_the_fewest(n: int, radix: int) -> None:
     network = rail_optimized(n, radix)
     assert min(ports_below(network)) >= n
     assert capacity(network.tiers, radix) >= n
@@ -74,7 +74,7 @@ def test_rail_only_never_costs_more(domains: int, k: int, radix: int) -> None:
 
 
 @given(domains=st.integers(1, 2000), k=st.integers(1, 300), radix=radices)
-def test_rail_only_has_a_port_for_every_gpu_and_tears_no_rail_of_one_tier(domains: int, k: int, radix: int) -> None:
+def test_rail_only_has_a_port_for_each_gpu_and_whole_rails(domains: int, k: int, radix: int) -> None:
     network = rail_only(domains * k, k, radix)
     assert min(ports_below(network)) >= network.gpus
     assert capacity(network.tiers, radix) >= domains
@@ -83,7 +83,7 @@ def test_rail_only_has_a_port_for_every_gpu_and_tears_no_rail_of_one_tier(domain
 
 
 @given(n=gpus, radix=radices)
-def test_with_domains_of_one_gpu_the_only_rail_is_the_whole_cluster(n: int, radix: int) -> None:
+def test_domains_of_one_gpu_have_one_rail(n: int, radix: int) -> None:
     assert rail_only(n, 1, radix).layers == rail_optimized(n, radix).layers
 
 

@@ -54,7 +54,7 @@ def test_a_storm_is_told_fault_by_fault_with_its_seed(capsys: pytest.CaptureFixt
     assert shown == [(timed.fault.kind, timed.fault.target) for timed in drawn]
 
 
-def test_the_least_time_counts_each_run_from_its_first_traffic_to_its_last() -> None:
+def test_least_time_is_from_first_to_last_traffic_of_each_run() -> None:
     data = yaml.safe_load(FILE)
     spec = parse({**data, "reroute": ["on", "off"], "script_repeats": 2})
     once = [(1 + 2, 4), (0.01 + 2, 2), (1 + 2, 2)]

@@ -59,13 +59,13 @@ def test_a_full_disk_is_told_before_anything_is_built(tmp_path: Path, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_stayed_empty_goes_with_the_parents_that_were_made_for_it(tmp_path: Path) -> None:
+def test_an_empty_folder_is_removed_with_its_new_parents(tmp_path: Path) -> None:
     with folder.made(tmp_path / "a" / "b" / "c") as where:
         assert where.real_path.is_dir()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_results_stays_and_so_does_one_that_was_there(tmp_path: Path) -> None:
+def test_folders_with_results_and_older_folders_stay(tmp_path: Path) -> None:
     with folder.made(tmp_path / "a" / "b") as where:
         where.write("results.csv", b"")
     assert (tmp_path / "a" / "b" / "results.csv").exists()

@@ -146,7 +146,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(data: object, message: str) -> None:
+def test_errors_name_field_value_and_what_is_allowed(data: object, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(data)
     assert str(caught.value) == message

@@ -107,7 +107,7 @@ def test_changes_are_where_the_waves_begin_and_end(specs: list[BackgroundSpec]) 
 
 
 @given(st.integers(0, 3000), st.integers(1, 500), st.integers(1, 500))
-def test_at_a_change_what_is_on_is_what_stays_on_for_the_next_moment(first: int, lasts: int, rest: int) -> None:
+def test_entries_on_at_a_change_stay_on_until_the_next(first: int, lasts: int, rest: int) -> None:
     """Milliseconds, as people write them, which no binary fraction is."""
     keys = {"start": f"{first}ms" if first else "0s", "duration": f"{lasts}ms", "period": f"{lasts + rest}ms"}
     found, at = pattern(plan_of(), {"rails": [0], "load": 0.5, **keys}), 0.0
@@ -142,7 +142,7 @@ def test_the_docs_table(policy: str, seconds: float) -> None:
     assert found == pytest.approx(seconds, rel=1e-3)
 
 
-def test_nothing_is_foreseen_for_several_paths_or_a_background_that_comes_and_goes() -> None:
+def test_several_paths_or_moving_background_have_no_prediction() -> None:
     assert completion_s(HALF_HOT, FOUR, Steering("ecmp")) is None
     assert completion_s(HALF_HOT, FOUR, Steering("health-best-spray")) is None
     wave = pattern(PLAN, {"rails": [0], "load": 0.9, "duration": "1s"})
@@ -150,7 +150,7 @@ def test_nothing_is_foreseen_for_several_paths_or_a_background_that_comes_and_go
     assert completion_s(HALF_HOT, [], Steering("dr")) is None
 
 
-def test_what_damping_keeps_in_place_is_foreseen() -> None:
+def test_paths_kept_by_damping_are_predicted() -> None:
     half_full = pattern(PLAN, {"rails": [0, 1, 2, 3], "load": 0.5})
     quick, slow = (Steering("health-best", Context(), Damping(margin)) for margin in (10, 120))
     at_once, never = completion_s(half_full, FOUR, quick), completion_s(half_full, FOUR, slow)

@@ -108,7 +108,7 @@ def test_a_cluster_that_cannot_be_is_refused(platform: str, gpus: int, k: int, m
 MINE = "hb_bps: 4_000\nrail_bps: 200\nflops: 1_000\nmemory_bytes: 141\ndomain_gpus: 16\n"
 
 
-def test_a_platform_of_your_own_takes_the_a100_s_constants_but_for_what_it_gives(tmp_path: Path) -> None:
+def test_a_platform_file_overrides_the_a100_constants(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
     cluster = make_cluster(str(mine), 64, 16)

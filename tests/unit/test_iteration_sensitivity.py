@@ -83,7 +83,7 @@ def test_a_strategy_s_dimension_moves_time_and_memory(changed: dict[str, int], t
 
 
 @pytest.mark.parametrize(("overhead_flops", "time"), [(0.0, UP), (1e12, DOWN)])
-def test_larger_micro_batches_lengthen_the_bubble_and_are_computed_better(overhead_flops: float, time: int) -> None:
+def test_larger_micro_batches_have_more_bubble_and_efficiency(overhead_flops: float, time: int) -> None:
     """Narayanan et al. 2021, 3.4: which of the two counts more decides whether twice the size pays."""
     of = with_constants(BASE, overhead_flops=overhead_flops)
     larger = replace(STRATEGY, micro_batch=4)

@@ -57,7 +57,7 @@ def test_the_network_terms_by_hand() -> None:
     assert times.total_s[0] == pytest.approx(times.compute_s[0] + times.network_s[0])
 
 
-def test_latency_adds_a_hop_for_each_step_of_a_ring_and_each_message() -> None:
+def test_latency_adds_a_hop_for_each_ring_step_and_message() -> None:
     of = with_constants(
         Job(GPT_1T, Recipe(3072), make_cluster("a100", 3072, 8)), hb_latency_s=1e-3, rail_latency_s=1e-2
     )

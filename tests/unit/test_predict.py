@@ -96,7 +96,7 @@ def test_each_run_of_a_phase_is_timed_by_itself() -> None:
     assert phase_times(schedule, spans) == {"a": [2.0, 0.5]}  # b's transfer never ended
 
 
-def test_measuring_the_prediction_projects_to_the_full_sizes_prediction() -> None:
+def test_the_prediction_itself_projects_to_full_size() -> None:
     """16 DGX A100: Eq. 3 of 262,144 bytes a pair; a measured 10% more comes out as 10% more."""
     for data in ({"kind": "moe"}, {"kind": "gpt", "compute": 0.5}):
         schedule, scale = build(parse_workload(data), ONLY, RAIL, HB)

@@ -95,7 +95,7 @@ def test_the_conjecture_fails_only_below_its_ratio() -> None:
     assert [claim.agrees for claim in allgather.figure().claims] == [False, True, True]
 
 
-def test_small_grids_and_platforms_are_listed_with_what_eq_1_takes() -> None:
+def test_allgather_rows_have_small_grids_and_platforms() -> None:
     columns = allgather.COLUMNS
     rows = [dict(zip(columns, row, strict=True)) for row in allgather.figure().rows]
     h100 = next(row for row in rows if row["platform"] == "h100" and row["y"] == 8)
@@ -106,7 +106,7 @@ def test_small_grids_and_platforms_are_listed_with_what_eq_1_takes() -> None:
 
 
 @pytest.mark.parametrize("module", [fig1, fig6, table2, allgather], ids=lambda module: module.__name__)
-def test_every_row_fills_its_columns_and_the_drawing_has_labelled_axes(module: object) -> None:
+def test_rows_fill_their_columns_and_axes_have_labels(module: object) -> None:
     made: Figure = module.figure()  # type: ignore[attr-defined]
     assert {len(row) for row in made.rows} == {len(made.columns)}
     drawing = Drawing()

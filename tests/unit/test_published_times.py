@@ -104,7 +104,7 @@ def test_fig_8_takes_less_than_five_seconds() -> None:
     assert len([row for row in figure.rows if row[0] == "as printed"]) == 2 * (15 + 16 + 17)
 
 
-def test_interleaving_without_whole_rounds_is_what_the_paper_s_small_batches_need() -> None:
+def test_small_batches_need_interleaving_without_whole_rounds() -> None:
     """The finding in the notes: with Megatron-LM's rule, K = 8 at batch 256 stands 25 points above the 65% stated."""
     rows = {(row[0], row[1], row[2]): row[4] for row in FIGURES["fig10"]().rows}
     ours, ruled = rows["as printed", 8, 256], rows["m a multiple of p if interleaved", 8, 256]

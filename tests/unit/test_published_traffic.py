@@ -99,7 +99,7 @@ def test_gh200_has_data_parallelism_of_32_by_2_whatever_t() -> None:
         assert all(len(set(d)) == 2 and d[31] < d[32] and d[0] == d[31] for d in domains)
 
 
-def test_equal_grids_give_the_nominal_slowdown_and_few_domains_more(figures: dict[str, Figure]) -> None:
+def test_equal_grids_have_the_nominal_slowdown(figures: dict[str, Figure]) -> None:
     """Rail-only IV-B: y(x-1) and x(y-1) are the same where x = y."""
     assert column(figures["slowdown"], "slowdown_pct", platform="a100", x=8, y=8) == [pytest.approx(100 / 12)]
     (two,) = column(figures["slowdown"], "slowdown_pct", platform="a100", x=8, y=2)

@@ -177,7 +177,7 @@ def test_gpus_and_their_memory_are_not_of_the_network() -> None:
     assert numbers(changed("gpu", "per_year", to=5)) == numbers(changed("hbm", "repair_h", to=500)) == before
 
 
-def test_more_gpus_fail_more_and_larger_domains_lose_less_when_rerouted() -> None:
+def test_more_gpus_fail_more_and_large_domains_lose_less() -> None:
     components = read_components()
     small, large = numbers(components, (4096, 64, 64)), numbers(components, (8192, 64, 64))
     assert all(small[name] < large[name] for name in ("switch_failures", "network_failures", "access_failures"))
@@ -188,7 +188,7 @@ def test_more_gpus_fail_more_and_larger_domains_lose_less_when_rerouted() -> Non
     assert alone == pytest.approx(narrow["lost"])  # nobody to reroute over
 
 
-def test_larger_radices_have_fewer_points_of_failure_and_rail_only_fewest() -> None:
+def test_larger_radices_have_fewer_failures() -> None:
     components = read_components()
     wide, narrow = both(65_536, 256, 256)
     few, fewest = (simulate(wiring, components, 2, 1).network_failures.first_order for wiring in (wide, narrow))
@@ -262,7 +262,7 @@ def test_rail_only_never_has_more_points_of_failure(cluster: tuple[int, int, int
     assert first_order_lost(both(domains * k, k, radix)[0], components, False) == pytest.approx(wide.lost.first_order)
 
 
-def test_the_figure_has_its_rows_its_axes_and_no_claim_without_a_reason() -> None:
+def test_the_figure_has_rows_axes_and_explained_claims() -> None:
     made = reliability.figure()
     assert {len(row) for row in made.rows} == {len(made.columns)}
     assert len(made.rows) == 6 * 2 * len(reliability.CLUSTERS) <= 40  # all of them on the screen

@@ -78,7 +78,7 @@ def routing(**keys: Any) -> dict[str, Any]:
         (experiment(workloads=[]), "workloads: [] must have 1 or more"),
     ],
 )
-def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(data: dict[str, Any], said: str) -> None:
+def test_errors_name_field_value_and_what_is_allowed(data: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(data)
     assert str(caught.value).startswith(said)

@@ -46,7 +46,7 @@ def times_of(spec: ExperimentSpec) -> dict[str, list[float | None]]:
     return found
 
 
-def test_a_hot_rail_leaves_a_fifth_and_best_fit_puts_both_transfers_on_one_idle_rail() -> None:
+def test_best_fit_puts_both_transfers_on_one_idle_rail() -> None:
     times = times_of(spec_of())
     assert times["dr"] == times["rd"] == times["health"] == [pytest.approx(5.0, rel=1e-3)]
     assert times["health-drd"] == [pytest.approx(2.0, rel=1e-3)]
@@ -66,7 +66,7 @@ def test_what_is_not_known_says_why() -> None:
     assert {(row.predicted, row.why) for row in predictions(spec_of(background=[wave]))} == {(None, WHY_NOT["moving"])}
 
 
-def test_steps_that_wait_have_their_equations_only_where_nothing_differs_from_an_unsteered_fabric() -> None:
+def test_dependent_steps_have_equations_only_on_default_routes() -> None:
     moe = {"kind": "moe", "skew": 1.0, "algorithm": "direct", "duration": "2s"}
     policies = {"policies": ["dr", "rd", "health-best"]}
     quiet = {row.policy: row for row in predictions(spec_of(workloads=[moe], background=[], routing=policies))}
@@ -77,7 +77,7 @@ def test_steps_that_wait_have_their_equations_only_where_nothing_differs_from_an
     assert {row.why for row in loaded} == {WHY_NOT["dependent"]}
 
 
-def test_each_scene_of_a_grid_is_predicted_with_its_own_background() -> None:
+def test_each_scene_is_predicted_with_its_own_background() -> None:
     grid = {"rails": [0, 1], "loads": [0, 0.5, 0.8]}
     rows = predictions(spec_of(background=[], grid=grid, routing={"policies": ["dr"]}))
     assert [row.predicted for row in rows] == [pytest.approx(s, rel=1e-3) for s in (1, 2, 5)]
