@@ -17,14 +17,13 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.host import PROJECT
 from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
 from railyard.experiments.commands import ps
-from railyard.experiments.commands.options import LiveRunName, console
+from railyard.experiments.commands.options import LiveRunName, console, plain_table
 from railyard.experiments.run import folder
 from railyard.topologies.addresses import gpu_of_ip
 
@@ -177,9 +176,8 @@ def print_summary(summary: Summary, link: str, out: Console) -> None:
     out.print(f"{link}: {totals}" + (f"; {protocols}" if protocols else ""), highlight=False)
     if not summary.packets:
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("FROM", "TO", "PROTOCOL", "PORTS", "PACKETS", "BYTES", "SHARE"):
-        table.add_column(column, justify="right" if column in ("PACKETS", "BYTES", "SHARE") else "left")
+    numbers = ("PACKETS", "BYTES", "SHARE")
+    table = plain_table("FROM", "TO", "PROTOCOL", "PORTS", *numbers, right=numbers)
     for flow, size in summary.flow_bytes.most_common(MAX_FLOWS):
         src, dst, protocol, sport, dport = flow
         ports = f"{sport} > {dport}" if sport else ""

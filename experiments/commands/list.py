@@ -12,16 +12,16 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.host import PROJECT
-from railyard.experiments.commands.options import PluginFiles, console
+from railyard.experiments.commands.options import PluginFiles, console, plain_table
 from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES, describe
 
 GRID = 4
 """Domains and rails of a fabric whose file names none (topologies/spec.py)."""
+NUMBERS = ("GPUS", "REPLAYS", "FAULTS")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has its C part
 
 
@@ -37,11 +37,11 @@ def command(
     if kinds:
         print_kinds(out)
         return
-    table = _table("RUN", "SHOWS", "FABRICS", "GPUS", "REPLAYS", "FAULTS")
+    table = plain_table("RUN", "SHOWS", "FABRICS", *NUMBERS, right=NUMBERS)
     for name in loading.names():
         data = yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader)  # our own files
         table.add_row(name, str(data.get("title", "")), *counts(data))
-    figures = _table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
+    figures = plain_table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:
         figures.add_row(name, describe(name))
     out.print(table, "", figures)
@@ -81,7 +81,7 @@ def _faults(data: dict[str, Any], fabric: int) -> int:
 
 def print_kinds(out: Console) -> None:
     """Print a table of every definition: its registry, name, description, and where it was registered."""
-    table = _table("SORT", "NAME", "WHAT IT IS", "SOURCE")
+    table = plain_table("SORT", "NAME", "WHAT IT IS", "SOURCE")
     for sort, name, description, source in definitions():
         table.add_row(sort, name, description, source)
     out.print(table)
@@ -118,12 +118,3 @@ def _description(definition: object, file: str) -> str:
 
 def _first_line(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split()).rstrip(".")
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column, justify="right" if column in ("GPUS", "REPLAYS", "FAULTS") else "left", overflow="fold"
-        )
-    return table

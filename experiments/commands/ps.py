@@ -15,7 +15,6 @@ from typing import Final, NoReturn
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from railyard.core.errors import BadInput, unknown_name_hint
@@ -23,7 +22,7 @@ from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import Announcement, announcements
 from railyard.core.units import format_time
-from railyard.experiments.commands.options import console
+from railyard.experiments.commands.options import console, plain_table
 from railyard.topologies.build.ovs import OVS_DIR
 
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
@@ -158,9 +157,7 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
     if not runs:
         console.print("no run is alive")
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("RUN", "EXPERIMENT", "PID", "USER", "FOR", "FABRIC", "FOLDER"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("RUN", "EXPERIMENT", "PID", "USER", "FOR", "FABRIC", "FOLDER")
     for run in runs:
         gpus = sum(node.startswith("d") for node in run.nodes)
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
