@@ -1,8 +1,9 @@
-"""What the ranks told, as rows: a point, a cut with the rates of its NICs. Pure."""
+"""Rows of results from the reports of ranks: a point, a fault with the rates of its NICs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, compress, pairwise
+from itertools import accumulate, compress, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -14,7 +15,7 @@ from railyard.results.runs.allreduce import MIN_SAMPLES_FOR_P99, Cut, Point
 from railyard.results.runs.records import GoodputTrace
 from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
-from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
+from railyard.workloads.allreduce.engine.jobs import RankReport, latencies_s
 
 STEADY: Final = 0.02
 """Shares that change by less of the buffer than this are what they were."""
@@ -31,27 +32,20 @@ def check_complete(reports: Sequence[RankReport]) -> None:
             raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
 
 
-def counting(turns: Sequence[tuple[int, int]]) -> list[bool]:
-    """Of each operation whether it counts."""
-    return [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
-
-
 def merge_turns(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
-    """What ranks told in several turns, as if it had been one."""
-    return [_concatenated(of_rank) for of_rank in zip(*turns, strict=True)]
-
-
-def _concatenated(reports: Sequence[RankReport]) -> RankReport:
-    reasons = sorted({why for report in reports for why in report.copies})
-    return RankReport(
-        rank=reports[0].rank,
-        starts_ns=list(chain.from_iterable(report.starts_ns for report in reports)),
-        ends_ns=list(chain.from_iterable(report.ends_ns for report in reports)),
-        wrong=sum(report.wrong for report in reports),
-        shares=list(chain.from_iterable(report.shares for report in reports)),
-        rail_seconds=list(chain.from_iterable(report.rail_seconds for report in reports)),
-        copies={why: sum(report.copies.get(why, 0) for report in reports) for why in reasons},
-    )
+    """Return one report for each rank from its reports of several turns."""
+    return [
+        RankReport(
+            rank=reports[0].rank,
+            starts_ns=[ns for report in reports for ns in report.starts_ns],
+            ends_ns=[ns for report in reports for ns in report.ends_ns],
+            wrong=sum(report.wrong for report in reports),
+            shares=[row for report in reports for row in report.shares],
+            rail_seconds=[row for report in reports for row in report.rail_seconds],
+            copies=dict(sum((Counter(report.copies) for report in reports), Counter())),
+        )
+        for reports in zip(*turns, strict=True)
+    ]
 
 
 def point(
@@ -63,12 +57,11 @@ def point(
     turns: Sequence[tuple[int, int]],
     predicted_s: float | None,
 ) -> Point:
-    """From the ranks' reports: `checked` against numpy's sum, then `timed`, in turns of some operations that don't
-    count and some that do.
+    """Return the point from the ranks' reports of operations that were `checked` against numpy's sum, then `timed`.
 
-    A policy learns from those that were checked as well.
+    `turns`: how many operations of each turn don't count, and how many then do. A policy learns from all of them.
     """
-    counts = counting(turns)
+    counts = [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
     times = list(compress(latencies_s(timed), counts))
     ends = list(accumulate(count for _, count in turns))
     of_turns = [times[start:end] for start, end in pairwise([0, *ends])]
@@ -95,7 +88,7 @@ def point(
 
 
 def undilated(point: Point, times: float) -> Point:
-    """What was measured where time passes so many times slower, in the fabric's own time."""
+    """Return a point that was measured where time passes so many times slower in the fabric's own time."""
     return replace(
         point,
         dilation=times,
@@ -166,12 +159,17 @@ class InjectedFault:
 
 
 def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
-    """What it did to the operations that ran."""
-    migrations = [_migration(report.migrations, injected) for report in reports]
-    detected = [m.frozen_at for m in migrations if m]
-    moved = [m.decided_at for m in migrations if m]
+    """Return what the fault did to the operations that ran."""
+    # the first migration of each rank that takes this rail away after the fault
+    found = (
+        next((m for m in r.migrations if injected.rail in m.rails and m.frozen_at * 1e9 >= injected.t_fault), None)
+        for r in reports
+    )
+    migrations = [migration for migration in found if migration]
+    detected, moved = [m.frozen_at for m in migrations], [m.decided_at for m in migrations]
     times = latencies_s(reports)
-    starts, ends = _spans(reports)
+    ends = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
+    starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)][: len(ends)]
     before = [time for time, end in zip(times, ends, strict=True) if end < injected.t_fault] or times[:1]
     carried = _carried(injected, reports[0])
     returned_ns = _returned_ns(injected, reports[0]) if carried else None
@@ -194,19 +192,6 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         error=next((report.errors[0] for report in reports if report.errors), ""),
         carried=carried,
     )
-
-
-def _spans(reports: Sequence[RankReport]) -> tuple[list[int], list[int]]:
-    """First start and last end of each operation that all ranks ended, ns."""
-    ends = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
-    starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
-    return starts[: len(ends)], ends
-
-
-def _migration(found: Sequence[Migration], injected: InjectedFault) -> Migration | None:
-    """The first of this rail after the fault."""
-    after = (m for m in found if injected.rail in m.rails and m.frozen_at * 1e9 >= injected.t_fault)
-    return next(after, None)
 
 
 def _carried(injected: InjectedFault, report: RankReport) -> bool:

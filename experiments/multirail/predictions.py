@@ -1,7 +1,7 @@
-"""What an allreduce should take, by the equations, and so how many of them fit into a point's time. Pure.
+"""Predicted times of allreduces and trainings, and how many operations fit into the time of a point.
 
 Source: Nezha Eq. 1 to 6 (workloads/allreduce/balancing/costs.py). Sizes in bytes as they are sent, rails as they are
-emulated: their rates are what is left for payload. Nothing here is fitted to what was measured.
+emulated: their rates are those of payload. No constant is fitted to measurements.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ from railyard.workloads.allreduce.peers.training import (
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 ITEM: Final = 4
-"""Bytes of an element: what is timed are float32."""
+"""Bytes of an element, a float32."""
 NOMINAL_SCALE: Final = 50.0
-"""What `auto` rails are taken to be slowed down by where no machine is measured: times hardly depend on it."""
+"""Slow-down of `auto` rails where no machine is measured: times hardly depend on it."""
 WARMUP_OPERATIONS: Final = 4
 """Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
 LATER_WARMUP_OPERATIONS: Final = 1
-"""The same in each later turn. Measured on 200 turns of 24: the first took 3% longer, the second none."""
+"""The same in each later turn. In 200 turns of 24 the first operation took 3% longer, the second did not."""
 TURN_OPERATIONS: Final = 5
-"""Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns say more
-than few long ones: of as many operations, turns of 10 left half as much again to chance."""
+"""Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns vary less
+than few long ones: with as many operations, turns of 10 varied half as much again."""
 
 
 def nominal_plan(fabric: MultirailSpec) -> MultirailPlan:
@@ -46,7 +46,7 @@ def nominal_plan(fabric: MultirailSpec) -> MultirailPlan:
 
 
 def sent_bytes(size: int, scale: float) -> int:
-    """What stands for `size` bytes on rails so many times slower: whole elements, one at least."""
+    """Return the bytes to send for `size` on rails so many times slower: whole elements, one at least."""
     return max(1, round(size / scale / ITEM)) * ITEM
 
 
@@ -56,7 +56,7 @@ def learning(policy: str, operations: int) -> int:
 
 
 def counted(spec: MultirailExperiment, operation_s: float) -> int:
-    """How many operations count at a point. `operation_s`: of one operation here, dilated or not."""
+    """Return how many operations count at a point. `operation_s`: time of one operation here, dilated or not."""
     return max(MIN_OPERATIONS, min(spec.operations, ceil(spec.point / max(operation_s, 1e-6))))
 
 
@@ -71,7 +71,7 @@ def turns(first: int, count: int) -> list[tuple[int, int]]:
 
 
 def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) -> Step:
-    """What is sent, on rails `scale` times slower than the paper's; `rail_rate` that of one as emulated, bytes/s.
+    """Return what is sent on rails `scale` times slower than the paper's. `rail_rate` of one as emulated, bytes/s.
 
     GPT-3's nodes had 1 Gbit/s: on faster rails its computing shrinks as much as its communication does.
     """
@@ -86,5 +86,5 @@ def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) 
 
 
 def predicted_step_s(step: Step, rails: Sequence[Rail], nodes: int, policy: str, peer: int) -> float:
-    """By the equations, an allreduce after the other."""
+    """Return the seconds of a step, one allreduce after the other."""
     return step_s(step, [predicted_s(policy, rails, nodes, size, peer) for size in step.sizes])

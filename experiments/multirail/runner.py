@@ -20,7 +20,7 @@ from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.multi_rail import DdpSpec, FaultSpec, MultirailExperiment, TrainingSpec, mix_of
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.player import apply, confirm, prepare, repair
-from railyard.results.runs.allreduce import DdpRun, Training, allreduce_interval, training_name
+from railyard.results.runs.allreduce import DdpRun, Training, allreduce_interval
 from railyard.results.runs.records import Rails, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import switch_name
@@ -31,7 +31,6 @@ from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted
 from railyard.workloads.allreduce.engines.railyard import Ranks
 from railyard.workloads.allreduce.peers.training import DdpRanks, Step, TrainingResult
 from railyard.workloads.allreduce.peers.training import Training as DdpTraining
-from railyard.workloads.models.catalogue import GptModel, load_model
 
 
 def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: FaultSpec, steps: Steps) -> None:
@@ -89,13 +88,12 @@ def run_training(
     spec: MultirailExperiment, session: MultirailSession, training: TrainingSpec, policy: str, repeat: int, steps: Steps
 ) -> None:
     """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
-    batch = 0 if isinstance(load_model(training.model), GptModel) else training.batch
     peer, dilation = peer_rail(session.plan.spec), session.dilation
     step = step_of(training, session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, session.rails, session.nodes, policy, peer)
-    name = training_name(training.model, batch)
-    what, interval = f"{name}, {policy}", IntervalId(session.label, name, policy, repeat=repeat)
+    what = f"{training.name}, {policy}"
+    interval = IntervalId(session.label, training.name, policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
         session.watch().record_load(session.run, interval),
@@ -148,7 +146,7 @@ def run_ddp(spec: MultirailExperiment, session: MultirailSession, ddp_run: DdpSp
 
 
 def compared(interval: IntervalId, gloo: Sequence[TrainingResult], ours: Sequence[TrainingResult]) -> DdpRun:
-    """From every rank's account of both."""
+    """Return the comparison of what every rank reports of both."""
     pairs = [p for g, o in zip(gloo, ours, strict=True) for p in zip(g.losses, o.losses, strict=True)]
     return DdpRun(
         interval,
@@ -166,7 +164,7 @@ def _mean_losses(ranks: Sequence[TrainingResult]) -> tuple[float, ...]:
 
 
 def _step_s(ranks: Sequence[TrainingResult]) -> float:
-    """Of the rank that took longest; the first step is learning where everything is."""
+    """Return the time of the slowest rank; the first step warms up and is left out."""
     return max(median(rank.seconds[1:]) for rank in ranks)
 
 

@@ -1,4 +1,4 @@
-"""What is told of a multi-rail experiment without running it: `predict` and `dry-run`. No root needed."""
+"""Predictions and the dry run of a multi-rail experiment."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,10 +18,10 @@ from railyard.experiments.multirail.predictions import (
     step_of,
 )
 from railyard.experiments.predict.unsteered import PREDICTION_COLUMNS, Prediction, png, save
-from railyard.experiments.spec.multi_rail import MultirailExperiment, mix_of
+from railyard.experiments.spec.multi_rail import MultirailExperiment
 from railyard.results.plots import style
 from railyard.results.plots.allreduce import predicted
-from railyard.results.runs.allreduce import size_name
+from railyard.results.runs.allreduce import allreduce_interval, size_name
 from railyard.results.runs.records import to_csv
 from railyard.results.views import format as fmt
 from railyard.results.views.sections.allreduce import SLOW_MOTION
@@ -33,18 +33,18 @@ def predictions(spec: MultirailExperiment) -> Iterator[Prediction]:
     for number, label in enumerate(spec.labels):
         plan = nominal_plan(spec.fabrics[number])
         rails, nodes, peer = rails_of(plan), plan.spec.nodes, peer_rail(plan.spec)
-        where = f"{nodes} nodes, {mix_of(plan.spec)}"
         for policy in spec.policies_on(number):
             for size in spec.sizes:
                 time = predicted_s(policy, rails, nodes, sent_bytes(size, plan.scale), peer)
-                what = f"allreduce {size_name(size)}, {where}"
+                what = allreduce_interval(label, policy, size).workload
                 yield Prediction(label, policy, what, "", "completion_time", time, "s", definition_of(policy).equation)
         for training in spec.trainings_on(number):
             step = step_of(training, nodes, plan.scale, rails[peer].rate)
             for policy in spec.policies_on(number, training.policies):
                 time = predicted_step_s(step, rails, nodes, policy, peer)
-                what = f"{training.model}, {where}"
-                yield Prediction(label, policy, what, "", "iteration_time", time, "s", definition_of(policy).equation)
+                yield Prediction(
+                    label, policy, training.name, "", "iteration_time", time, "s", definition_of(policy).equation
+                )
 
 
 def predict(spec: MultirailExperiment, out: Path, console: Console) -> int:
@@ -67,7 +67,7 @@ def _table(label: str, rows: Iterable[Prediction]) -> Table:
     for policy in policies:
         table.add_column(policy, justify="right")
     for workload, by in found.items():
-        table.add_row(workload.partition(",")[0], *(fmt.seconds(by.get(policy)) for policy in policies))
+        table.add_row(workload, *(fmt.seconds(by.get(policy)) for policy in policies))
     return table
 
 
@@ -89,7 +89,7 @@ def _png(spec: MultirailExperiment, rows: list[Prediction]) -> bytes:
 
 
 def dry_run(spec: MultirailExperiment, console: Console) -> int:
-    """What would be sent, by whom and over what."""
+    """Print what would be sent, and over which rails."""
     for number, label in enumerate(spec.labels):
         plan = nominal_plan(spec.fabrics[number])
         rails = rails_of(plan)
@@ -119,9 +119,7 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
 
 
 def _operations(spec: MultirailExperiment, number: int) -> Table:
-    """Those that learn and those that count, of a start. How many starts is a column of its own: as `3 x (40 + 100)`
-    in every cell it leaves no room for the policies' names.
-    """
+    """Return the operations of a start: those that learn, and those that count."""
     plan = nominal_plan(spec.fabrics[number])
     rails, peer = rails_of(plan), peer_rail(plan.spec)
     slow = any(plan.spec.dilation_of(size) > 1 for size in spec.sizes)

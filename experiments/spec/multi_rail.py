@@ -23,7 +23,7 @@ from railyard.topologies.multirail.spec import BySize, Dilation, MultirailSpec, 
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.spec import ConfigModel, find_problems
 from railyard.workloads.allreduce.engine_kind import check_own, check_policy
-from railyard.workloads.allreduce.peers.training import SPEEDS, published_compute_s
+from railyard.workloads.allreduce.peers.training import SPEEDS, published_compute_s, training_name
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 
@@ -95,6 +95,11 @@ class TrainingSpec(ConfigModel):
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     on: Numbers | None = None
 
+    @property
+    def name(self) -> str:
+        """The workload's name: its model, and the batch unless the model has one of its own."""
+        return training_name(self.model, 0 if isinstance(load_model(self.model), GptModel) else self.batch)
+
 
 class DdpSpec(ConfigModel):
     """A small network that PyTorch's DDP really trains, over Gloo and over Railyard's backend with `policy`.
@@ -110,7 +115,7 @@ class DdpSpec(ConfigModel):
 
 
 def compute_s(training: TrainingSpec) -> float | None:
-    """Of a step of a model of layers; None where neither the spec nor the paper says."""
+    """Return the seconds of computing in a step of a model of layers; None if neither the spec nor the paper says."""
     return training.compute or published_compute_s(training.model, training.batch)
 
 

@@ -68,7 +68,7 @@ class FabricMeasurements:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Those that were measured, in the order in which they began."""
+        """Policies that were measured, in the order in which they began."""
         return tuple(self.seconds)
 
     @cached_property
@@ -439,7 +439,7 @@ def gloo_pair(m: FabricMeasurements) -> Figure | None:
 
 @_target(_of_ddp_runs, "DDP: losses differ from Gloo's by", AT_MOST, 1e-3, "share", required=True)
 def ddp_loss_difference(ddp_run: DdpRun) -> Figure:
-    """Of any rank and step."""
+    """Difference of any rank and step."""
     return ddp_run.losses_apart, f"{len(ddp_run.losses)} steps"
 
 

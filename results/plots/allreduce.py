@@ -247,7 +247,7 @@ def losses(found: AllreduceResults) -> plots.Plot | None:
 
 
 def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int, float]]]]]]) -> Figure:
-    """What equations say, a panel a fabric: [(fabric, [(policy, [(size, seconds)])])]. Within `styled`."""
+    """Draw predicted times, a panel for each fabric: [(fabric, [(policy, [(size, seconds)])])]. Needs `styled`."""
     figure = plots.new_figure(plots.WIDTH, 0.5 + _PANEL * len(panels))
     for axes, (fabric, lines) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         for number, (policy, points) in enumerate(lines):

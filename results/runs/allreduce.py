@@ -118,12 +118,12 @@ class Point(Record):
 
     @property
     def split(self) -> bool:
-        """Whether more than one rail carried some of it: a few operations that tried a split make no split."""
+        """Use of more than one rail; a few operations that tried a split don't count."""
         return sum(share > MIN_SHARE for share in self.shares) > 1
 
     @property
     def relative_spread(self) -> float:
-        """By what part of the slowest rail's time the fastest was earlier; 0 where only one worked."""
+        """Time between the fastest and the slowest rail, over the slowest; 0 where only one worked."""
         used = [time for time in self.rail_s if time > 0]
         return (max(used) - min(used)) / max(used) if len(used) > 1 else 0.0
 
@@ -385,8 +385,3 @@ def allreduce_interval(
 ) -> IntervalId:
     """Return the identity of the interval in which a size was measured, or a fault injected meanwhile."""
     return IntervalId(fabric, f"allreduce {size_name(size)}", policy, repeat=repeat, part=f"{fault} {target}".strip())
-
-
-def training_name(model: str, batch: int) -> str:
-    """`vgg-11 batch 64`; of a GPT, whose batch is its model's own and given as 0, `gpt3-2.7b`."""
-    return f"{model} batch {batch}" if batch else model

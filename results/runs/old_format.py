@@ -24,11 +24,11 @@ from railyard.results.runs.allreduce import (
     Training,
     allreduce_interval,
     size_name,
-    training_name,
 )
 from railyard.results.runs.records import GoodputTrace, Rails, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.workloads.allreduce.peers.training import training_name
 from railyard.workloads.background.spec import GridSpec
 
 FORMAT: Final = 1

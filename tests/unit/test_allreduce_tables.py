@@ -13,10 +13,11 @@ from railyard.results.analysis.allreduce import by_fabric, outcomes
 from railyard.results.plots import allreduce
 from railyard.results.published.figures import nezha
 from railyard.results.runs import store
-from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval, training_name
+from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import Load, Run
 from railyard.results.views.sections import allreduce as tables
 from railyard.results.views.table import Table
+from railyard.workloads.allreduce.peers.training import training_name
 from tests.unit import shown
 from tests.unit.allreduce_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of
 from tests.unit.replaced import replaced

@@ -57,7 +57,7 @@ CONVERGENCE_OPERATIONS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class TrainingGain:
-    """How many times the training speed of `over`, as stated; `at_most` where the text says `up to`."""
+    """Training speed over that of `over`, as stated; `at_most` where the text says `up to`."""
 
     model: str
     batch: int

@@ -90,6 +90,11 @@ def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def training_name(model: str, batch: int) -> str:
+    """Return `vgg-11 batch 64`; of a GPT, whose batch is its model's own and given as 0, `gpt3-2.7b`."""
+    return f"{model} batch {batch}" if batch else model
+
+
 def published_compute_s(model: str, batch: int) -> float | None:
     """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it.
 
