@@ -131,7 +131,7 @@ def _domain_optical_switches(
 
 
 def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
-    """An optical switch that is for all domains is a band of glass that all cables of its layer go through."""
+    """Draw an optical switch that is for all domains as a band that all cables of its layer go through."""
     for layer in _layers(fabric):
         name = _OPTICS[layer][0]
         y = _Y["optics"] if layer == "rail" else _Y["domain"] - 0.6
