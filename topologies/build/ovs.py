@@ -149,7 +149,7 @@ class PrivateSwitch:
         """Start ovs-vswitchd on the database, also after a crash. In the switch's namespace."""
         self._spawn(
             "ovs-vswitchd",
-            [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", "--disable-system-route"],
+            [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", NO_ROUTES],
         )
 
     def vsctl(self, *arguments: str) -> str:
@@ -192,9 +192,7 @@ class PrivateSwitch:
                 program,
                 *arguments,
                 log,
-                "--verbose=console:off",
-                "--verbose=syslog:off",
-                "--verbose=file:warn",
+                *QUIET,
                 "--no-chdir",
             ],
             cwd=self.folder,

@@ -1,4 +1,4 @@
-"""What a fault does to a fabric, as data: the one statement from which everything else about it is derived.
+"""Effect of a fault on a fabric, as data: the one statement from which everything else about it is derived.
 
 Dead and degraded parts for the oracle (failure/oracle), affected pairs (failure/scenario/pairs.py), controller events
 that announce the fault (`is_signal_of`), and faults that it can't be combined with (`FaultScope`).
@@ -24,23 +24,45 @@ class FaultPlan(Protocol):
     """Interface of every fabric's plan to fault kinds. Links are named as `Plan.link_names` has it."""
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """The fabric in words, for messages."""
+        ...
+
     @property
-    def switches(self) -> tuple[Switch, ...]: ...
+    def switches(self) -> tuple[Switch, ...]:
+        """All OpenFlow switches."""
+        ...
+
     @property
-    def control_processes(self) -> Sequence[str]: ...
-    def link_names(self, layer: Layer) -> Sequence[str]: ...
-    def link_of(self, name: str, layer: Layer) -> Link: ...
-    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]: ...
+    def control_processes(self) -> Sequence[str]:
+        """The processes of the control plane that can fail."""
+        ...
+
+    def link_names(self, layer: Layer) -> Sequence[str]:
+        """Return the names of a layer's links."""
+        ...
+
+    def link_of(self, name: str, layer: Layer) -> Link:
+        """Return a link by its name; `a` is the node's end."""
+        ...
+
+    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
+        """Return the ends of a link: at the node, and in its network."""
+        ...
 
 
 class FaultNet(Protocol):
     """Interface of every fabric's network to fault kinds: its plan, and the switches' processes by name."""
 
     @property
-    def plan(self) -> FaultPlan: ...
+    def plan(self) -> FaultPlan:
+        """The plan."""
+        ...
+
     @property
-    def ovs(self) -> Mapping[str, PrivateSwitch]: ...
+    def ovs(self) -> Mapping[str, PrivateSwitch]:
+        """The processes of each switch, by its name."""
+        ...
 
 
 def cable(one: str, other: str) -> Cable:

@@ -76,7 +76,7 @@ class FramePath:
 
 @contextmanager
 def open_frames(link: Link) -> Iterator[FramePath]:
-    """From a to b."""
+    """Open a way for test frames from a to b."""
     with _packet_socket(link.a) as near, _packet_socket(link.b) as far:
         yield FramePath(near, far)
 
