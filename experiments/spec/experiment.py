@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
@@ -13,7 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.faults import FaultSpec, check_faults, parameter_names
-from railyard.experiments.spec.kind import BaseExperiment, Sections
+from railyard.experiments.spec.kind import DEFAULT_KIND, BaseExperiment, Sections
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
@@ -87,6 +87,7 @@ class ExperimentSpec(BaseExperiment):
     seed + n.
     """
 
+    experiment_kind: ClassVar[str] = DEFAULT_KIND
     fabrics: Annotated[tuple[FabricSpec, ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
     routing: RoutingSpec | None = None

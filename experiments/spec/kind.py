@@ -7,7 +7,7 @@ tables in functions, so that `list` and `--help` stay fast.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from rich.console import Console
 
@@ -29,6 +29,8 @@ Sections = Mapping[str, frozenset[str]]
 class BaseExperiment(ConfigModel):
     """Base of every specification."""
 
+    experiment_kind: ClassVar[str]
+    """The name of its kind in EXPERIMENT_KINDS."""
     name: str
     title: str = ""
     description: str = ""
@@ -110,6 +112,8 @@ def _problems(name: str, kind: object) -> Iterator[str]:
         return
     if not hasattr(kind, "spec"):
         yield "`spec` is missing"
+    elif getattr(kind.spec, "experiment_kind", None) != name:
+        yield f"`spec.experiment_kind` must be {name!r}"
     for method in ("sections", "accepts", "parse", "hosts", "first_net", "step_count", "measure", "predict", "dry_run"):
         if getattr(type(kind), method) is getattr(ExperimentKind, method):
             yield f"the method {method} is missing"
@@ -130,4 +134,4 @@ def kind_for(data: Mapping[str, Any]) -> ExperimentKind[Any]:
 
 def kind_of(spec: S) -> ExperimentKind[S]:
     """Return the kind of a specification."""
-    return next(kind for _, kind in EXPERIMENT_KINDS.items() if isinstance(spec, kind.spec))
+    return EXPERIMENT_KINDS[spec.experiment_kind]

@@ -7,7 +7,7 @@ sizes:    [2KiB, 64MiB]       as in the paper; what is sent is as many times les
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
@@ -154,6 +154,7 @@ class MultirailExperiment(BaseExperiment):
     policies that are for some of the fabrics.
     """
 
+    experiment_kind: ClassVar[str] = KIND
     fabrics: Annotated[tuple[MultirailSpec, ...], Field(min_length=1, strict=False)]
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
     only: dict[str, Numbers] = Field(default_factory=dict)
