@@ -84,7 +84,7 @@ def cut_off(net: MultirailNet, name: str, rail: int) -> set[tuple[str, str]]:
     return {(name, other) for other in others} | {(other, name) for other in others}
 
 
-def test_a_packet_leaves_by_the_nic_whose_address_it_bears_and_by_no_other() -> None:
+def test_packet_leaves_by_the_nic_of_its_source_address() -> None:
     net = built()
     reader = PortReader(net.plan.nodes)
 
@@ -101,7 +101,7 @@ def test_a_packet_leaves_by_the_nic_whose_address_it_bears_and_by_no_other() -> 
     assert not arrives(Nic(0, 0), Nic(1, 1))
 
 
-def test_each_rail_carries_its_rate_while_the_others_are_full_too() -> None:
+def test_each_rail_carries_its_rate_while_all_are_full() -> None:
     net = built()
     at_best(
         lambda: [received / net.plan.payload_bps(rail) for rail, received in enumerate(received_at_once())],
@@ -129,7 +129,7 @@ def received_at_once() -> list[float]:
     return [report["end"]["sum_received"]["bits_per_second"] for report in told]
 
 
-def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
+def test_link_down_cuts_a_nic_off_until_the_repair() -> None:
     net = built()
     inject(net, Fault("link-down", "tcp0 of n1"))
     eventually(lambda: not has_carrier("n1", 0))
@@ -142,7 +142,7 @@ def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
     eventually(lambda: all_hear(net, 0))
 
 
-def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None:
+def test_silent_nic_keeps_its_carrier_and_loses_all_packets() -> None:
     net = built()
     inject(net, Fault("link-silent", "sharp1 of n2"))
     assert has_carrier("n2", 1)
@@ -152,7 +152,7 @@ def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None
     eventually(lambda: all_hear(net, 1))
 
 
-def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
+def test_killed_switch_returns_with_its_flows() -> None:
     net = built()
     inject(net, Fault("rail-switch-crash", "rail0"))
     assert has_carrier("n0", 0)
@@ -198,7 +198,7 @@ def more_subflows(sock: socket.socket) -> int:
     return sock.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[0]
 
 
-def test_a_stock_mptcp_connection_grows_to_a_subflow_on_each_rail() -> None:
+def test_stock_mptcp_connection_has_a_subflow_on_each_rail() -> None:
     net = built()
     if not net.has_mptcp:
         pytest.skip("this kernel has no MPTCP")

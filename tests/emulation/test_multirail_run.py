@@ -40,7 +40,7 @@ def as_before() -> Iterator[None]:
     assert_as_before(before)
 
 
-def test_a_run_measures_what_it_was_asked_and_finds_every_sum_right(tmp_path: Path, slow: float) -> None:
+def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     out = tmp_path / "out"
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "tiny.yaml"), "--out", str(out)]

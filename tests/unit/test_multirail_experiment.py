@@ -114,13 +114,13 @@ def spec_of(**keys: Any) -> MultirailExperiment:
         ({"trainings": [{"model": "vgg-11", "volume": 0}]}, "trainings.0.volume: 0 must be above 0.0"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(keys: dict[str, Any], message: str) -> None:
+def test_invalid_spec_names_field_value_and_what_is_allowed(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         spec_of(**keys)
     assert str(caught.value) == message
 
 
-def test_a_training_may_be_given_for_one_fabric_and_otherwise_for_another() -> None:
+def test_training_may_differ_by_fabric() -> None:
     trainings = [{"model": "vgg-11", "on": [0]}, {"model": "vgg-11", "dilation": 3, "on": [1]}]
     spec = spec_of(fabrics=[PAIR, UNLIKE], trainings=trainings)
     assert [t.dilation for n in range(2) for t in spec.trainings_on(n)] == [1, 3]
@@ -136,7 +136,7 @@ def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
     assert singles(spec.fabrics[0]) == ["single:tcp0"]
 
 
-def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() -> None:
+def test_fabric_labels_have_rails_nodes_and_differences() -> None:
     spec = spec_of(fabrics=[PAIR, UNLIKE, {**PAIR, "nodes": 8}, {**PAIR, "mtu": 1500}])
     assert spec.labels == (
         "tcp+tcp, 4 nodes MTU 9000",
@@ -149,19 +149,19 @@ def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() 
     assert slower.labels == ("tcp+tcp, 4 nodes", "tcp+tcp, 4 nodes dilated 6 times")
 
 
-def test_slow_motion_names_no_fabric_that_something_else_sets_apart() -> None:
+def test_dilation_is_in_a_label_only_where_nothing_else_differs() -> None:
     spec = spec_of(fabrics=[{**PAIR, "dilation": {"2MiB": 4}}, {**PAIR, "mtu": 1500}])
     assert spec.labels == ("tcp+tcp, 4 nodes MTU 9000", "tcp+tcp, 4 nodes MTU 1500")
 
 
-def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None:
+def test_small_sizes_are_dilated_most_and_large_ones_not() -> None:
     fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}], sizes=["2KiB", "64MiB"])
     assert [fabric.fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
     assert fabric.dilations_on(0) == (1.0, 6.0)
     assert parse(fabric.resolved()) == fabric
 
 
-def test_processes_of_small_sizes_are_started_more_often_than_those_of_large_ones() -> None:
+def test_small_sizes_have_more_starts() -> None:
     spec = spec_of(fabrics=[PAIR], policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], repeats=2, starts={"1MiB": 3})
     assert [spec.repeats_of(size) for size in spec.sizes] == [6, 2]
     assert [spec.sizes_to_measure(0, 1.0, repeat) for repeat in (1, 5, 6)] == [[2048, 2**26], [2048], []]
@@ -266,7 +266,7 @@ def test_the_bound_of_one_rail_is_the_rings() -> None:
     assert predicted_s("mptcp", RAILS, 4, 6_000_000) == pytest.approx(1.5 * 6 / 13 + 6e-4)
 
 
-def test_as_many_operations_count_as_fit_into_the_time_of_a_point() -> None:
+def test_counted_operations_fit_into_the_time_of_a_point() -> None:
     spec = spec_of(point="2s", operations=500)
     assert [counted(spec, s) for s in (1e-3, 0.01, 1.0)] == [500, 200, MIN_OPERATIONS]
     assert learning("nezha", 60) == learning("slicing", 60) == 60
@@ -285,7 +285,7 @@ def test_a_training_of_layers_is_the_models_gradients_to_scale() -> None:
     assert part.samples / part.compute_s == pytest.approx(step.samples / step.compute_s)
 
 
-def test_gpt_computes_as_long_for_its_bytes_as_on_its_own_slow_network() -> None:
+def test_gpt_keeps_its_ratio_of_computing_to_bytes() -> None:
     """1 Gbit/s NICs there: on rails that are r times as fast, a step is r times as short as a whole."""
     spec = parse(experiment(fabrics=[PAIR], trainings=[{"model": "gpt3-2.7b"}]))
     plan = nominal_plan(spec.fabrics[0])

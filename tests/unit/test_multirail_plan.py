@@ -64,7 +64,7 @@ def nics(plan: MultirailPlan) -> list[Nic]:
 
 
 @given(plan=plans())
-def test_every_node_is_on_every_rail_and_aggregators_where_rails_are_sharp(plan: MultirailPlan) -> None:
+def test_plan_has_a_nic_per_rail_and_aggregators_on_sharp(plan: MultirailPlan) -> None:
     for node in plan.nodes:
         assert [nic.rail for nic in plan.nics_of(node)] == list(range(len(plan.rails)))
     for rail, spec in enumerate(plan.rails):
@@ -110,7 +110,7 @@ def test_a_plan_is_the_same_after_a_way_through_json(plan: MultirailPlan) -> Non
 
 
 @given(plan=plans())
-def test_a_frame_leaves_a_switch_by_the_port_of_the_nic_that_it_is_for(plan: MultirailPlan) -> None:
+def test_switch_forwards_to_the_port_of_the_destination_nic(plan: MultirailPlan) -> None:
     for rail in range(len(plan.rails)):
         flows = static_flows(plan.nics_on(rail)).splitlines()
         out = [re.findall(r"^priority=1,dl_dst=(.*),actions=output:(\d+)$", flow) for flow in flows]
@@ -118,7 +118,7 @@ def test_a_frame_leaves_a_switch_by_the_port_of_the_nic_that_it_is_for(plan: Mul
 
 
 @given(plan=plans())
-def test_a_node_knows_its_peers_rail_by_rail_and_has_a_table_for_each_nic(plan: MultirailPlan) -> None:
+def test_node_has_neighbours_and_a_route_table_for_each_nic(plan: MultirailPlan) -> None:
     for name in {nic.namespace for nic in plan.nics_on(0)[-2:]}:
         lines = node_commands(plan, name).splitlines()
         for nic in plan.nics_of(name):
@@ -133,7 +133,7 @@ def test_a_node_knows_its_peers_rail_by_rail_and_has_a_table_for_each_nic(plan: 
 
 
 @given(plan=plans())
-def test_a_window_is_30_ms_of_its_own_rail_and_buffers_hold_two_of_any(plan: MultirailPlan) -> None:
+def test_window_is_30_ms_of_its_rail_and_buffers_hold_two(plan: MultirailPlan) -> None:
     windows = [window_bytes(plan, rail) for rail in range(len(plan.rails))]
     for rate, window in zip(plan.rates_bps, windows, strict=True):
         assert window == pytest.approx(max(rate * 0.03 / 8, MIN_WINDOW_FRAMES * plan.spec.mtu), abs=1)
@@ -166,7 +166,7 @@ def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int)
 
 
 @given(rate=rates, mtu=st.integers(1280, 9000))
-def test_what_an_idle_link_lets_pass_at_once_is_some_milliseconds_of_its_rate(rate: int, mtu: int) -> None:
+def test_idle_link_passes_some_milliseconds_of_its_rate(rate: int, mtu: int) -> None:
     millisecond = rate / 8000
     assert data_burst_bytes(rate) == pytest.approx(max(1500, millisecond), abs=1)
     at_once = max_gso_segments(rate, mtu)
@@ -175,7 +175,7 @@ def test_what_an_idle_link_lets_pass_at_once_is_some_milliseconds_of_its_rate(ra
 
 
 @given(plan=plans())
-def test_mptcp_announces_every_nic_and_accepts_a_subflow_for_each_but_the_first(plan: MultirailPlan) -> None:
+def test_mptcp_announces_each_nic_and_limits_subflows(plan: MultirailPlan) -> None:
     limits, *endpoints = mptcp_commands(plan.nics_of("n1")).splitlines()
     more = len(plan.rails) - 1
     assert limits == f"mptcp limits set subflow {min(2 * more, 8)} add_addr_accepted {more}"
@@ -212,7 +212,7 @@ def test_targets_of_faults_are_nics_and_rails() -> None:
 
 
 @given(plan=plans(), times=st.floats(1, 100))
-def test_in_slow_motion_a_fabric_is_slower_alike_and_its_sizes_stay(plan: MultirailPlan, times: float) -> None:
+def test_dilation_slows_all_rates_and_keeps_sizes(plan: MultirailPlan, times: float) -> None:
     slow = plan.dilated(times)
     assert (slow.scale, slow.spec, slow.dilation) == (plan.scale, plan.spec, times)
     for rail, slower in zip(rails_of(plan), rails_of(slow), strict=True):

@@ -215,7 +215,7 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
     assert names == {(p, f"allreduce {s}") for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
 
 
-def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Runs) -> None:
+def test_policies_take_turns_in_each_start(runs: Runs) -> None:
     spec = spec_of(repeats=1, starts={"128KiB": 3}, faults=[], trainings=[], ddp=[])
     run_experiment(spec, NOWHERE, None)
     begun = [did for did in runs.did if not did.startswith(("pause", "resume"))]
@@ -227,7 +227,7 @@ def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Ru
     assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
 
 
-def test_policies_take_turns_there_and_back_and_whoever_isnt_at_work_sleeps(runs: Runs) -> None:
+def test_policies_take_turns_both_ways_and_others_are_paused(runs: Runs) -> None:
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
     run_experiment(
         spec_of(policies=["nezha", "gloo", "equal"], sizes=["2KiB"], operations=10, **alone), Path("x"), None
@@ -242,7 +242,7 @@ def test_policies_take_turns_there_and_back_and_whoever_isnt_at_work_sleeps(runs
     ]
 
 
-def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs) -> None:
+def test_policies_get_new_processes_when_one_breaks_them(runs: Runs) -> None:
     runs.breaking = {"equal"}
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
     assert run_experiment(spec_of(policies=["nezha", "equal", "mrib"], **alone), NOWHERE, None) == 1
@@ -252,7 +252,7 @@ def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs
     assert runs.did == ["build", "start nezha", "stop nezha", "start nezha", "stop nezha", "take down"]
 
 
-def test_when_one_breaks_in_a_later_turn_the_others_begin_anew_and_none_is_of_two_lives(runs: Runs) -> None:
+def test_break_in_a_later_turn_restarts_policies_of_the_engine(runs: Runs) -> None:
     runs.breaking, runs.goes_well = {"equal"}, 3  # the check and two turns
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": [], "sizes": ["2KiB"]}
     run_experiment(spec_of(policies=["nezha", "equal", "gloo"], **alone), NOWHERE, None)
@@ -297,7 +297,7 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
     assert said in judge(run).reasons
 
 
-def test_when_a_rail_was_lost_that_turn_is_taken_anew_and_who_forgets_begins_anew(runs: Runs) -> None:
+def test_turn_with_a_lost_rail_is_repeated_and_nezha_restarts(runs: Runs) -> None:
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("mrib", 3) else reports
     run_experiment(spec_of(policies=["nezha", "mrib"], **ALONE), NOWHERE, None)
     assert counts_of(runs, "mrib") == [9, 6, 6, 6, 6]
@@ -319,9 +319,7 @@ def test_what_was_wrong_in_a_void_check_is_wrong_all_the_same(runs: Runs) -> Non
     assert counts_of(runs, "mrib") == [9, 9, 6, 6, 6]
 
 
-def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
     run_experiment(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), NOWHERE, None)
@@ -415,7 +413,7 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
     assert {(p.policy, p.size) for p in AllreduceResults.of(run).points} == {("nezha", 2048), ("gloo", 2048)}
 
 
-def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:
+def test_missing_engine_is_skipped_by_name_and_the_rest_runs(runs: Runs) -> None:
     runs.lacking = {"gloo"}
     fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
     run_experiment(spec_of(fabrics=[fabric]), NOWHERE, None)
@@ -457,7 +455,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
     assert {m.metric for m in run.measurements} >= {"completion_time", "throughput"}
 
 
-def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs) -> None:
+def test_dilated_fabric_is_built_anew_with_undilated_times(runs: Runs) -> None:
     fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
     training = {**EXPERIMENT["trainings"][0], "dilation": 4}
     spec = spec_of(repeats=1, policies=["nezha"], fabrics=[fabric], trainings=[training])

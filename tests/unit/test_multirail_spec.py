@@ -91,9 +91,7 @@ def test_effective_rate_follows_from_the_cost_model(kind: str) -> None:
 
 
 @given(chosen=st.lists(kinds, min_size=1, max_size=8), nodes=st.integers(2, 64), carries=frames)
-def test_auto_keeps_the_papers_proportions_within_the_machines_means(
-    chosen: list[str], nodes: int, carries: float
-) -> None:
+def test_auto_rates_keep_the_papers_proportions_within_capacity(chosen: list[str], nodes: int, carries: float) -> None:
     spec = parse_multirail(fabric(*(rail(kind, "auto") for kind in chosen), nodes=nodes))
     try:
         plan = make_multirail_plan(spec, carries)
@@ -113,7 +111,7 @@ def test_a_scale_is_rounded_up_to_the_next_that_is_easy_to_read(scale: float) ->
     assert f"{rounded:.0f}".rstrip("0") in ("1", "2", "5")
 
 
-def test_rates_that_were_given_are_kept_and_say_what_the_scale_is() -> None:
+def test_given_rates_are_kept_and_give_the_scale() -> None:
     plan = make_multirail_plan(parse_multirail(fabric(rail(rate="133.2Mbit"), rail("sharp", "auto"))))
     assert plan.scale == pytest.approx(20)
     assert plan.rates_bps == (133_200_000, 149_850_000)
@@ -129,7 +127,7 @@ def test_what_auto_is_cant_be_known_without_the_machine() -> None:
         make_multirail_plan(parse_multirail(fabric(rail(rate="auto"))))
 
 
-def test_more_than_the_machine_carries_is_refused_with_what_it_does() -> None:
+def test_rates_above_the_machines_capacity_are_refused() -> None:
     spec = parse_multirail(fabric(rail(rate="2Gbit"), rail(rate="4Gbit")))
     needed = frames_needed(spec, (2e9, 4e9))
     assert make_multirail_plan(spec, needed).rates_bps == (2_000_000_000, 4_000_000_000)
@@ -138,6 +136,6 @@ def test_more_than_the_machine_carries_is_refused_with_what_it_does() -> None:
     assert str(caught.value).startswith("fabric.rails.1.rate: '4Gbit' is more than this machine carries: 2Gbit")
 
 
-def test_summing_in_the_network_takes_two_passages_through_the_switch() -> None:
+def test_sum_in_the_network_passes_the_switch_twice() -> None:
     ring, tree = parse_multirail(fabric(rail())), parse_multirail(fabric(rail("sharp")))
     assert frames_needed(tree, (1e8,)) == 2 * frames_needed(ring, (1e8,)) == pytest.approx(2 * 4 * 1e8 / 8 / 9014)

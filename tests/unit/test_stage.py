@@ -55,7 +55,7 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "ControllerProcess", Controller)
 
 
-def test_a_fabric_is_recorded_once_and_what_its_controller_told_each_time() -> None:
+def test_fabric_is_recorded_once_with_events_of_each_build() -> None:
     run, plan = run_of(), plan_of("rail-optimized", domains=3, spines=3)
     for reroute in (True, False):
         with built("one", plan, "netdev", reroute, run) as on:
@@ -82,7 +82,7 @@ def test_a_fabric_without_spines_has_no_uplinks() -> None:
     assert (run.fabrics[0].spines, run.fabrics[0].uplink_bps) == (0, 0)
 
 
-def test_a_fabric_is_taken_down_and_its_events_kept_when_something_fails() -> None:
+def test_fabric_is_stopped_and_events_kept_after_an_error() -> None:
     run, nets = run_of(), list[Any]()
 
     def fail(on: FabricSession) -> None:

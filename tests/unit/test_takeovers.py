@@ -89,7 +89,7 @@ def test_a_job_keeps_its_bytes_on_every_way(case: Case, kind: str) -> None:
         assert found.probed
 
 
-def test_where_light_is_moved_peers_ask_for_the_failed_ones_address_and_the_spare_answers() -> None:
+def test_optical_spare_answers_at_the_failed_gpus_address() -> None:
     for probed in job(takeover("idle-gpu"), fabric()).probed:
         assert (probed.responder, probed.address) == ("d1g4", Gpu(1, 2).ip)
     for probed in job(takeover("small-domain"), fabric()).probed:
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None
     assert str(caught.value).startswith(message)
 
 
-def test_light_is_off_for_so_long_where_one_of_the_ways_is_by_light() -> None:
+def test_switching_time_needs_an_optical_replacement() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT, "switching_time": "50ms"}
     fabrics = [{"kind": "rail-optimized"}, {"kind": "rail-only"}]
     (both,) = spec_of(one, fabrics=fabrics).replacements
@@ -171,7 +171,7 @@ def test_light_is_off_for_so_long_where_one_of_the_ways_is_by_light() -> None:
         spec_of({**one, "on": [0]}, fabrics=fabrics)
 
 
-def test_where_several_differ_in_what_fails_alone_their_names_say_it() -> None:
+def test_names_of_replacements_say_what_fails_if_that_differs() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
     spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)
@@ -230,7 +230,7 @@ def test_a_job_whose_state_nobody_else_has_is_refused() -> None:
         spec_of({"case": "idle-gpu", "failed": "d1g2", "workload": {**SHORT, "parallelism": alone}})
 
 
-def test_a_dry_run_says_who_replaces_whom_and_who_gives_the_state() -> None:
+def test_dry_run_shows_replacements_and_sources_of_state() -> None:
     console = Console(width=140, record=True, file=io.StringIO())
     cases = [{"case": case, "failed": FAILED[case], "workload": SHORT} for case in FAILED]
     assert show(spec_of(*cases, replacement_repeats=2), console) == 0
