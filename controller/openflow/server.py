@@ -1,4 +1,4 @@
-"""Serves OpenFlow to the switches on os-ken, over sockets that listen inside their namespaces (listeners.py)."""
+"""Serve OpenFlow to the switches on os-ken, over sockets that listen inside their namespaces (processes/clients.py)."""
 
 import contextlib
 import socket
