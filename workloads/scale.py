@@ -45,7 +45,7 @@ class Rates:
 
 
 def payload_rates(hb_bps: int, rail_bps: int, mtu: int) -> Rates:
-    """Of links with these rates in bit/s."""
+    """Return the payload rates of links with these rates in bit/s."""
     fraction = payload_fraction(mtu) / 8
     return Rates(hb=hb_bps * fraction, rail=rail_bps * fraction)
 

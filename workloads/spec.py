@@ -42,7 +42,7 @@ TaskSpans = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a workload is built for.
+    """Fabric and rates that a workload is built for.
 
     `real` and `emulated`: the links' payload rates on the platform and here. `field`: the workload's own in messages.
     `seed`: for what is drawn at random.
@@ -121,7 +121,7 @@ WORKLOADS: Final = Registry[type[Workload]]("workload kind", "railyard.workloads
 
 @dataclass(frozen=True, slots=True)
 class TrafficKind:
-    """What results need to know of a kind of traffic (`Phase.kind`). The defaults hold for a kind that isn't defined.
+    """Properties of a kind of traffic (`Phase.kind`), for results; the defaults are for undefined kinds.
 
     `is_dense`: traffic of dense training, which must stay within its rails (Rail-only section III-B). `is_headline`:
     times of its phases stand beside those of whole workloads.

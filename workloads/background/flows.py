@@ -51,7 +51,7 @@ def flows_of(spec: BackgroundSpec, plan: Plan) -> tuple[BackgroundFlow, ...]:
 
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
-    """What the flows take of each port that they leave by, bit/s, if all of them are on."""
+    """Return what the flows take of each port that they leave by, in bit/s, if all of them are on."""
     port_bps: defaultdict[End, float] = defaultdict(float)
     for flow in flows:
         layer: Layer = "hb" if flow.device == "hb0" else "rail"

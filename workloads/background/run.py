@@ -59,7 +59,7 @@ class SentBytes:
 
     @property
     def share(self) -> float:
-        """Of what was asked; 1 if nothing was."""
+        """Share of the requested bytes that was sent; 1 if none were requested."""
         return self.sent / self.requested if self.requested else 1.0
 
 

@@ -39,22 +39,22 @@ class Pacer:
         self._handled = self.sent = 0
 
     def next_due_s(self) -> float:
-        """When the next frame is due; infinite if no more will be."""
+        """Return when the next frame is due, in s; infinite if no more will be."""
         return self._wave.time_for_on_s((self._handled + self._phase) * self._interval)
 
     def frames_due_by(self, at_s: float) -> int:
-        """Frames that were due until then."""
+        """Return the number of frames that were due until then."""
         return math.floor(self._wave.on_s(at_s) / self._interval - self._phase) + 1
 
     def frames_to_send(self, now_s: float) -> int:
-        """Frames to send now: those that are due and not yet given up. To be asked when `next_due_s` has come."""
+        """Return the number of frames to send now, once `next_due_s` has come: due, and not given up."""
         # the frame that is due by `next_due_s` may not be so by `frames_due_by`, to the last digit
         frames_due_by = max(self.frames_due_by(now_s), self._handled + 1)
         self._handled = max(self._handled, self.frames_due_by(now_s - MAX_LATENESS_S))
         return frames_due_by - self._handled
 
     def mark_sent(self, frames: int) -> None:
-        """So many have been sent."""
+        """Count frames as sent."""
         self._handled += frames
         self.sent += frames
 
@@ -103,7 +103,7 @@ class _Source:
         return self.pacer.next_due_s()
 
     def _send_datagram(self, frames: int) -> bool:
-        """By the first socket that has room."""
+        """Send by the first socket that has room; return False if none has."""
         data = self._payload[: frames * self._size]
         for _ in self._sockets:
             try:
@@ -138,7 +138,7 @@ class _Source:
 
 
 def open_sink(gpu: Gpu) -> socket.socket:
-    """Where load ends: a socket that nobody reads, so that no ICMP error goes back and no interface counts a drop."""
+    """Open the destination of load: a socket that is never read, so that no ICMP error and no drop results."""
     with namespaces.inside(gpu.name):
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)

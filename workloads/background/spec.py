@@ -44,7 +44,7 @@ class Wave:
         return (elapsed % self.every if self.every else elapsed) < self.lasts
 
     def on_s(self, at: float) -> float:
-        """How long it has been on until `at`."""
+        """Return how long it has been on until `at`, in s."""
         elapsed = max(0.0, at - self.first)
         if self.lasts is None:
             return elapsed
@@ -52,7 +52,7 @@ class Wave:
         return periods * self.lasts + min(remainder, self.lasts)
 
     def time_for_on_s(self, on_time: float) -> float:
-        """When it has been on for `on_time`: the inverse of `on_s`; infinite if never."""
+        """Return when it has been on for `on_time`: the inverse of `on_s`; infinite if never."""
         if self.lasts is None:
             return self.first + on_time
         if self.every is None:
@@ -123,7 +123,7 @@ class BackgroundSpec(ConfigModel):
 
     @property
     def text(self) -> str:
-        """What is loaded, in words."""
+        """Name of what is loaded, such as `rails 0, 1 and spines`."""
         return " and ".join(BACKGROUNDS[kind].text(value) for kind, value in self.patterns.items())
 
     @property
@@ -199,7 +199,7 @@ class GridSpec(ConfigModel):
 
     @property
     def patterns(self) -> dict[str, object]:
-        """What is named, by its kind of background."""
+        """Values that are given, by their kind of background."""
         named = {"domains": self.domains, "rails": self.rails, "spine": self.spine}
         return {kind: value for kind, value in named.items() if value}
 
@@ -232,11 +232,11 @@ class Scene:
             yield f"S {100 * self.spine:.3g}%"
 
     def label(self, workload: str) -> str:
-        """What a workload is called in it."""
+        """Return the label of a workload in this scene."""
         return f"{workload}, {self.name}"
 
     def background(self, fabric: FabricSpec) -> tuple[BackgroundSpec, ...]:
-        """What makes it. What goes to spines comes over rails too, so a rail gets only what is then left of its load.
+        """Return this scene's background. Load of spines crosses rails too: a rail gets only the rest of its own.
 
         At an oversubscription of o the spines bring every rail a load of spine / o, which may be more than is asked.
         """

@@ -46,7 +46,7 @@ class Algorithm(ABC):
         return None
 
     def is_default(self, fabric: FabricSpec) -> bool:
-        """Whether `algorithm: auto` means this algorithm on a fabric."""
+        """Return whether `algorithm: auto` means this algorithm on a fabric."""
         return False
 
     def whole(self, data_bytes: float, x: int, y: int) -> int:

@@ -27,7 +27,7 @@ class DirectAllToAll(Algorithm):
         return all_to_all_direct_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
 
     def is_default(self, fabric: FabricSpec) -> bool:
-        """Whether a fabric joins its rails by other switches than the HB domains'."""
+        """Return whether a fabric joins its rails by other switches than the HB domains'."""
         return fabric.definition.joins_rails
 
 

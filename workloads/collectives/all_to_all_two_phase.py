@@ -44,7 +44,7 @@ class TwoPhaseAllToAll(Algorithm):
         return all_to_all_two_phase_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
 
     def is_default(self, fabric: FabricSpec) -> bool:
-        """Whether a fabric joins its rails by HB domains only."""
+        """Return whether a fabric joins its rails by HB domains only."""
         return not fabric.definition.joins_rails
 
 

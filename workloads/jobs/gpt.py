@@ -39,7 +39,7 @@ class Pass(NamedTuple):
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> list[Pass]:
-    """All passes of a stage (from 0), in order: fill the pipeline, forward and backward by turns, drain."""
+    """Return all passes of a stage (from 0) in order: fill the pipeline, forward and backward by turns, drain."""
     total = micro_batches * virtual_stages
     stages_after = stages - stage - 1
     warm_up = min(total, stages_after if virtual_stages == 1 else 2 * stages_after + (virtual_stages - 1) * stages)
@@ -159,7 +159,7 @@ def steps(job: GptJob) -> Steps:
 
 
 def gpt_iteration(job: GptJob) -> Iteration:
-    """What Eq. 6-11 need of it."""
+    """Return the iteration as Eq. 6-11 need it."""
     p, step = job.placement.parallelism, steps(job)
     runs = 2 * p.virtual_stages * job.pairs_per_pass
     return Iteration(
@@ -201,7 +201,7 @@ class _Pipeline:
         self.input_transfers: dict[tuple[int, Pass], list[int]] = {}
 
     def emit(self) -> None:
-        """Round and round the stages, at each the next pass if its input was sent: so tasks are in order of time."""
+        """Emit passes, stage by stage in turn, as soon as the input of each was sent: so tasks are in order of time."""
         stages, m, v = self.p.pipeline, self.p.micro_batches, self.p.virtual_stages
         orders = [one_forward_one_backward(stage, stages, m, v) for stage in range(stages)]
         done = [0] * stages

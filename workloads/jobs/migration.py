@@ -1,4 +1,4 @@
-"""What a GPU that takes over must be given before it can go on: the state of its rank, from whoever has the same.
+"""Migration of a rank's state to the GPU that replaces its own, from a peer with the same state.
 
 Mixed-precision training with Adam keeps 16 bytes for each parameter: 2 + 2 for parameter and gradient in 16 bits, 12
 for a 32-bit copy, momentum and variance (ZeRO, Rajbhandari et al. 2020, section 3.1). Ranks that sum their gradients
@@ -29,7 +29,7 @@ def stateful_kinds() -> dict[str, type[Workload]]:
 def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
     """Emulated bytes of one rank's state: of its layers and its share of them, embeddings left out as in its gradients.
 
-    BadInput for workloads that say nothing of parameters, or whose ranks hold some that nobody else has.
+    BadInput for workloads that say nothing of parameters, or whose ranks hold some that no other rank has.
     """
     parameters = spec.state_parameters(scale)
     if parameters is None:
@@ -53,17 +53,17 @@ def state_peers(schedule: Schedule) -> dict[int, frozenset[int]]:
 
 
 def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], field: str) -> dict[int, int]:
-    """Who gives the state of each that moves (old place: new place): {new place: giver}.
+    """Return who sends the state of each GPU that moves (old: new place), as {new place: sender}.
 
-    A twin that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each gives to
-    as few as possible. BadInput if there is none.
+    A peer that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each sends
+    to as few as possible. BadInput if there is none.
     """
     found: dict[int, int] = {}
     k, peers = schedule.rails, state_peers(schedule)
     for old_gpu, new_gpu in sorted(moves.items()):
         candidates = peers.get(old_gpu, frozenset()) - dead - moves.keys()
         if not candidates:
-            allowed = f"has nobody left with the state of GPU {old_gpu}: data parallelism must be 2 or more"
+            allowed = f"has no peer left with the state of GPU {old_gpu}: data parallelism must be 2 or more"
             raise BadInput(field, schedule.name, allowed)
         senders = list(found.values())
         found[new_gpu] = min(candidates, key=lambda gpu: (senders.count(gpu), gpu % k != old_gpu % k, gpu))
@@ -78,7 +78,7 @@ def state_schedule(job: Schedule, state_sources: Mapping[int, int], size: int) -
 
 
 def state_s(state: Schedule, rates: Rates, fabric: FabricSpec) -> float:
-    """How long that takes at least, in s: bytes over rate of its busiest port, on the paths of the fabric's policy."""
+    """Return the least time in s: bytes over rate of its busiest port, on the paths of the fabric's policy."""
     ports = port_bytes(state, fabric)
     on_rails, in_domains = max(ports.rail_in.max(), ports.rail_out.max()), max(ports.hb_in.max(), ports.hb_out.max())
     return float(max(on_rails / rates.rail, in_domains / rates.hb))

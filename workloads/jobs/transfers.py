@@ -54,7 +54,7 @@ def _check_indices(chosen: Sequence[int], count: int, field: str) -> None:
 
 
 def _pair_of_names(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
-    """By GPU number. BadInput for GPUs that aren't there, or aren't of two domains."""
+    """Return a pair of GPU numbers. BadInput for GPUs that aren't there, or aren't of two domains."""
     last, found = Gpu(fabric.domains - 1, fabric.rails - 1), []
     for n, name in enumerate(pair):
         try:

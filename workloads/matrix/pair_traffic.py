@@ -52,15 +52,15 @@ class Pairs:
         return float(self.bytes.max())
 
     def where(self, mask: NDArray[np.bool_]) -> "Pairs":
-        """Those of the mask."""
+        """Return the pairs of a mask."""
         return Pairs(self.src[mask], self.dst[mask], self.bytes[mask])
 
     def scaled(self, factor: float) -> "Pairs":
-        """The same pairs with that many times the bytes."""
+        """Return the same pairs with that many times the bytes."""
         return replace(self, bytes=self.bytes * factor)
 
     def between_first(self, gpus: int) -> "Pairs":
-        """Those between the first GPUs."""
+        """Return the pairs between the first GPUs."""
         return self.where((self.src < gpus) & (self.dst < gpus))
 
     def at(self, scope: Scope, rails: int) -> "Pairs":
@@ -132,7 +132,7 @@ class Uniform:
         return replace(self, bytes_per_pair=self.bytes_per_pair * factor)
 
     def between_first(self, gpus: int) -> Pairs:
-        """Those between the first GPUs, pair by pair; ValueError above `MAX_PAIRS`."""
+        """Return the pairs between the first GPUs, one by one; ValueError above `MAX_PAIRS`."""
         return self._pairs([row[row < gpus] for row in self.groups])
 
     def at(self, scope: Scope, rails: int) -> "Uniform":
@@ -193,15 +193,15 @@ class Traffic:
         return {kind: pairs.total for kind, pairs in self.pairs.items()}
 
     def in_domains(self, kind: str) -> Pairs | Uniform:
-        """What stays in an HB domain."""
+        """Return the pairs of one HB domain."""
         return self.pairs[kind].at("HB domain", self.rails)
 
     def on_rails(self, kind: str) -> Pairs | Uniform:
-        """What goes to another domain on one rail."""
+        """Return the pairs of one rail and two domains."""
         return self.pairs[kind].at("rail", self.rails)
 
     def across_rails(self, kind: str) -> Pairs | Uniform:
-        """What goes to another domain and another rail: only spines, or forwarding, can carry it."""
+        """Return the pairs of two domains and two rails: only spines, or forwarding, can carry it."""
         return self.pairs[kind].at("across rails", self.rails)
 
     def dense(self, gpus: int) -> Bytes:

@@ -33,7 +33,7 @@ class _Transformer(ConfigModel):
 
     @property
     def all_parameters(self) -> int:
-        """Of all GPUs together, each counted once (Narayanan Eq. 2)."""
+        """Parameters of the whole model, each counted once (Narayanan Eq. 2)."""
         return self.layers * self.layer_parameters + self.embedding_parameters
 
     @property
@@ -92,7 +92,7 @@ class MoeModel(_Transformer):
 
     @property
     def all_to_alls(self) -> int:
-        """In a step: dispatch and combine, forward and backward, in every MoE layer."""
+        """All-to-alls of a step: dispatch and combine, forward and backward, in every MoE layer."""
         return 4 * self.moe_layers
 
     @property
@@ -101,17 +101,17 @@ class MoeModel(_Transformer):
 
     @property
     def all_to_all_bytes(self) -> int:
-        """What one GPU has for all GPUs together (itself included) in one all-to-all: its tokens' activations."""
+        """Bytes that one GPU has for all GPUs together (itself included) in one all-to-all: its tokens' activations."""
         return FP16_BYTES * self.tokens_per_gpu * self.experts_per_token * self.hidden
 
     @property
     def static_parameters(self) -> int:
-        """What every GPU has a copy of: all but the MLPs that experts take the place of."""
+        """Parameters of which every GPU has a copy: all but the MLPs that experts take the place of."""
         return self.layers * self.layer_parameters + self.embedding_parameters - self.expert_parameters
 
     @property
     def expert_parameters(self) -> int:
-        """What one expert has in all MoE layers: an MLP in each."""
+        """Parameters of one expert in all MoE layers: an MLP in each."""
         return self.moe_layers * (8 * self.hidden**2 + 5 * self.hidden)
 
     @property
@@ -154,7 +154,7 @@ class LayersModel(ConfigModel):
 
     @property
     def gradient_bytes(self) -> int:
-        """What one AllReduce of all gradients would carry."""
+        """Bytes of one AllReduce of all gradients."""
         return self.bytes_per_parameter * self.parameters
 
 

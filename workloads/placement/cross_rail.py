@@ -23,7 +23,7 @@ MAX_LISTED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A group that needs traffic between rails: who is in it, and why in plain words. `ranks[i]` is on `gpus[i]`."""
+    """A group that needs traffic between rails: its members, and why. `ranks[i]` is on `gpus[i]`."""
 
     kind: str
     group: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
-    """All that crosses rails. `experts`: ranks that exchange tokens with one another, side by side; 0 for dense."""
+    """Return what crosses rails. `experts`: ranks that exchange tokens with one another, side by side; 0: dense."""
     p = layout.parallelism
     found = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
     found += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
@@ -60,7 +60,7 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
 
 
 def crosses(src: Numbers | NDArray[np.int64], dst: Numbers | NDArray[np.int64], rails: int) -> NDArray[np.bool_]:
-    """Whether a pair differs in domain and in rail."""
+    """Return which pairs differ in domain and in rail."""
     crossing: NDArray[np.bool_] = (src // rails != dst // rails) & (src % rails != dst % rails)
     return crossing
 

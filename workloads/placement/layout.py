@@ -32,7 +32,7 @@ class Split:
 
 
 def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
-    """As much tensor parallelism inside an HB domain as divides it, then data, then pipeline.
+    """Return the split that puts as much tensor parallelism in an HB domain as divides it, then data, then pipeline.
 
     Where t p d is a multiple of `rails`, they fill a domain exactly.
     """
@@ -134,7 +134,7 @@ def layout_from_ranks(
 
 
 def data_parallel(gpus: int, global_batch: int, rails: int) -> Layout:
-    """All GPUs, side by side in order, as a mixture of experts has them: rank i on GPU i."""
+    """Return the layout of a mixture of experts on all GPUs: rank i on GPU i."""
     parallelism = Parallelism(tensor=1, pipeline=1, data=gpus, micro_batch=1, global_batch=global_batch)
     return hierarchical(parallelism, gpus // rails, rails)
 

@@ -140,7 +140,7 @@ class GpuPlacement:
             raise ValueError(f"places must be 0 to {self.gpus - 1}: {self.at}")
 
     def with_moves(self, moves: Mapping[int, int]) -> "GpuPlacement":
-        """With those at the keys now at the values, which must be free. ValueError too for a key where nobody is."""
+        """Return the placement after moves from keys to values. ValueError if a key is empty, or a value taken."""
         if not moves.keys() <= set(self.at):
             raise ValueError(f"none of the job is at {sorted(moves.keys() - set(self.at))}")
         return replace(self, at=tuple(moves.get(gpu, gpu) for gpu in self.at))

@@ -47,7 +47,7 @@ class Windows:
     minimum: int
 
     def per_connection(self, in_domain: bool, stripes: int) -> int:
-        """Of one of a pair's `stripes` connections: together they have under way what a single one would have."""
+        """Return the window of one of a pair's `stripes` connections, which together have that of a single one."""
         return max(self.minimum, (self.hb if in_domain else self.rail) // stripes)
 
 
@@ -79,7 +79,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What a worker saw: start (at the sender) and end (at the receiver) of each task in ns, and verified bytes."""
+    """Start (at the sender) and end (at the receiver) of each task in ns, and verified bytes."""
 
     started_ns: dict[int, int] = field(default_factory=dict)
     ended_ns: dict[int, int] = field(default_factory=dict)
@@ -94,12 +94,12 @@ def owner(task: Task) -> int:
 
 
 def connections(tasks: Sequence[Task]) -> list[Channel]:
-    """All that are needed, in order."""
+    """Return the connections that tasks need, in order."""
     return [Channel(*ends) for ends in sorted({(t.src, t.dst, t.stripe) for t in tasks if isinstance(t, Transfer)})]
 
 
 def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
-    """Who plays which GPUs: domains dealt to workers in turn; no more workers than domains."""
+    """Return the GPUs of each worker: domains are dealt in turn, to no more workers than domains."""
     domains = schedule.gpus // schedule.rails
     gpu_sets: list[set[int]] = [set() for _ in range(min(workers, domains))]
     for gpu in range(schedule.gpus):
@@ -163,12 +163,12 @@ def first_phases(schedule: Schedule) -> dict[str, int]:
 
 
 def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_gpus: Collection[int]) -> Counter[int]:
-    """How many transfers of each watched phase come to these GPUs."""
+    """Return how many transfers of each watched phase come to these GPUs."""
     return Counter(t.phase for t in tasks if isinstance(t, Transfer) and t.phase in watched and t.dst in local_gpus)
 
 
 class PhaseTracker:
-    """Adds up what workers tell, from their threads, and calls who waits for a phase when all of it has arrived."""
+    """Sums of the workers' phase ends; runs a phase's callback when all of its transfers have arrived."""
 
     def __init__(self, schedule: Schedule, watched: Mapping[int, PhaseEndCallback]) -> None:
         self._remaining = transfers_per_phase(schedule.tasks, watched, range(schedule.gpus))

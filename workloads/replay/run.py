@@ -36,12 +36,12 @@ PORT: Final = 7000
 
 
 class Aborted(RailyardError):
-    """Somebody ended a replay before it was over."""
+    """A replay was ended before it was over."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What happened: `spans` has (start, end) in monotonic ns of every task that ended; `delivered` verified bytes."""
+    """Result: `spans` has (start, end) in monotonic ns of every task that ended; `delivered` verified bytes."""
 
     schedule: Schedule
     start_ns: int
@@ -53,7 +53,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """From the first send to the last receipt."""
+        """Seconds from the first send to the last receipt."""
         return (self.end_ns - self.start_ns) / 1e9
 
     @property
@@ -81,7 +81,7 @@ class _ReplayWorker:
         self.reader = threading.Thread(target=self._read_messages, daemon=True)
 
     def _read_messages(self) -> None:
-        """In a thread: read progress until the outcome."""
+        """Read progress until the outcome, in a thread."""
         try:
             while self.outcome is None:
                 match self.process.receive_any(timeout_s=None):

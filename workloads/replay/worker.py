@@ -54,7 +54,7 @@ def _configured(sock: socket.socket) -> socket.socket:
 
 
 def listen(job: Job) -> dict[int, socket.socket]:
-    """A listening socket at each of my GPUs that anybody sends to."""
+    """Open a listening socket at each local GPU that receives anything."""
     listeners = {}
     for dst in sorted({channel.dst for channel in connections(job.tasks)} & job.local_gpus):
         with namespaces.inside(job.gpus[dst].name):
@@ -121,7 +121,7 @@ def _send_hellos(hello_pending: Connections) -> None:
 
 
 def _accept_all(listener: socket.socket) -> list[socket.socket]:
-    """Everyone who has called."""
+    """Return the connections that have come in."""
     found: list[socket.socket] = []
     while True:
         try:
@@ -133,7 +133,7 @@ def _accept_all(listener: socket.socket) -> list[socket.socket]:
 
 
 def _read_hello(sock: socket.socket) -> tuple[int, int] | None:
-    """What a caller said: its GPU number and the stripe; None if it hasn't yet."""
+    """Return the GPU number and stripe that a sender announces; None if they haven't come yet."""
     try:
         hello = sock.recv(HELLO.size, socket.MSG_PEEK)
     except BlockingIOError:

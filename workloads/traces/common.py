@@ -87,7 +87,7 @@ NodeId = tuple[int, int]
 
 
 class Measured(NamedTuple):
-    """When an operation began, in seconds from the beginning of the run, and how long it took."""
+    """Start of an operation, in seconds from the beginning of the run, and how long it took."""
 
     start_s: float
     seconds: float
@@ -154,7 +154,7 @@ class Files:
 
 
 def read_files(path: str, field: str) -> Files:
-    """What `path` means: a file; a folder or a beginning (PATH.0.et, PATH.1.et, ...) of files that have a rank each.
+    """Read a file, or a file for each rank: `path` is their folder or beginning (PATH.0.et, PATH.1.et, ...).
 
     BadInput if there is nothing, more than one trace, or a rank between others that has no file.
     """
@@ -169,7 +169,7 @@ def read_files(path: str, field: str) -> Files:
 
 
 def is_trace_prefix(stem: str) -> bool:
-    """Whether the working folder has a file such as STEM.0.et."""
+    """Return whether the working folder has a file such as STEM.0.et."""
     matches = (_RANKED.fullmatch(file.name) for file in Path().iterdir())
     return any(match["stem"] == stem for match in matches if match)
 
@@ -203,7 +203,7 @@ def _read_rank_files(given_path: Path, field: str) -> Files:
 
 
 def trace_name(path: str) -> str:
-    """What a trace is called, by its path alone: without folder, rank and suffix."""
+    """Return the name of a trace by its path alone: without folder, rank and suffix."""
     name = Path(path).name
     match = _RANKED.fullmatch(name)
     return (match["stem"] if match else Path(name).stem) or Path(path).resolve().parent.name

@@ -29,7 +29,7 @@ class Step:
 
 
 def steps(trace: Trace) -> list[Step]:
-    """All operations as steps, in an order in which each comes after what it waits for. BadInput if there is none."""
+    """Return all operations as steps, each after what it waits for. BadInput if there is no such order."""
     orders = [_order_of_rank(nodes) for nodes in trace.ranks]
     after = {
         (rank, position): [(rank, upstream) for upstream in node.after]

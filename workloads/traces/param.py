@@ -118,7 +118,7 @@ class _Rank:
         self._groups: dict[str, tuple[int, ...]] = {}
 
     def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
-        """What each waits for: the last one that was waited for; a wait, what it names as well."""
+        """Return the nodes of a list. Each waits for the last blocking one; a wait for what it names as well."""
         waited_entry = _entry_of_wait(entries)
         found: list[Node] = []
         last_blocking: tuple[int, ...] = ()

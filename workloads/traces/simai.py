@@ -60,7 +60,7 @@ class _Layer:
 
 @dataclass(frozen=True)
 class _Header:
-    """How the ranks are divided. `group_size`: the model's (or, for HYBRID_MODEL_DATA, the data's) ranks are
+    """Division of the ranks. `group_size`: the model's (or, for HYBRID_MODEL_DATA, the data's) ranks are
     neighbours."""
 
     policy: Policy
@@ -204,7 +204,7 @@ def _comm(kind: str, size: int, part: Part, where: str) -> _Comm | None:
 
 
 class _Sequence:
-    """What every rank does, in order. `_dependencies`: what the next thing waits for."""
+    """Items that every rank runs, in order. `_dependencies`: those that the next one waits for."""
 
     def __init__(self, header: _Header, layers: list[_Layer]) -> None:
         self.items: list[_Item] = []
