@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.core.errors import RailyardError
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.probes.traffic import Traffic, TrafficJob
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.routing import gpu_commands
 from tests.emulation.fabrics import Fabric, build, eventually
@@ -36,7 +37,7 @@ def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
 
 def silent(*hb_links: str) -> dict[str, Any]:
     """What hearts tell when these HB links are silent."""
-    return {"links": [], "rails": [], "gpus": [], "hb_links": list(hb_links), "hb_domains": []}
+    return SilentComponents(hb_links=frozenset(map(gpu_of_name, hb_links))).as_dict()
 
 
 def test_restarted_controller_handles_faults_of_its_absence() -> None:
