@@ -23,8 +23,8 @@ UNUSUAL = re.compile(
     "had|this|these|those|but|and|or|not|then|since|because|while|until|unless|than|there|here|by|in|on|to|for|with|from"
 )
 """First words that begin neither an imperative nor a noun phrase. A heuristic: it accepts every other word."""
-MIN_SHARE = 0.81
-"""Of all docstrings that begin with a verb in the imperative or a noun phrase. May only grow; the aim is 0.9."""
+MIN_SHARE = 0.9
+"""Of all docstrings that begin with a verb in the imperative or a noun phrase."""
 
 
 class Definition(NamedTuple):
