@@ -10,7 +10,7 @@ and its part of summary.json. It is one file of sections/, or a plugin:
         title = "Latency"
 
         def applies(self, analysis: Analysis) -> bool:
-            return not analysis.run.multirail
+            return not analysis.run.rails
 
         def tables(self, analysis: Analysis) -> list[Table]:
             return [Table((text("fabric", lambda f: f.label), ...), analysis.run.fabrics)]
