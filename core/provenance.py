@@ -30,7 +30,7 @@ def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float
 
 
 def _git(*arguments: str) -> str:
-    """What git says, or nothing where this isn't a checkout (or somebody else's)."""
+    """What git says, or nothing where this isn't a checkout (or is another user's)."""
     command = ["git", "-c", f"safe.directory={PROJECT}", "-C", str(PROJECT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -206,7 +206,7 @@ def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[AnyRoute], list[
 
 
 MAX_GPUS: Final = 80  # the work grows with the cube of the GPUs: 0.9 s for 72, 8x8 with its spares
-PAUSE_S: Final = 0.002  # between two, so that whoever shares this process's time gets some
+PAUSE_S: Final = 0.002  # between two, so that other threads of this process get time
 
 
 class PrecomputedDetours:

@@ -16,7 +16,7 @@ from railyard.topologies.forwarding import PathKind, Shares
 POINT: Final = BEST * BEST
 """A point of 100, in the whole millionths of a path's score."""
 FLAP_WINDOW_DWELLS: Final = 4
-"""Dwell times after which a change is no longer soon: whoever follows a load that alternates is always too late."""
+"""Dwell times after which a change is no longer soon: a choice that follows an alternating load is always late."""
 MAX_FLAPS: Final = 4
 UNCHANGED: Final = -1
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}

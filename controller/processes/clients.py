@@ -88,7 +88,7 @@ class ControllerProcess:
         self._on_event = on_event
         self._process: Worker | None = None
         self._plan: Plan | None = None
-        self._send_lock = threading.Lock()  # hearts are relayed from a thread of theirs
+        self._send_lock = threading.Lock()  # heartbeat events come from a thread of their own
         self._silence: dict[str, Any] | None = None
         self._health: HealthSpec | None = None
         self._port = PORTS[0]

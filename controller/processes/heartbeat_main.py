@@ -93,7 +93,7 @@ class HeartbeatSender:
                 dst, device, sock = self._by_number[fd]
                 try:
                     data, (address, _) = sock.recvfrom(HEARTBEAT.size)
-                except OSError:  # an error of the link that was waiting to be told
+                except OSError:  # a pending error of the link
                     continue
                 if dst in self._hung_this_round or len(data) < HEARTBEAT.size:
                     continue

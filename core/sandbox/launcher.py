@@ -132,7 +132,7 @@ def stop_signals() -> list[signal.Signals]:
 class Signals:
     """Context in which signals that would stop us become bytes in a pipe, to wait for them and for a child's end.
 
-    Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and nobody would come to wait any more.
+    Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and no process would wait for it any more.
     """
 
     def __init__(self, drop: Sequence[int] = ()) -> None:

@@ -80,7 +80,7 @@ class InitialState:
 def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, InitialState]]:
     """(fabric, workload, how it begins) for each of the first `seeds` (None: all) of each workload on each fabric.
 
-    A scene of a grid makes a workload of its own. None if nobody steers.
+    A scene of a grid makes a workload of its own. None if routes are not steered.
     """
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True) if spec.routing else ():
         assert spec.routing is not None

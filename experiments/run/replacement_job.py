@@ -66,7 +66,7 @@ class ReplacementJob:
 
     @property
     def detection_names(self) -> frozenset[str]:
-        """The names under which the fault may be told."""
+        """The names under which signals report the fault."""
         return frozenset(gpu.name for gpu in self.replacement_map.dead)
 
 

@@ -303,7 +303,7 @@ def traffic_returns(recovery: Recovery) -> bool:
 
 
 def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:
-    """Whether the other is there when this one is mended."""
+    """Whether the other fault is active when this one is repaired."""
     after_repair_ns = recovery.t_repair + TOGETHER_NS
     return other.t_fault <= after_repair_ns < other.t_repair
 

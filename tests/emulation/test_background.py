@@ -123,7 +123,7 @@ def receives(fabric: Fabric, src: Gpu, dst: Gpu, seconds: int, streams: int = 1)
     return end["sum_received"]["bits_per_second"], end["sum_sent"]["retransmits"]
 
 
-def test_a_hot_rail_and_a_hot_domain_have_their_load_and_nothing_else_has_any() -> None:
+def test_background_loads_only_the_hot_rail_or_the_hot_domain() -> None:
     fabric = build("rail-only", 4, 4, **RATES)
     before = count(fabric.net)
     with background(fabric.net.plan, [spec(rails=[1], load=0.9), spec(domains=[2], load=0.6)]) as load:

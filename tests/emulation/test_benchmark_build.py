@@ -51,7 +51,7 @@ def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.sandbox
-def test_the_fence_waits_for_the_kernel_to_free_namespaces_whose_names_are_gone() -> None:
+def test_fence_waits_until_the_kernel_frees_namespaces() -> None:
     before = teardown_check.visible()
     names = [f"n{i}" for i in range(20)]
     namespaces.create(names)

@@ -98,7 +98,7 @@ def test_a_user_looks_into_a_run_of_their_own(slow: float) -> None:
         assert command("ps", who=lambda argv: [*USER, *argv]).stdout == "no run is alive\n", "root's is root's alone"
 
 
-def test_in_a_shell_ctrl_c_is_for_the_command_and_sigterm_is_the_end(slow: float) -> None:
+def test_shell_passes_ctrl_c_on_and_ends_at_sigterm(slow: float) -> None:
     with Program(SHELL) as shell:
         shell.await_text(PROMPT, BUILT_S * slow)
         shell.type(f"d0g0 {' '.join(SLEEPS)}")
@@ -178,7 +178,7 @@ def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> Non
     assert done.stdout == ""
 
 
-def test_a_user_without_the_right_to_write_or_to_open_tun_is_told(tmp_path: Path, everybodys: Path) -> None:
+def test_user_who_may_not_write_or_open_tun_gets_one_line(tmp_path: Path, everybodys: Path) -> None:
     done = command("run", "quickstart", "--out", "/root/x", who=as_user)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --out: '/root/x' can't be ")

@@ -140,9 +140,7 @@ def test_a_fault_has_a_row_on_each_fabric_that_says_how_it_went(first: Folder) -
     assert (rows[["lost_bytes", "connections_lost"]] == 0).all(axis=None)
 
 
-def test_two_at_once_by_root_and_by_a_user_do_not_disturb_each_other(
-    first: Folder, everybodys: Path, slow: float
-) -> None:
+def test_runs_of_root_and_of_a_user_do_not_disturb_each_other(first: Folder, everybodys: Path, slow: float) -> None:
     """Both from the spec that the first run wrote: the same matrices once more."""
     shutil.copy(first.path / "spec.yaml", everybodys / "again.yaml")
     line = [*RUN_EXPERIMENT, "run", str(everybodys / "again.yaml"), "--quiet", "--out"]

@@ -85,7 +85,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(("kind", "side"), [("rail-only", 3), ("rail-optimized", 3)])
-def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str, side: int) -> None:
+def test_rerouting_recovers_each_fault_before_its_repair(kind: str, side: int) -> None:
     broken = Broken(kind, side, side, reroute=True)
     for fault, target in EACH:
         seen = broken.by(fault, target)
@@ -103,7 +103,7 @@ def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str
 
 
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
-def test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it_is_lost(kind: str) -> None:
+def test_without_rerouting_traffic_waits_for_repair_losslessly(kind: str) -> None:
     """As the papers have it. TCP keeps what it has, and brings it when the way is back."""
     broken = Broken(kind, 2, 2, reroute=False)
     for fault, target in EACH:
@@ -117,7 +117,7 @@ def test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it
         broken.assert_whole()
 
 
-def test_what_is_cut_without_a_word_stays_cut_and_loses_nothing_either() -> None:
+def test_silent_cut_stays_until_its_repair_and_loses_nothing() -> None:
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, target in SILENT:
         seen = broken.by(kind, target, repair_s=0.6)
@@ -148,7 +148,7 @@ def test_a_reboot_is_gone_round_and_is_over_by_itself() -> None:
     broken.assert_whole()
 
 
-def test_spines_and_servers_that_die_under_load_cut_nobody_else_off() -> None:
+def test_spine_and_server_crash_under_load_cut_no_other_gpu() -> None:
     broken = Broken("rail-optimized", 3, 2, reroute=True)
     crashes: tuple[tuple[str, str], ...] = (("spine-crash", "spine0"), ("server-crash", "hb1"))
     for kind, target in crashes:
@@ -200,7 +200,7 @@ def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch
         repair(net, fault)
 
 
-def test_a_crashed_gpu_takes_its_own_processes_along_and_no_others() -> None:
+def test_gpu_crash_ends_only_the_gpus_own_processes() -> None:
     fabric = build("rail-only", 2, 2)
     net = fabric.net
     ours, others = net.get("d0g1").popen("sleep 1000"), net.get("d0g0").popen("sleep 1000")

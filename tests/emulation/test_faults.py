@@ -129,7 +129,7 @@ def seconds_for(fabric: Fabric, size: int) -> float:
         return time.monotonic() - begun
 
 
-def test_a_slow_link_carries_its_share_and_gets_its_very_rate_again() -> None:
+def test_slow_link_carries_its_share_until_its_repair() -> None:
     fabric, fault = bare(), Fault.of("link-slow", A.name, rate=0.1)
     before = state(fabric)
     inject(fabric.net, fault)
@@ -142,7 +142,7 @@ def test_a_slow_link_carries_its_share_and_gets_its_very_rate_again() -> None:
     assert_left_nothing(fabric, before)
 
 
-def test_a_flapping_link_goes_down_and_up_until_its_repair_and_is_left_up() -> None:
+def test_link_flapping_ends_with_the_link_up_after_its_repair() -> None:
     fabric, fault = bare(), Fault.of("link-flapping", A.name, period="0.1s")
     before = state(fabric)
     inject(fabric.net, fault)
@@ -169,13 +169,13 @@ def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
     assert is_up(End(A.name, "rail0"))
 
 
-def test_a_link_that_is_down_for_good_does_not_pass_for_a_flapping_one() -> None:
+def test_link_down_for_good_is_no_flapping_link() -> None:
     fabric = bare()
     inject(fabric.net, Fault("link-down", A.name))
     assert not is_active(fabric.net, Fault.of("link-flapping", A.name, period="0.1s"))
 
 
-def test_an_hb_port_that_is_down_cuts_a_gpu_off_its_domain_but_not_off_its_rail() -> None:
+def test_hb_port_down_cuts_the_domain_but_not_the_rail() -> None:
     fabric, fault = bare(), Fault("hb-port-down", A.name)
     before = state(fabric)
     inject(fabric.net, fault)
@@ -184,7 +184,7 @@ def test_an_hb_port_that_is_down_cuts_a_gpu_off_its_domain_but_not_off_its_rail(
     assert_left_nothing(fabric, before)
 
 
-def test_a_hanging_rail_switch_forwards_nothing_and_keeps_its_connection() -> None:
+def test_hung_rail_switch_drops_all_but_keeps_its_connection() -> None:
     fabric, fault = bare(), Fault("rail-switch-hang", "rail1")
     before = state(fabric)
     inject(fabric.net, fault)
@@ -228,7 +228,7 @@ def test_a_crashed_spine_is_left_out_and_taken_back() -> None:
     assert_left_nothing(fabric, before)
 
 
-def test_a_hung_gpu_forwards_nothing_answers_nothing_and_keeps_its_carrier() -> None:
+def test_hung_gpu_forwards_nothing_and_keeps_its_carrier() -> None:
     fabric, fault = bare(), Fault("gpu-hang", A.name)
     before = state(fabric)
     ours, others = fabric.net.get("d0g1").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")

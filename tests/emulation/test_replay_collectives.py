@@ -68,7 +68,7 @@ def test_every_collective_arrives_as_its_matrix_says(kind: str, side: int) -> No
 
 
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
-def test_dense_training_sends_nothing_between_rails_and_experts_do(kind: str) -> None:
+def test_only_experts_send_between_rails(kind: str) -> None:
     fabric = build(kind, 4, 4)
     for data in ({"kind": "gpt", "compute": 0.05}, {"kind": "moe", "compute": 0.05, "all_to_alls": 2}):
         check, workload, run = run_on(fabric, {**data, "duration": "1s"})
@@ -79,7 +79,7 @@ def test_dense_training_sends_nothing_between_rails_and_experts_do(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
-def test_uneven_experts_and_transfers_go_straight_from_rail_to_rail(kind: str) -> None:
+def test_uneven_experts_and_transfers_go_directly_between_rails(kind: str) -> None:
     """On rail-only by dr: what is forwarded goes through rails once, as on spines, and through HB domains before."""
     fabric = build(kind, 3, 3)
     for data in (

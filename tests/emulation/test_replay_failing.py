@@ -70,7 +70,7 @@ def test_a_replay_that_is_interrupted_leaves_no_worker() -> None:
     eventually(lambda: workers() == [])
 
 
-def test_the_same_seed_fills_transfers_alike_and_spans_begin_at_the_start() -> None:
+def test_same_seed_fills_transfers_alike_from_the_start() -> None:
     build("rail-only", 2, 2)
     schedule = collective_schedule("all-to-all-in-rail", 2, 2, 100_000)
     told: list[int] = []

@@ -36,7 +36,7 @@ def play(fabric: Fabric, stripes: int, rounds: int = 1) -> tuple[Replay, frozens
     return done, frozenset(seen)
 
 
-def test_stripes_take_connections_of_their_own_and_as_long_as_one() -> None:
+def test_stripes_have_own_connections_and_take_as_long_as_one() -> None:
     fabric = build("rail-only", 2, 2)
     whole, alone = play(fabric, stripes=1)
     striped, several = play(fabric, stripes=4)

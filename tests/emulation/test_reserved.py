@@ -46,7 +46,7 @@ def shapers_of(fabric: Fabric, node: str) -> str:
     return "".join(shown)
 
 
-def test_a_transfer_beside_a_hot_rail_has_a_tenth_from_its_first_second_on_and_the_link_when_it_is_idle() -> None:
+def test_transfer_gets_a_tenth_of_a_hot_rail_and_all_of_an_idle() -> None:
     fabric = build("rail-only", 2, 2, **SLOW_RATES)
     plan, before = fabric.net.plan, shapers(fabric)
     hot = BackgroundSpec.model_validate({"rails": [0], "load": 0.9})

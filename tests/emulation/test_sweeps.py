@@ -35,7 +35,7 @@ def test_every_byte_arrives_and_none_goes_between_rails(run: Run) -> None:
         assert check.cross_rail_bytes == 0
 
 
-def test_iterations_get_shorter_with_the_domain_measured_and_predicted_alike(run: Run) -> None:
+def test_larger_domains_shorten_iterations_as_predicted(run: Run) -> None:
     wholes = {m.fabric: m for m in run.measurements if m.metric == "iteration_time"}
     assert list(wholes) == LABELS
     for smaller, larger in pairwise(wholes.values()):

@@ -44,7 +44,7 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     return row, {event.what: event.monotonic_ns for event in run.events if event.source == "takeover"}
 
 
-def test_an_idle_gpu_comes_in_by_light_and_the_job_goes_on_from_its_checkpoint() -> None:
+def test_spare_gpu_joins_optically_and_job_resumes_checkpoint() -> None:
     row, at = taken_over("rail-only", case="idle-gpu", checkpoint_every=2, switching_time="30ms")
     in_turn = ("fault", "detected", "decided", "light-off", "light-on", "taken-over", "state-moved", "job-goes-on")
     assert [at[what] for what in in_turn] == sorted(at[what] for what in in_turn)

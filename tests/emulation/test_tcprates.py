@@ -27,7 +27,7 @@ def _drain(receiver: socket.socket, arrived: dict[str, int], dst: str) -> None:
         arrived[dst] += len(receiver.recv(65536))
 
 
-def test_the_estimate_is_what_arrives_and_idle_connections_are_left_out() -> None:
+def test_estimate_equals_arrivals_without_idle_connections() -> None:
     fabric = build("rail-only", 3, 2, rail_rate="20Mbit", hb_rate="40Mbit")
     src, near, far = Gpu(0, 0), Gpu(1, 0), Gpu(2, 0)
     rates = TcpRates([src.name])

@@ -41,7 +41,7 @@ def test_docstring_table_matches_the_code() -> None:
 
 
 @given(gpu=GPUS)
-def test_addresses_stay_in_the_blocks_set_aside_and_macs_are_local_unicast(gpu: Gpu) -> None:
+def test_addresses_are_of_benchmark_blocks_and_macs_are_local(gpu: Gpu) -> None:
     assert any(IPv4Address(gpu.ip) in IPv4Network(block) for block in addresses.BLOCK_PREFIXES)
     for side in (gpu.mac("hb"), gpu.mac("rail")):
         assert number(side) >> 40 & 0b11 == 0b10
@@ -56,7 +56,7 @@ def test_the_prefixes_of_a_rank_hold_its_gpus_and_no_others(gpu: Gpu, other: int
 
 
 @given(gpu=GPUS, other=RANKS)
-def test_the_masked_mac_of_a_rank_matches_its_rail_interfaces_and_nothing_else(gpu: Gpu, other: int) -> None:
+def test_masked_mac_matches_only_the_ranks_rail_interfaces(gpu: Gpu, other: int) -> None:
     value, mask = (number(part) for part in rank_mac(gpu.rank))
     assert number(gpu.mac("rail")) & mask == value
     assert number(gpu.mac("hb")) & mask != value

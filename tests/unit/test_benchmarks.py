@@ -28,7 +28,7 @@ TURNS = [
 ]
 
 
-def test_ratios_are_taken_pair_by_pair_whatever_the_order_of_turns() -> None:
+def test_ratios_are_per_pair_in_any_order_of_turns() -> None:
     expected = Ratios(build=10.0, stop=14.0)  # of 10, 10, 9 and 16, 12, 14
     assert ratios(TURNS, Stock.name, Railyard.name) == expected
     assert ratios(TURNS[::-1], Stock.name, Railyard.name) == expected

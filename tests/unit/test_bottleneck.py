@@ -131,7 +131,7 @@ def test_bound_of_stages_is_at_least_that_of_their_sum() -> None:
     assert bottleneck_s([Sizes.of(sizes[0] | sizes[1])], 2, 2, rates, ONLY) == 3
 
 
-def test_phase_without_an_algorithm_is_bound_by_its_own_transfers() -> None:
+def test_phase_without_algorithm_is_bound_by_its_transfers() -> None:
     """d0g0 sends 8 bytes to each of d1g0 and d1g1; both leave by rails that carry 8 bytes, twice in the iteration."""
     program = Program(2, 2)
     step = Phase("own", "new kind", "", 2, 2, 8.0)

@@ -23,7 +23,7 @@ frames = st.floats(1.0, 1e9)
 
 
 @given(specs=st.lists(fabrics, min_size=1, max_size=3), carries=frames)
-def test_an_auto_rate_is_readable_and_within_the_share_of_every_fabric(specs: list[FabricSpec], carries: float) -> None:
+def test_auto_rate_is_readable_and_fits_every_fabric(specs: list[FabricSpec], carries: float) -> None:
     rate = auto_rail_bps(specs, carries)
     assert MIN_RAIL_BPS <= rate <= MAX_RAIL_BPS
     assert str(rate).rstrip("0") in ("1", "2", "5")
@@ -40,7 +40,7 @@ def test_the_next_readable_rate_would_be_too_much(specs: list[FabricSpec], carri
 
 
 @given(specs=st.lists(fabrics, min_size=1, max_size=3), one_more=fabrics, carries=frames, factor=st.floats(1, 100))
-def test_faster_machines_never_get_less_and_more_fabrics_never_more(
+def test_rate_rises_with_capacity_and_falls_with_fabrics(
     specs: list[FabricSpec], one_more: FabricSpec, carries: float, factor: float
 ) -> None:
     assert auto_rail_bps(specs, carries) <= auto_rail_bps(specs, carries * factor)
@@ -49,7 +49,7 @@ def test_faster_machines_never_get_less_and_more_fabrics_never_more(
 
 
 @given(spec=fabrics, carries=frames)
-def test_at_the_highest_rate_the_switches_need_all_that_the_machine_carries(spec: FabricSpec, carries: float) -> None:
+def test_highest_rate_needs_all_switch_capacity_of_the_machine(spec: FabricSpec, carries: float) -> None:
     assert frames_needed(spec, 1) * max_rail_bps(spec, carries) == pytest.approx(carries)
 
 

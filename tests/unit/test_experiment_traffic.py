@@ -81,7 +81,7 @@ def test_an_iteration_has_a_time_and_each_of_its_phases_too(no_fabric: dict[str,
     assert projected >= {"", "tp-all-gather"}
 
 
-def test_transfers_in_rounds_have_a_time_each_and_a_whole_that_is_their_sum(no_fabric: dict[str, Any]) -> None:
+def test_transfer_rounds_have_a_time_each_and_their_sum(no_fabric: dict[str, Any]) -> None:
     plan = plan_of()
     data = {"kind": "transfers", "duration": "1s", "rounds": 3, "stripes": 2}
     schedule, scale = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)

@@ -170,7 +170,7 @@ class TestLightIsAwaited:
         assert [what for what, _ in told] == ["decided", "rerouted"]
 
     @pytest.mark.parametrize("hb_first", [False, True])
-    def test_a_place_is_awaited_until_its_light_is_back_in_both_layers(self, plan: Plan, hb_first: bool) -> None:
+    def test_replacement_waits_for_both_optical_layers(self, plan: Plan, hb_first: bool) -> None:
         manager, told = whole(plan)
         ports = [(RAIL_DPID + GPU.rank, port_of("rail", GPU)), (OCS1, network_port(GPU))]
         manager.expect_reconnect({GPU: True})
@@ -194,7 +194,7 @@ class TestLightIsAwaited:
         manager.on_event(port(OCS1, network_port(GPU), up=False))  # a fault of its own
         assert [what for what, _ in told] == ["decided", "rerouted"]
 
-    def test_the_time_of_an_older_move_does_not_end_the_wait_for_a_newer(self, plan: Plan) -> None:
+    def test_older_moves_time_does_not_end_a_newer_wait(self, plan: Plan) -> None:
         manager, told = whole(plan)
         older = manager.expect_reconnect({GPU: True, self.SPARE: False})
         newer = manager.expect_reconnect({GPU: True})

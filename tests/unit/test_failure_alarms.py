@@ -77,7 +77,7 @@ def test_link_of_a_silent_rail_is_no_alarm() -> None:
     assert false_alarms(domain, [], PLAN) == 2, "the domain, and the link of another"
 
 
-def test_what_is_heard_while_the_controller_is_away_is_not_waited_for() -> None:
+def test_events_while_the_controller_is_away_are_not_awaited() -> None:
     events: list[ControllerEvent] = [*silent(3, RAIL), (4 * S, "controller-crashed", {}), *silent(20, OTHER)]
     faults = [fault_interval("rail-switch-hang", "rail1"), fault_interval("controller-crash", "controller", 4, 5)]
     assert false_alarms(events, faults, PLAN) == 1
@@ -115,7 +115,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]
     assert all(each.stopped for each in found)
 
 
-def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: list[FakeHeartbeatProcess]) -> None:
+def test_false_alarms_are_measured_beside_cost_and_faults(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
     run.recoveries.append(row("link-silent", "d1g0", 0, 2 * S, 4 * S, 10.0, ""))  # of another fabric
     with fault_script.heartbeats_running(session, HeartbeatsSpec(), run):

@@ -67,7 +67,7 @@ def told_route(flags: int = 0, kind: int = UNICAST, via: bool = True) -> bytes:
     return head + number(15, 101) + address(1, "198.18.1.1") + number(6, 20) + hop + number(4, 7)
 
 
-def test_a_route_is_read_as_ip_writes_it_with_a_carrier_or_without() -> None:
+def test_route_reads_as_ip_prints_it_with_or_without_carrier() -> None:
     line = "route 198.18.1.1/32 via 198.18.0.2 dev rail0 table 101 metric 20"
     linkdown = 16
     assert route(told_route(), NAMES) == route(told_route(linkdown), NAMES) == line

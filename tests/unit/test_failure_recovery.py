@@ -51,9 +51,7 @@ def first(*logs: ProbeLog) -> float | None:
         ((range(1000, 4000),), None),
     ],
 )
-def test_packets_flow_again_with_the_first_arrival_after_the_outage(
-    lost: tuple[range, ...], goodput_after_repair_ms: float | None
-) -> None:
+def test_first_arrival_after_the_outage_ends_it(lost: tuple[range, ...], goodput_after_repair_ms: float | None) -> None:
     assert first(log_of(*lost)) == goodput_after_repair_ms
 
 
@@ -79,7 +77,7 @@ def test_to_lose_more_in_the_same_outage_is_never_quicker(lost: set[int], more: 
 
 
 @pytest.mark.parametrize("rerouted_ms", [57, None])
-def test_what_a_hanging_switch_kept_until_its_repair_did_not_come_through(rerouted_ms: int | None) -> None:
+def test_frames_kept_by_a_hung_switch_count_as_lost(rerouted_ms: int | None) -> None:
     kept_until = REPAIR if rerouted_ms is None else FAULT + rerouted_ms
     arrived = [REPAIR * MS + 1 if FAULT <= n < kept_until else (n + 1) * MS for n in range(END)]
     log = ProbeLog(tuple(n * MS for n in range(END)), tuple(arrived))
@@ -87,7 +85,7 @@ def test_what_a_hanging_switch_kept_until_its_repair_did_not_come_through(rerout
     assert first(log) == (None if rerouted_ms is None else rerouted_ms + 1)
 
 
-def test_lost_probes_are_those_sent_in_a_stretch_that_never_arrived() -> None:
+def test_lost_probes_are_those_sent_that_never_arrived() -> None:
     log = log_of(range(10, 13), range(20, 21))
     assert log.lost(11 * MS, 20 * MS) == [11, 12]
     assert log.lost(0, END * MS) == [10, 11, 12, 20]
@@ -107,7 +105,7 @@ def test_goodput_counts_every_byte_of_its_stretch_once(arrivals: list[tuple[int,
     assert counted <= sum(size for at, size in arrivals if start <= at < end + BIN) * (1 + 1e-9)
 
 
-def test_goodput_is_in_bits_a_second_and_over_the_bins_time_before_the_arrival() -> None:
+def test_goodput_is_bits_per_second_of_the_bin_before_arrival() -> None:
     half = goodput([(BIN * 3 // 2, 1000)], 0, 3 * BIN)
     assert half.tolist() == pytest.approx([500 * 8 / 0.02, 500 * 8 / 0.02, 0.0])
     whole = goodput([(2 * BIN, 100), (0, 9999), (5 * BIN, 9999)], 0, 3 * BIN + 1)
@@ -116,7 +114,7 @@ def test_goodput_is_in_bits_a_second_and_over_the_bins_time_before_the_arrival()
 
 
 @given(phases=st.lists(st.integers(0, BIN - 1), min_size=1, max_size=4), size=st.integers(1, 10**6))
-def test_streams_that_send_once_a_bin_are_steady_wherever_their_sends_fall(phases: list[int], size: int) -> None:
+def test_one_send_a_bin_is_steady_at_any_offset(phases: list[int], size: int) -> None:
     arrivals = [(bin_ * BIN + phase, size) for bin_ in range(12) for phase in phases]
     steady = goodput(arrivals, BIN, 10 * BIN)
     assert steady == pytest.approx(np.full(9, len(phases) * size * 8 / 0.02))
@@ -135,7 +133,7 @@ def restored(*values: float, since: int = 5, until: int = 20, before: float = 10
     return None if found is None else found / BIN_MS
 
 
-def test_goodput_is_restored_when_it_is_first_back_at_95_percent_for_a_while() -> None:
+def test_goodput_is_restored_at_95_percent_for_a_while() -> None:
     steady = [100.0] * 5
     assert restored(*steady) == 0.0
     assert restored(*steady, *[0.0] * 7) == 7.0
@@ -160,7 +158,7 @@ def test_what_stays_within_5_percent_was_never_down(dips: list[float]) -> None:
     assert restored(*(100.0 - dip for dip in dips)) == 0.0
 
 
-def test_one_late_bin_is_no_outage_unless_it_is_worth_5_percent_of_the_window() -> None:
+def test_late_bin_is_an_outage_only_from_5_percent_of_the_window() -> None:
     late = 100 * (1 - STEADY_BINS * (1 - RESTORED) * 0.9)
     assert restored(*[100.0] * 8, late) == 0.0
 
@@ -200,7 +198,7 @@ def test_what_strikes_again_is_late_only_if_nothing_arrives() -> None:
     assert first_packet_ms([log_of(range(1000, 1010), range(1200, 1230))], FAULT * MS, REPAIR * MS, None, True) == 11.0
 
 
-def test_a_step_is_the_first_of_its_events_between_fault_and_repair() -> None:
+def test_step_is_the_first_event_between_fault_and_repair() -> None:
     events = [(5 * MS, "rerouted"), (12 * MS, "rerouted"), (11 * MS, "port-down"), (14 * MS, "switch-down")]
     assert step_ms(events, {"port-down", "switch-down"}, 10 * MS, 20 * MS) == 1.0
     assert step_ms(events, {"rerouted"}, 10 * MS, 20 * MS) == 2.0

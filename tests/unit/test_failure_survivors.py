@@ -194,7 +194,7 @@ def test_it_agrees_with_the_oracle_of_the_controllers_tests(kind: str, policy: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_fabric_joins_all_and_gives_a_pair_what_its_cables_carry(kind: str) -> None:
+def test_fabric_connects_all_pairs_at_their_links_rate(kind: str) -> None:
     plan = fabric(kind, 3, 3)
     whole = Survivors(plan, Impact())
     assert whole.reachable == whole.connected == set(permutations(plan.gpus, 2))

@@ -19,7 +19,7 @@ def test_the_first_answer_counts_whatever_comes_after() -> None:
     assert taken_over_ns([late], DECIDED) == 1_350
 
 
-def test_answers_to_what_was_asked_before_the_decision_do_not_count() -> None:
+def test_answers_to_requests_before_the_decision_do_not_count() -> None:
     always = asked(*[100 * n + 30 for n in range(15)])
     assert taken_over_ns([always], DECIDED) == 1_030
     overtaken = asked(*[-1] * 9, 1_020, -1, 1_150)  # the one asked at 900 was answered after the decision

@@ -17,6 +17,6 @@ def test_bytes_that_no_stream_brought_are_lost() -> None:
     assert TrafficLog(sent={0: 7}).lost_bytes == 7
 
 
-def test_a_surplus_of_one_stream_does_not_make_good_what_another_lost() -> None:
+def test_surplus_of_one_stream_does_not_offset_another_loss() -> None:
     with pytest.raises(CheckFailed, match="stream 1: 1,100 bytes arrived of 1,000 sent"):
         _ = log_of([1000, 1000], [[900], [1000, 100]]).lost_bytes

@@ -23,7 +23,7 @@ def test_what_came_or_went_is_named(after: dict[str, frozenset[str]], line: str)
     assert differences(BEFORE, after) == [line]
 
 
-def test_a_snapshot_of_this_machine_has_its_loopback_and_its_sysctls() -> None:
+def test_state_snapshot_has_loopback_and_sysctls() -> None:
     seen = snapshot()
     assert "lo" in seen["interface"]
     assert any(line.startswith("net.ipv4.ip_forward=") for line in seen["sysctl"])

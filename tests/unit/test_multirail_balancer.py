@@ -450,7 +450,7 @@ def test_recheck_is_soon_no_slower_than_before(
     assert max(used_times(balancer, truth, size)) <= before * 1.03
 
 
-def test_a_third_rail_that_makes_a_settled_split_slower_is_left_again() -> None:
+def test_third_rail_that_slows_a_settled_split_is_left() -> None:
     """It stood still while the class was learnt; but where this machine binds, all three take longer than two."""
     truth, size = [Cost(0, 8e-3 / 2**20)] * 3, 2**20
     balancer = Balancer(truth)

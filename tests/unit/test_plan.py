@@ -48,7 +48,7 @@ def test_every_cable_joins_two_nodes_that_exist(fabric: Plan) -> None:
 
 
 @given(fabric=plans())
-def test_each_gpu_has_one_cable_of_each_kind_and_each_rail_one_to_each_spine(fabric: Plan) -> None:
+def test_each_gpu_has_one_link_per_kind_each_rail_one_per_spine(fabric: Plan) -> None:
     spec = fabric.spec
     assert Counter(link.kind for link in fabric.links) == Counter(
         {"hb": spec.gpus, "rail": spec.gpus, "uplink": spec.rails * spec.spine_count}
@@ -68,9 +68,7 @@ def test_gpus_are_numbered_domain_by_domain() -> None:
 
 
 @given(domains=st.integers(2, 1024), spines=st.integers(1, 64), thin=st.none() | st.integers(1, 8))
-def test_uplinks_carry_all_that_a_rails_gpus_send_less_the_oversubscription(
-    domains: int, spines: int, thin: int | None
-) -> None:
+def test_uplinks_carry_a_rails_traffic_less_oversubscription(domains: int, spines: int, thin: int | None) -> None:
     fabric = plan("rail-optimized", domains, 2, spines=spines, oversubscription=thin)
     upward = sum(link.rate_bps for link in fabric.uplinks if link.a.node == "rail0")
     needed = sum(fabric.rail_link(gpu).rate_bps for gpu in fabric.gpus if gpu.rank == 0) / (thin or 1)

@@ -116,7 +116,7 @@ def states(wiring: Wiring, components: Components, rerouted: bool) -> float:
         Wiring(Network("rail-optimized", 6, 4, (Layer(1, 3, 12), Layer(2, 2, 12))), 3),  # one GPU's rank torn
     ],
 )
-def test_where_much_is_out_at_once_it_is_the_mean_over_all_states(wiring: Wiring) -> None:
+def test_many_outages_at_once_give_the_mean_over_all_states(wiring: Wiring) -> None:
     components = of(per_year=30, repair_h=60, share=0.1)
     found = simulate(wiring, components, 1500, 3)
     for e, rerouted in ((found.lost, False), (found.lost_rerouted, True)):

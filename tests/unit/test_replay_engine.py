@@ -283,7 +283,7 @@ def of_phases(*names: str) -> Schedule:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_watched_phase_is_over_when_the_last_of_all_workers_has_its_part(workers: int) -> None:
+def test_watched_phase_ends_with_the_last_workers_part(workers: int) -> None:
     schedule = of_phases("a2a", "a2a", "reduce")
     assert first_phases(schedule) == {"a2a": 0, "reduce": 2}
     over: dict[int, list[int]] = {0: [], 2: []}

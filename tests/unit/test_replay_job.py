@@ -60,9 +60,7 @@ def test_without_stripes_a_pair_has_one_connection() -> None:
 
 
 @given(schedule=schedules(), workers=st.integers(1, 3))
-def test_each_task_is_freed_when_all_that_it_waits_for_has_ended_and_not_before(
-    schedule: Schedule, workers: int
-) -> None:
+def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers: int) -> None:
     """Played without sockets: a transfer is sent, and then received, one event at a time."""
     shares = [dependents(job) for job in jobs(schedule, workers, 7000, 1, WINDOWS)]
     waits = {number: left for of_mine, _, _ in shares for number, left in of_mine.items()}
@@ -91,7 +89,7 @@ def test_each_task_is_freed_when_all_that_it_waits_for_has_ended_and_not_before(
 
 
 @given(rate=st.integers(1, 10**12), more=st.integers(0, 10**12), mtu=st.integers(1280, 9000))
-def test_a_window_grows_with_its_link_between_a_few_frames_and_a_receive_buffer(rate: int, more: int, mtu: int) -> None:
+def test_window_grows_with_link_rate_within_its_bounds(rate: int, more: int, mtu: int) -> None:
     window = window_bytes(rate, mtu)
     assert MIN_FRAMES * mtu <= window <= MAX_WINDOW_BYTES
     assert window <= window_bytes(rate + more, mtu)

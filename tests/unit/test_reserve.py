@@ -28,7 +28,7 @@ def capacities(plan: Plan) -> dict[End, int]:
     return {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
 
 
-def test_a_hot_rail_has_its_share_of_its_cables_both_ways_and_of_no_others() -> None:
+def test_hot_rail_loads_its_own_links_in_both_directions() -> None:
     plan = plan_of(domains=3, rails=2)
     cables = [plan.rail_link(Gpu(d, 1)) for d in range(3)]
     assert reserved_bps(plan, flows(plan, {"rails": [1], "load": 0.9})) == {
@@ -63,7 +63,7 @@ def test_what_crosses_the_spines_fills_every_uplink_alike(
         assert found[end] == pytest.approx(load * plan.rail_bps / oversubscription, rel=1e-6)
 
 
-def test_ports_get_their_second_class_and_at_the_end_their_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_have_a_second_htb_class_only_while_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     said: defaultdict[str, list[str]] = defaultdict(list)
     inside: list[str] = []
 
@@ -107,7 +107,7 @@ def test_the_shared_shaper_reads_as_follows() -> None:
 
 
 @given(rate=st.integers(10**6, 10**11), share=st.floats(0.01, 0.95))
-def test_both_classes_together_are_guaranteed_the_rate_and_may_use_it_all(rate: int, share: float) -> None:
+def test_both_htb_classes_share_and_may_use_the_whole_rate(rate: int, share: float) -> None:
     words = [line.split() for line in shared_htb_commands("rail0", rate, round(share * rate), 9, 9000).splitlines()]
     leaves = [{key: line[line.index(key) + 1] for key in ("rate", "ceil")} for line in words if "1:1" in line[5:6]]
     assert len(leaves) == 2

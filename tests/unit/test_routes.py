@@ -63,9 +63,7 @@ def test_the_largest_fabrics_are_joined_too(
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(2, 2), (3, 2), (2, 3), (3, 4)])
-def test_with_backups_a_dead_rail_link_stops_nobody_of_its_own_domain(
-    kind: str, policy: str, domains: int, rails: int
-) -> None:
+def test_backup_routes_keep_the_domain_of_a_dead_rail_link_up(kind: str, policy: str, domains: int, rails: int) -> None:
     """The kernel alone, before any controller: own traffic leaves elsewhere, and so does what it carries for others."""
     fabric = plan(kind, policy, domains, rails)
     for dead in fabric.gpus:
@@ -84,7 +82,7 @@ def with_dead_link(fabric: Plan, dead: Gpu, backups: bool) -> FakeKernel:
     return FakeKernel(fabric, crosses, dark=frozenset({dead}), backups=backups)
 
 
-def test_without_backups_a_gpu_with_a_dead_rail_link_is_cut_off_from_its_rail_as_the_papers_have_it() -> None:
+def test_without_backup_routes_a_dead_rail_link_cuts_off_its_gpu() -> None:
     fabric = plan("rail-only", "dr", 3, 3)
     kernel = with_dead_link(fabric, Gpu(0, 1), backups=False)
     assert kernel.walk(Gpu(0, 1), Gpu(2, 1)) is None
@@ -101,7 +99,7 @@ def test_a_backup_never_serves_while_the_carrier_is_there() -> None:
         assert [plain.walk(*pair) for pair in pairs] == [backed.walk(*pair) for pair in pairs]
 
 
-def test_transit_stays_on_the_carriers_own_rail_and_then_in_its_domain() -> None:
+def test_transit_stays_on_the_forwarders_rail_then_its_domain() -> None:
     routes = [r for r in transit_routes(plan("rail-only", "dr", 3, 3), Gpu(1, 2)) if isinstance(r, Route)]
     assert {route.device for route in routes if route.table == FROM_HB} == {"rail0"}
     assert {route.via.rank for route in routes if route.table == FROM_HB and route.via} == {2}

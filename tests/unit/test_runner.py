@@ -132,9 +132,7 @@ def spec_of(**keys: Any) -> ExperimentSpec:
     return parse({"name": "mine", "fabrics": [SMALL], **keys})
 
 
-def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_both_reroutes(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_workloads_run_once_for_both_reroute_settings(runs: Runs, tmp_path: Path) -> None:
     fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
     spec = spec_of(fabrics=fabrics, workloads=[COLLECTIVE], faults=[FAULT], repeats=2, seed=9)
     run_experiment(spec, tmp_path, None)
@@ -155,7 +153,7 @@ def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_
     assert runs.did == [line.format(name, rate) for name in ("rail-only", "rail-optimized") for line in one]
 
 
-def test_a_fabric_is_left_as_it_was_found_after_the_last_that_breaks(runs: Runs, tmp_path: Path) -> None:
+def test_fabric_state_is_restored_after_the_last_fault(runs: Runs, tmp_path: Path) -> None:
     scripts = [{"name": "two", "faults": [FAULT]}]
     run_experiment(spec_of(faults=[FAULT], scripts=scripts, seed=7), tmp_path, None)
     as_found: StateSnapshot = {name: frozenset() for name in ("d0g0", "d0g1", "d1g0", "d1g1")}
@@ -167,7 +165,7 @@ def test_hearts_beat_while_things_break_unless_they_are_off(runs: Runs, tmp_path
     assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "link-down", "stop"]
 
 
-def test_a_script_runs_after_the_faults_each_repeat_with_a_seed_of_its_own(runs: Runs, tmp_path: Path) -> None:
+def test_scripts_run_after_faults_with_a_seed_per_repeat(runs: Runs, tmp_path: Path) -> None:
     timed = {**FAULT, "after": "all-gather-hierarchical", "at": "10ms"}
     scripts = [{"name": "cut", "faults": [timed, timed], "during": "all-gather"}, {"name": "two", "faults": [FAULT]}]
     keys: dict[str, Any] = {"reroute": ["off"], "workloads": [COLLECTIVE], "script_repeats": 2, "seed": 7}
@@ -184,7 +182,7 @@ def test_a_script_runs_after_the_faults_each_repeat_with_a_seed_of_its_own(runs:
     assert (spec.fault_runs, spec.injections) == (5, 7)
 
 
-def test_a_fault_breaks_the_fabrics_that_it_names_and_no_other_is_built_twice(runs: Runs, tmp_path: Path) -> None:
+def test_fault_runs_only_on_the_fabrics_that_it_names(runs: Runs, tmp_path: Path) -> None:
     fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
     faults = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", "on": [1]}]
     spec = spec_of(fabrics=fabrics, faults=faults, heartbeats="off")
@@ -233,9 +231,7 @@ def test_fabrics_that_are_compared_have_one_auto_rate(runs: Runs, tmp_path: Path
     assert len({line.split()[2] for line in runs.did if line.startswith("build")}) == 1
 
 
-def test_a_rate_that_this_machine_cannot_carry_is_refused_before_anything_is_built(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_rate_above_machine_capacity_is_refused_before_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = Runs(monkeypatch, frames_per_s=1000.0)
     spec = spec_of(fabrics=[SMALL, {**SMALL, "rail_rate": "1Gbit"}], workloads=[COLLECTIVE])
     with pytest.raises(BadInput) as caught:
@@ -264,9 +260,7 @@ def test_what_was_measured_is_kept_when_somebody_stops_it(runs: Runs, tmp_path: 
         (RuntimeError("a switch exploded\nand took another along"), "RuntimeError: a switch exploded"),
     ],
 )
-def test_what_was_measured_is_kept_when_something_fails_and_has_not_passed(
-    error: Exception, said: str, runs: Runs, tmp_path: Path
-) -> None:
+def test_measurements_are_kept_when_a_run_fails(error: Exception, said: str, runs: Runs, tmp_path: Path) -> None:
     runs.fail_at["link-down d0g1 off 0"] = error
     console = Console(file=io.StringIO(), width=100, record=True)
     with pytest.raises(type(error)) as caught:

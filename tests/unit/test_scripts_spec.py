@@ -133,7 +133,7 @@ def scripts_of(text: str) -> ExperimentSpec:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(text: str, message: str) -> None:
+def test_impossible_values_name_field_value_and_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         spec_of(text)
     assert str(caught.value) == message

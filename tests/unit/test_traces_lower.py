@@ -142,7 +142,7 @@ def call_of(what: str, group: tuple[int, ...], rank: int) -> Call:
 
 @pytest.mark.parametrize("group", [(0, 1, 2, 3), (3, 0, 2)])
 @pytest.mark.parametrize("what", [op for op in OPS if op not in ("gap", "send")])
-def test_what_is_before_a_collective_is_over_before_what_is_after_it(what: str, group: tuple[int, ...]) -> None:
+def test_work_before_a_collective_ends_before_work_after_it(what: str, group: tuple[int, ...]) -> None:
     """At each rank, even one that only sends or only receives."""
     listed: list[list[Item]] = [
         [Gap(1.0), call_of(what, group, rank), Gap(1.0)] if rank in group else [] for rank in range(4)
@@ -199,7 +199,7 @@ def _owner(task: Transfer | Compute) -> int:
     return task.src if isinstance(task, Transfer) else task.gpu
 
 
-def test_collectives_of_a_group_follow_one_another_and_others_overlap() -> None:
+def test_collectives_of_one_group_are_serial_others_overlap() -> None:
     both, near = (0, 1, 2, 3), (0, 1)
     calls = [(Call("all-gather", both, 4000), ()), (Call("all-gather", near, 4000), ()), (Call("barrier", both), ())]
     far = [calls[0], calls[2]]

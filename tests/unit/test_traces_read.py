@@ -65,7 +65,7 @@ def test_chakra_json_counts_as_its_protobuf_does() -> None:
     assert ring == [Gap(500e-6), Send(2, 300_000, 7), Recv(0, 300_000, 7), Send(2, 300_000, 8), Recv(0, 300_000, 8)]
 
 
-def test_splits_of_param_are_elements_and_reach_whom_they_are_for() -> None:
+def test_param_splits_count_elements_and_reach_their_ranks() -> None:
     """Two exchanges of (i + j) % 5 + 1 thousand floats; the rest of the matrix is the AllReduce and the barrier."""
     trace = read(TRACES / "dlrm")
     exchange = trace.ranks[2][1].action

@@ -109,3 +109,14 @@ def test_help_uses_standard_terms(name: str) -> None:
 if __name__ == "__main__":
     lines = [f"{word} {count}" for word, count in sorted(found_in_code().items())]
     ALLOWED_FILE.write_text("\n".join(["# word, uses in code; may only shrink", *lines, ""]), encoding="utf-8")
+
+
+def test_names_of_tests_have_at_most_60_characters() -> None:
+    names = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+    long = {
+        f"{path.name}: {name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in names.findall(path.read_text(encoding="utf-8"))
+        if len(name) > 60
+    }
+    assert not long, "\n".join(sorted(long))

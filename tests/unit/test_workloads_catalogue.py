@@ -159,7 +159,7 @@ def test_moe_figures_of_deepspeed() -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_tensor_parallelism_has_over_three_quarters_of_the_volume(name: str) -> None:
+def test_tensor_parallelism_has_three_quarters_of_the_volume(name: str) -> None:
     """Rail-only section III-A, Fig. 2a."""
     volume = shares(gpt_volumes(load_gpt(name)))
     assert volume["TP"] > 0.75

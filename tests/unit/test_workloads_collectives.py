@@ -39,9 +39,7 @@ def test_in_rail_all_to_all_stays_on_its_rail(domains: int, rails: int, size: in
 
 
 @given(domains=SIDE, rails=SIDE, size=SIZE)
-def test_two_phases_bring_each_pair_its_bytes_and_nothing_is_sent_on_before_it_came(
-    domains: int, rails: int, size: int
-) -> None:
+def test_two_phase_delivers_pairs_and_forwards_after_arrival(domains: int, rails: int, size: int) -> None:
     schedule = collective_schedule("all-to-all-two-phase", domains, rails, size)
     over = known(schedule)
     handed_over: defaultdict[int, set[int]] = defaultdict(set)
@@ -113,7 +111,7 @@ def test_no_more_than_in_flight_are_under_way(domains: int, rails: int, in_fligh
 
 
 @given(domains=st.integers(1, 6), rails=st.integers(1, 6))
-def test_rounds_of_a_grid_are_permutations_that_stay_inside_or_leave_together(domains: int, rails: int) -> None:
+def test_grid_rounds_are_permutations_all_inside_or_all_outside(domains: int, rails: int) -> None:
     grid = Program(domains, rails).grid
     everyone = [gpu for domain in grid for gpu in domain]
     rounds = [[(src, dst) for src, dst in pairs.tolist()] for pairs in grid_shifts(grid)]

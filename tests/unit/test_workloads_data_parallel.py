@@ -23,7 +23,7 @@ def test_buckets_have_every_gradient_once(name: str, limit: int) -> None:
     assert sum(buckets(load_layers(name), limit)) == load_layers(name).gradient_bytes
 
 
-def test_buckets_fill_from_the_last_layer_on_and_split_no_gradient() -> None:
+def test_buckets_fill_from_the_last_layer_and_split_nothing() -> None:
     layers = [{"name": name, "weights": weights, "biases": 1} for name, weights in (("a", 4), ("b", 300_000), ("c", 7))]
     model = LayersModel.model_validate({"kind": "layers", "parameters": 300_014, "layers": layers})
     # c's 32 bytes and b's bias don't fill the first MiB, b's weights do; a is what is left

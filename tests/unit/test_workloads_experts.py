@@ -56,7 +56,7 @@ def test_the_seed_says_who_is_popular() -> None:
 
 
 @given(x=SIDE, y=SIDE, skew=SKEW, seed=SEED)
-def test_every_gpu_sends_each_expert_its_share_and_gets_as_much_back(x: int, y: int, skew: float, seed: int) -> None:
+def test_every_gpu_exchanges_its_share_with_each_expert(x: int, y: int, skew: float, seed: int) -> None:
     grid = Program(y, x).grid
     out, back = (
         algorithm.pair_sizes(phase_of(name, x, y, skew, seed), grid)
@@ -71,9 +71,7 @@ def test_every_gpu_sends_each_expert_its_share_and_gets_as_much_back(x: int, y: 
 
 @pytest.mark.parametrize("fabric", FABRICS, ids=lambda f: f"{f.kind}-{f.chosen_policy}-{f.oversubscription}")
 @given(x=SIDE, y=SIDE, hb=st.floats(0.1, 20))
-def test_without_skew_the_busiest_port_needs_what_the_equations_say(
-    fabric: FabricSpec, x: int, y: int, hb: float
-) -> None:
+def test_busiest_port_without_skew_needs_the_equations_time(fabric: FabricSpec, x: int, y: int, hb: float) -> None:
     rates, pair = Rates(hb=hb, rail=1.0), 10**6
     expected = predict_phase(Phase("a", "EP", "all-to-all", x, y, pair), rates, fabric)
     sizes = {(a, b): pair for a in range(x * y) for b in range(x * y) if a != b}
@@ -105,7 +103,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("fabric", [ONLY, OPTIMIZED], ids=["rail-only", "rail-optimized"])
-def test_a_skewed_step_goes_straight_out_and_back_with_as_many_bytes_as_an_even_one(fabric: FabricSpec) -> None:
+def test_skewed_moe_step_sends_as_many_bytes_as_an_even_one(fabric: FabricSpec) -> None:
     even, uneven = (
         build(parse_workload({"kind": "moe", "algorithm": "direct", "skew": skew, "all_to_alls": 3}), fabric, RAIL, HB)
         for skew in (0, 1.2)

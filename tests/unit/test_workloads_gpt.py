@@ -88,9 +88,7 @@ def test_computing_alone_takes_equations_7_and_9(p: int, m: int, v: int) -> None
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (2, 4, 2)])
-def test_without_pipeline_traffic_the_critical_path_is_equation_6_with_the_bubbles_collectives(
-    p: int, m: int, v: int
-) -> None:
+def test_critical_path_without_pipeline_traffic_is_equation_6(p: int, m: int, v: int) -> None:
     parallelism = Parallelism(tensor=4, pipeline=p, data=2, micro_batch=1, global_batch=m * 2, virtual_stages=v)
     job = GptJob("tensor", place(parallelism, 2 * p, 4), 1, 1e9, 1, 1e9, compute_s=0.05)
     predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)
@@ -100,7 +98,7 @@ def test_without_pipeline_traffic_the_critical_path_is_equation_6_with_the_bubbl
 
 
 @pytest.mark.parametrize(("p", "d"), [(1, 1), (1, 3), (2, 1), (2, 2)])
-def test_tensor_parallelism_over_two_domains_takes_the_time_of_equation_1_on_its_rails(p: int, d: int) -> None:
+def test_tensor_parallelism_over_two_domains_takes_eq_1s_time(p: int, d: int) -> None:
     parallelism = Parallelism(tensor=8, pipeline=p, data=d, micro_batch=1, global_batch=4 * d)
     job = GptJob("wide", place(parallelism, 2 * p * d, 4), 1, 1e9, 1, 1e9, compute_s=0.05)
     schedule, step = gpt_schedule(job), gpt_iteration(job).each_micro_batch[0]

@@ -58,7 +58,7 @@ def test_gh200_of_the_paper_has_data_parallelism_of_32_by_2() -> None:
     assert part == {"tensor": Split(8, 1), "data": Split(32, 2), "pipeline": Split(1, 8)}
 
 
-def test_an_order_numbers_the_gpus_through_from_its_first_dimension() -> None:
+def test_order_numbers_gpus_from_its_first_dimension() -> None:
     layout = layout_from_order(parallel(2, 3, 4), 3, 8, ("data", "pipeline", "tensor"))
     assert list(layout.gpus[0, :, 0]) == [0, 1, 2, 3]
     assert list(layout.gpus[:, 0, 0]) == [0, 4, 8]

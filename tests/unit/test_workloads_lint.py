@@ -17,7 +17,7 @@ def test_the_published_order_needs_no_traffic_between_rails() -> None:
     assert lint(layout_from_order(parallel(8, 64, 6), 384, 8, ("tensor", "data", "pipeline"))) == ()
 
 
-def test_a_tensor_group_over_a_domains_edge_is_told_with_its_gpus() -> None:
+def test_tensor_group_over_a_domains_edge_is_named_with_its_gpus() -> None:
     found = lint(layout_from_order(parallel(3, 1, 4), 3, 4, ("tensor", "data", "pipeline")))
     assert found[0] == Finding(
         kind="TP",
@@ -39,7 +39,7 @@ def test_two_ranks_swapped_are_found_in_the_pipeline_they_are_in() -> None:
     assert found.reason == "2 of 4 pipelines change domain and rail: d0g1 to d1g2, d0g2 to d1g1"
 
 
-def test_several_stages_a_domain_in_a_row_change_rails_and_turning_round_does_not() -> None:
+def test_stages_in_a_row_change_rails_and_snake_order_does_not() -> None:
     straight = lint(layout_from_order(parallel(2, 4, 1), 2, 4, ("tensor", "data", "pipeline")))
     assert [f.group for f in straight] == ["stage 1 to 2"]
     assert lint(hierarchical(parallel(2, 4, 1), 2, 4)) == ()

@@ -53,7 +53,7 @@ def test_a_forwarded_transfer_is_counted_at_the_forwarder() -> None:
 
 
 @given(domains=st.integers(2, 4), rails=st.integers(2, 4), policy=st.sampled_from(POLICIES))
-def test_uniform_all_to_all_loads_each_port_as_equations_2_and_3_say(domains: int, rails: int, policy: str) -> None:
+def test_uniform_all_to_all_loads_ports_as_equations_2_and_3(domains: int, rails: int, policy: str) -> None:
     ports = port_bytes(collective_schedule("all-to-all", domains, rails, 10), fabric(policy, domains, rails))
     forwarded = 0 if policy == "spine" else (rails - 1) * (domains - 1)
     for rail, hb in ((ports.rail_in, ports.hb_in), (ports.rail_out, ports.hb_out)):

@@ -47,7 +47,7 @@ def test_a_shorter_step_keeps_its_proportions() -> None:
     assert sum(gaps) == pytest.approx(16 * short.compute_s)
 
 
-def test_auto_goes_through_hb_domains_only_where_there_are_no_spines() -> None:
+def test_auto_uses_hb_domains_only_without_spines() -> None:
     kinds = ("rail-only", "rail-optimized", "single-switch")
     chosen = [chosen_algorithm("all-to-all", "auto", FabricSpec(kind=kind)) for kind in kinds]
     assert chosen == ["all-to-all-two-phase", "all-to-all", "all-to-all"]

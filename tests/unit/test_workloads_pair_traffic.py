@@ -47,7 +47,7 @@ def check_pairs(traffic: Traffic) -> None:
 
 @given(job=jobs())
 @settings(max_examples=60)
-def test_a_dense_model_sends_what_the_formulas_say_and_nothing_between_rails(
+def test_dense_model_volumes_equal_formulas_and_stay_on_rails(
     job: tuple[GptModel, Parallelism, int],
 ) -> None:
     model, p, rails = job
@@ -98,7 +98,7 @@ def test_an_even_exchange_is_its_pairs_wherever_its_ranks_are(
     assert exchange.scaled(2).total == 2 * exchange.total
 
 
-def test_an_expert_on_each_of_16384_gpus_is_counted_and_not_spelled_out() -> None:
+def test_16384_experts_are_counted_without_listing_them() -> None:
     """268 million pairs: 255 each in its HB domain, 63 on its rail, the rest across rails."""
     n, rails = 16_384, 256
     model = load_moe("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
@@ -123,7 +123,7 @@ def test_a_mixture_sends_what_the_formulas_say(groups: int, experts: int, data: 
     assert len(set(traffic.pairs["EP"].bytes)) == 1  # uniform
 
 
-def test_fewer_gpus_than_experts_hold_several_and_others_are_refused() -> None:
+def test_gpus_hold_several_experts_or_the_count_is_refused() -> None:
     model = load_moe("moe-1.3b-128")
     traffic = moe_traffic(model, data_parallel(64, 256, 8))
     assert traffic.volumes == pytest.approx(moe_volumes(model, 64))
@@ -149,7 +149,7 @@ def test_the_pairs_of_a_mixture_are_those_of_the_tasks() -> None:
     np.testing.assert_allclose(moe_traffic(model, data_parallel(4, 8, 2)).dense(4), traffic_matrix(schedule))
 
 
-def test_a_hierarchical_gather_over_32_by_2_sends_one_byte_in_63_over_rails() -> None:
+def test_hierarchical_gather_32x2_sends_1_of_63_bytes_over_rails() -> None:
     """Rail-only Fig. 4: 98% of AllReduce in HB domains, 2% on rails."""
     p = Parallelism(tensor=8, pipeline=8, data=64, micro_batch=1, global_batch=4096)
     traffic = gpt_traffic(load_gpt("gpt-1008b"), hierarchical(p, 16, 256))

@@ -11,9 +11,7 @@ GOOD = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch":
 
 
 @given(t=st.integers(1, 4), per_domain=st.integers(1, 3), p=st.integers(1, 4), d_network=st.integers(1, 3))
-def test_tensor_groups_share_a_domain_and_all_else_shares_a_rail_or_a_domain(
-    t: int, per_domain: int, p: int, d_network: int
-) -> None:
+def test_tensor_groups_share_a_domain_others_a_rail_or_domain(t: int, per_domain: int, p: int, d_network: int) -> None:
     d, rails = per_domain * d_network, t * per_domain
     parallelism = Parallelism(tensor=t, pipeline=p, data=d, micro_batch=1, global_batch=d)
     placement = place(parallelism, p * d_network, rails)
@@ -33,7 +31,7 @@ def test_tensor_groups_share_a_domain_and_all_else_shares_a_rail_or_a_domain(
 
 
 @given(t_h=st.integers(2, 4), t_l=st.integers(1, 3), p=st.integers(1, 3), d=st.integers(1, 3))
-def test_tensor_groups_that_fill_several_domains_keep_all_else_on_rails(t_h: int, t_l: int, p: int, d: int) -> None:
+def test_tensor_groups_over_domains_keep_other_traffic_on_rails(t_h: int, t_l: int, p: int, d: int) -> None:
     parallelism = Parallelism(tensor=t_h * t_l, pipeline=p, data=d, micro_batch=1, global_batch=d)
     placement = place(parallelism, t_l * p * d, t_h)
     grids = [[placement.tensor_grid(stage, replica) for stage in range(p)] for replica in range(d)]
@@ -59,7 +57,7 @@ def test_tensor_is_a_part_or_a_multiple_of_a_domain() -> None:
     )
 
 
-def test_micro_batches_are_what_the_global_batch_leaves_to_each_pipeline() -> None:
+def test_micro_batches_divide_the_global_batch_by_pipelines() -> None:
     assert Parallelism(**GOOD).micro_batches == 4
 
 

@@ -18,7 +18,7 @@ def jobs_on_fabrics(draw: st.DrawFn) -> tuple[Schedule, GpuPlacement]:
 
 
 @given(jobs_on_fabrics())
-def test_every_pair_keeps_its_bytes_and_no_two_ranks_share_a_place(given: tuple[Schedule, GpuPlacement]) -> None:
+def test_pairs_keep_their_bytes_and_ranks_their_own_gpus(given: tuple[Schedule, GpuPlacement]) -> None:
     schedule, gpu_placement = given
     there = relabelled(schedule, gpu_placement)
     there.check()
@@ -30,7 +30,7 @@ def test_every_pair_keeps_its_bytes_and_no_two_ranks_share_a_place(given: tuple[
 
 
 @given(jobs_on_fabrics())
-def test_ranks_and_domains_are_the_jobs_own_while_nothing_has_failed(given: tuple[Schedule, GpuPlacement]) -> None:
+def test_ranks_and_domains_are_the_jobs_own_without_faults(given: tuple[Schedule, GpuPlacement]) -> None:
     schedule, gpu_placement = given
     for n, place in enumerate(gpu_placement.at):
         assert divmod(place, gpu_placement.rails) == divmod(n, schedule.rails)

@@ -80,7 +80,7 @@ def test_what_does_not_fit_the_fabric_or_the_model_is_named(data: dict[str, Any]
     assert caught.value.field == field
 
 
-def test_a_tensor_parallelism_that_leaves_ranks_with_different_heads_is_one_line() -> None:
+def test_tensor_parallelism_with_unequal_heads_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         build(parse_workload({"kind": "gpt"}), FabricSpec(kind="rail-only", domains=2, rails=5), RAIL, HB)
     assert str(caught.value) == "workload.parallelism.tensor: 5 must divide the 96 attention heads of the model"
@@ -108,7 +108,7 @@ def test_both_fabrics_get_the_same_bytes(data: dict[str, Any]) -> None:
     assert list(data_of(one.phases).values()) == list(data_of(other.phases).values())
 
 
-def test_a_moe_step_goes_straight_over_spines_and_in_two_phases_without() -> None:
+def test_moe_is_direct_over_spines_and_two_phase_without() -> None:
     spec = parse_workload({"kind": "moe"})
     for fabric, collective in ((ONLY, "all-to-all-two-phase"), (OPTIMIZED, "all-to-all")):
         schedule, scale = build(spec, fabric, RAIL, HB)
@@ -167,7 +167,7 @@ def test_scale_goes_there_and_back() -> None:
     )
 
 
-def test_less_computing_leaves_more_of_the_duration_to_communication() -> None:
+def test_less_compute_leaves_more_time_to_communication() -> None:
     volumes = [
         sum(bytes_by_kind(build(parse_workload({"kind": "gpt", "compute": kept}), ONLY, RAIL, HB)[0]).values())
         for kept in (1.0, 0.1, 0.0)

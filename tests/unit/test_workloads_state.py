@@ -38,12 +38,12 @@ def test_a_rank_without_a_twin_has_nobody_to_ask(kind: str) -> None:
         state_bytes(spec, scale, "takeovers.0.workload")
 
 
-def test_twins_of_a_gpt_are_the_other_replicas_of_its_stage_on_its_rail() -> None:
+def test_gpt_twins_are_its_stages_replicas_on_its_rail() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)  # two stages of two replicas, a domain each
     assert state_peers(schedule) == {n: frozenset({n ^ 4}) for n in range(16)}
 
 
-def test_a_whole_domain_is_given_its_state_rank_by_rank_each_on_its_rail() -> None:
+def test_domain_state_is_sent_rank_by_rank_on_its_rail() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
     job = relabelled(schedule, place_with_spares((4, 4), (5, 4)))
     moves = {4 + rank: 16 + rank for rank in range(4)}
@@ -55,7 +55,7 @@ def test_a_whole_domain_is_given_its_state_rank_by_rank_each_on_its_rail() -> No
     assert state_s(state, Rates(hb=12e6, rail=1e6), FABRIC) == pytest.approx(1.0)
 
 
-def test_by_dr_a_state_that_changes_rails_shares_the_ports_that_it_goes_through() -> None:
+def test_dr_state_that_changes_rails_shares_its_ports() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
     job = relabelled(schedule, place_with_spares((4, 4), (4, 5)))
     state_sources = state_senders(job, {6: 9}, frozenset({6}), "takeovers.0")  # d1g1's rank to d1g4

@@ -38,7 +38,7 @@ def data_of(schedule: Schedule) -> list[tuple[int, Transfer]]:
     return [(n, t) for n, t in schedule.transfers if schedule.phases[t.phase].name != RECEIPT]
 
 
-def test_next_rank_is_the_following_in_the_list_and_the_next_domain_wraps() -> None:
+def test_next_rank_follows_in_the_list_and_next_domain_wraps() -> None:
     """Of 3 domains with 4 ranks: d2g0 is 8, its next domain d0."""
     assert pairs(spec_of(domains=[0], ranks=[3, 0, 2]), FABRIC, 1, "w") == ((3, 4), (0, 6), (2, 7))
     assert pairs(spec_of(domains=[2], ranks=[0, 1]), FABRIC, 1, "w") == ((8, 1), (9, 0))
@@ -50,7 +50,7 @@ def test_next_rank_is_the_following_in_the_list_and_the_next_domain_wraps() -> N
     domains=st.none() | st.lists(st.integers(0, 2), min_size=1, unique=True),
     ranks=st.none() | st.lists(st.integers(0, 3), min_size=2, unique=True),
 )
-def test_everybody_sends_to_another_rank_of_the_next_domain_and_is_one_senders_destination(
+def test_each_gpu_sends_to_one_other_rank_of_the_next_domain(
     to: str, seed: int, domains: list[int] | None, ranks: list[int] | None
 ) -> None:
     found = pairs(spec_of(to=to, domains=domains, ranks=ranks), FABRIC, seed, "w")
@@ -129,7 +129,7 @@ def test_stripes_are_even_and_add_up(size: int, stripes: int, rounds: int) -> No
         assert len({(part.src, part.dst) for part in parts}) == 1
 
 
-def test_a_source_begins_its_next_when_all_stripes_of_its_last_were_received() -> None:
+def test_source_starts_its_next_flow_after_all_stripes_arrived() -> None:
     schedule = transfers_schedule(2, 2, [(0, 3), (1, 2)], 100, stripes=3, rounds=3)
     receipts = {n: t for n, t in schedule.transfers if schedule.phases[t.phase].name == RECEIPT}
     assert Counter((t.src, t.dst) for t in receipts.values()) == {(3, 0): 2, (2, 1): 2}
@@ -148,7 +148,7 @@ def test_a_single_round_needs_no_receipts() -> None:
     assert len(schedule.phases) == 12
 
 
-def test_by_dr_no_two_share_a_link_and_each_takes_the_time_that_it_takes_alone() -> None:
+def test_dr_states_share_no_link_and_take_their_time_alone() -> None:
     for to in ("next-rank", "shuffled"):
         schedule = built(3, to=to, duration="2s", stripes=2)
         ports = port_bytes(schedule, FABRIC)

@@ -22,7 +22,7 @@ def test_a_small_gpt_at_full_size_sends_what_the_formula_says() -> None:
     assert bytes_by_kind(schedule) == pytest.approx(gpt_volumes(model))
 
 
-def test_a_small_mixture_at_full_size_sends_what_the_formula_says() -> None:
+def test_small_moe_at_full_size_sends_the_formulas_bytes() -> None:
     moe = {"moe_layers": 2, "experts": 4, "experts_per_token": 1, "gpus": 4, "global_batch": 8}
     model = MoeModel.model_validate({"kind": "moe", **SMALL, **moe})
     schedule = moe_schedule(moe_job(model, "small", 2, 2, "all-to-all", model.all_to_alls, 1e12))

@@ -1,6 +1,6 @@
 """Probes, and who saw them pass: a packet socket in every namespace, and what its kernel stamped on each frame.
 
-A probe is the SYN of a TCP connection that its source opens, to a port at which nobody listens. So the kernel routes
+A probe is the SYN of a TCP connection that its source opens, to a port without a listener. So the kernel routes
 it as it routes a transfer, and switches hash it like one (Open vSwitch looks at TCP ports, but not at UDP ports); a
 packet made up in a raw socket would be routed without its ports. The destination's answer is not looked at.
 

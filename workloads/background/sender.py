@@ -115,7 +115,7 @@ class _Source:
         return False
 
     def _source(self) -> list[tuple[int, int, bytes]]:
-        """Across spines another source (in 10.0.0.0/8, which nobody has) for each frame.
+        """Across spines another source (in 10.0.0.0/8, which no interface has) for each frame.
 
         A rail switch's group hashes addresses and not UDP ports, so this is what spreads frames over its uplinks.
         """

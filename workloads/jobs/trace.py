@@ -60,7 +60,7 @@ def load(
         fabric = f"{domains} domains x {rails} rails"
         raise BadInput(f"{field}.path", path, f"has {len(trace.ranks)} ranks, more than the {fabric} have GPUs")
     if len(trace.ranks) < 2:
-        raise BadInput(f"{field}.path", path, "has one rank only, and nobody to send to")
+        raise BadInput(f"{field}.path", path, "has one rank only, and no other rank to send to")
     return trace
 
 

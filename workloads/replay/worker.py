@@ -46,7 +46,7 @@ def _configured(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     sock.setsockopt(
         socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET
-    )  # what an ended job has yet to send is for nobody
+    )  # no receiver waits for what an ended job has yet to send
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     sock.setblocking(False)

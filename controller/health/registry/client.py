@@ -58,7 +58,7 @@ def decode(line: bytes) -> Document:
     try:
         data = json.loads(line)
         scores = Scores(tuple(data["rails"]), tuple(data["domains"]), data["spine"], data["version"])
-        # where the cached property keeps it: nobody sorts again
+        # kept by the cached property, so that it is sorted once
         vars(scores)["sorted_rails"] = tuple((scores.rails[rail], rail) for rail in data["sorted"])
         return Document(data["writer"], scores)
     except (KeyError, TypeError, IndexError) as error:

@@ -29,7 +29,7 @@ START_S: Final = 10.0
 OPTIONS: Final = (
     # one server alone is its own majority: an election that is due soon only makes it start sooner
     *("--heartbeat-interval", "20", "--election-timeout", "200"),
-    # a document is put many times a second, and nobody wants the old ones
+    # a document is put many times a second, and old ones are not needed
     *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
 )
 
@@ -63,7 +63,7 @@ class EtcdServer:
         """Return when it answers. RailyardError with its last output, or MissingRequirement without an etcd."""
         self._folder.mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
-        # 3.4 starts on 64-bit ARM only if told so; elsewhere this says nothing
+        # 3.4 starts on 64-bit ARM only with this variable; other machines ignore it
         environment |= {"PATH": SEARCH_PATH, "ETCD_UNSUPPORTED_ARCH": "arm64"}
         peer = "http://127.0.0.1:1"  # there is no other member to find it
         argv = ["etcd", "--data-dir", str(self._folder / "data"), "--listen-client-urls", f"http://{self._endpoint}"]
