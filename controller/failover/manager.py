@@ -247,7 +247,7 @@ class FailoverManager:
             self._emit("silent", {kind: name})
         for kind, name in sorted(old - new):
             if not (kind == "link" and self._is_rail_silent(name)):
-                self._emit("heard", {kind: name})
+                self._emit("resumed", {kind: name})
         self._apply((before.links | before.gpus) - silent.links - silent.gpus)
 
     def _is_rail_silent(self, link: str) -> bool:

@@ -204,7 +204,7 @@ class ControllerProcess:
         self._send(messages.RestartRegistry())
 
     def on_heartbeats(self, silence: dict[str, Any]) -> None:
-        """Take in the detail of "silence", from any thread: events "silent" and "heard" of the differences.
+        """Take in the detail of "silence", from any thread: events "silent" and "resumed" of the differences.
 
         It replaces the one before. A crashed controller gets the last one when it restarts.
         """
@@ -228,8 +228,8 @@ class ControllerProcess:
         """Move fibres of the optical switches: {"d0g4": "d0g1"} connects d0g4's fibres to the network sides of d0g1.
 
         Returns at once. A fibre whose network side is taken, and a network side that is left, are disabled; `layers`:
-        default all of the fabric. Events: "light-off", and "light-on" after the fabric's `switching_time`. ValueError
-        for what the fabric doesn't have, and for two sides that aren't at one optical switch.
+        default all of the fabric. Events: "optical-links-down", and "optical-links-up" after the fabric's
+        `switching_time`. ValueError for what the fabric doesn't have, and for two sides at different optical switches.
         """
         available = tuple(self._plan.optics) if self._plan else ()
         requested = available if layers is None else tuple(layers)

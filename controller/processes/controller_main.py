@@ -128,7 +128,7 @@ class _Process:
                 manager.on_timeout(number)
 
         def on_done() -> None:
-            self.emit("light-on", detail)
+            self.emit("optical-links-up", detail)
             for number in pending_numbers:
                 timer = threading.Timer(SETTLE_S, on_timeout, (number,))
                 timer.daemon = True
@@ -139,7 +139,7 @@ class _Process:
         except ValueError as error:
             self.emit("not-crossed", {**detail, "why": str(error)})
         else:
-            self.emit("light-off", detail)
+            self.emit("optical-links-down", detail)
 
     def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
         try:

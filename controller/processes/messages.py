@@ -67,7 +67,7 @@ class SetSilence(Message):
 
 
 class CrossConnect(Message):
-    """Move fibres of optical switches: events "light-off" and "light-on", which have `moves` and `layers`.
+    """Cross-connect optical switches: events "optical-links-down", "optical-links-up" with `moves` and `layers`.
 
     `moves`: fibre to place, by GPU; `ports`: the same as {datapath id: {fibre: place}} in port numbers.
     """

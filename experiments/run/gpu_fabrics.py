@@ -30,12 +30,12 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     auto = rates.auto_rail_bps(list(spec.fabrics), frames_per_s)
     plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
-    takeovers = planned(spec, frames_per_s)
-    for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in takeovers)]:
+    replacements = planned(spec, frames_per_s)
+    for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in replacements)]:
         _check_rate(plan, frames_per_s, f"fabrics.{i}.rail_rate")
     if _is_loaded(spec):
         _load_and_break(spec, plans, datapath, run, steps)
-    run_replacements(spec, takeovers, datapath, run, steps)
+    run_replacements(spec, replacements, datapath, run, steps)
     run.measurements += slowdown_rows(run)
 
 

@@ -57,7 +57,7 @@ def run_replacement(
                 first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
             if first_ns is None:
                 raise CheckFailed(f"{what}: a replacement was never reached")
-            timeline.step("taken-over", first_ns)
+            timeline.step("replaced", first_ns)
             cleanup.enter_context(relaxed_tcp_timers(_names(session, job.after)))
             state = timeline.play(job.state)
             timeline.step("state-moved", state.end_ns)
@@ -66,9 +66,9 @@ def run_replacement(
         # nothing was sent since that one's end: to count anew would only make the interruption longer
         with session.watched(run, after_interval, since=watch.counted):
             after = [timeline.play(job.after) for _ in range(replacement.iterations)]
-    timeline.step("job-goes-on", after[0].start_ns)
+    timeline.step("job-resumed", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
-    run.events += [Event(at, "takeover", name, detail) for name, at in timeline.at.items()]
+    run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
     run.replacements.append(_row(timeline, replacement, interval, (before, state, after)))
 
 
@@ -91,10 +91,10 @@ def _row(
         t_fault=timeline.at["fault"],
         detect_ms=ms["detected"],
         optical_links_down_ms=optical.switching_time * 1e3 if optical else 0.0,
-        replaced_ms=ms["taken-over"],
+        replaced_ms=ms["replaced"],
         state_transfer_ms=state.seconds * 1e3,
         state_transfer_predicted_ms=job.state_s * 1e3,
-        interruption_ms=ms["job-goes-on"],
+        interruption_ms=ms["job-resumed"],
         iterations_lost=1 + iterations_to_redo(replacement.iterations, replacement.checkpoint_every),
         moved_bytes=sum(state.delivered.values()),
         before_s=_median_s(before),
@@ -115,7 +115,7 @@ def _names(session: FabricSession, schedule: Schedule) -> list[str]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A takeover, by its number and its fabric's in the experiment, and the plan of that fabric with spares."""
+    """A replacement, by its number and its fabric's in the experiment, and the plan of that fabric with spares."""
 
     number: int
     fabric: int
@@ -124,7 +124,7 @@ class Planned:
 
 
 def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
-    """Fabric by fabric. A takeover has one auto rate on all its fabrics, so that they can be compared.
+    """Fabric by fabric. A replacement has one auto rate on all its fabrics, so that they can be compared.
 
     Not one for all: where optical switches carry HB domains, rates are far lower than necessary elsewhere.
     """

@@ -1,4 +1,4 @@
-"""A takeover worked out before anything is built: the job on its places before and after, and what has to be moved."""
+"""A replacement planned before anything is built: the job on its GPUs before and after, and what has to be moved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

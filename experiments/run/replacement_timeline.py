@@ -113,8 +113,8 @@ class ReplacementTimeline:
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_name()
         replaced_ns = self.step("adopted")
-        self.step("light-off", self._await_optical_switch("light-off", decided_ns))
-        enabled_ns = self.step("light-on", self._await_optical_switch("light-on", decided_ns))
+        self.step("optical-links-down", self._await_optical_switch("optical-links-down", decided_ns))
+        enabled_ns = self.step("optical-links-up", self._await_optical_switch("optical-links-up", decided_ns))
         return max(replaced_ns, enabled_ns)
 
     def _await_detection(self, since_ns: int, injection: Future[int]) -> int:

@@ -82,10 +82,10 @@ def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[FaultInterv
     for at_ns, event_kind, detail in sorted(events, key=lambda event: event[0]):
         if event_kind == "controller-crashed":
             silent_groups.clear()  # until its return, no recovery is reported
-        if event_kind not in ("silent", "heard"):
+        if event_kind not in ("silent", "resumed"):
             continue
         name = next((key, str(detail[key])) for key in SILENCE_KEYS if key in detail)
-        if event_kind == "heard":
+        if event_kind == "resumed":
             silent_groups.discard(name)
             continue
         active = [each.fault for each in faults if each.since_ns <= at_ns <= each.until_ns + REPAIR_GRACE_NS]

@@ -238,7 +238,16 @@ def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: S
 
 Timeline = Mapping[str, float]
 """Time of each step of one replacement, in ms after its fault."""
-STEPS: Final = ("detected", "decided", "light-off", "adopted", "light-on", "taken-over", "state-moved", "job-goes-on")
+STEPS: Final = (
+    "detected",
+    "decided",
+    "optical-links-down",
+    "adopted",
+    "optical-links-up",
+    "replaced",
+    "state-moved",
+    "job-resumed",
+)
 """As events.jsonl has them."""
 _LAST_STEP: Final = STEPS[-1]
 _REPLACEMENT_CAPTION: Final = (
@@ -249,7 +258,7 @@ _MIN_MS: Final = 1.0  # ms: what is sooner stands there
 _REPLACEMENT_TICKS: Final = (1, 10, 100, 1000, 10_000, 100_000)
 
 
-def takeovers(events: Iterable[Event]) -> list[style.Plot]:
+def replacements(events: Iterable[Event]) -> list[style.Plot]:
     """Return a figure a case of replacement, in the order in which the cases were first run."""
     timelines = _timelines(events)
     cases = dict.fromkeys(case for case, _ in timelines)
@@ -263,7 +272,7 @@ def _timelines(events: Iterable[Event]) -> dict[tuple[str, str], list[Timeline]]
     """Group by case, and by fabric, method and failed part, which share a column."""
     at: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
     for event in events:
-        if event.source == "takeover":
+        if event.source == "replacement":
             detail = event.detail
             column = f"{detail['fabric']}, {detail['way']}, {detail['failed']}"
             at[detail["case"], column, detail["repeat"]][event.what] = event.monotonic_ns
@@ -288,7 +297,9 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
             f"median repeat of {column}: {_alt_text(_median_timeline(timelines))}"
             for column, timelines in columns.items()
         )
-        return style.finish(figure, f"takeover-{case}", f"Steps of takeovers, {case}. {alt_text}", _REPLACEMENT_CAPTION)
+        return style.finish(
+            figure, f"replacement-{case}", f"Steps of replacements, {case}. {alt_text}", _REPLACEMENT_CAPTION
+        )
 
 
 def _draw(axes: Axes, timelines: Sequence[Timeline], steps: Sequence[str], names: bool) -> None:

@@ -34,6 +34,15 @@ from railyard.workloads.background.spec import GridSpec
 FORMAT: Final = 1
 Rows = list[dict[str, Any]]
 STEERED_SOURCES: Final = ("workload", "steering", "background")
+_EVENT_NAMES: Final = {
+    "takeover": "replacement",
+    "light-off": "optical-links-down",
+    "light-on": "optical-links-up",
+    "taken-over": "replaced",
+    "job-goes-on": "job-resumed",
+    "heard": "resumed",
+}
+"""An event's source or what happened, as old runs recorded them -> today's."""
 _PHASES: Final = {"before": "before", "takeover": "replacement", "after": "after"}
 
 
@@ -52,6 +61,8 @@ def upgrade(rest: dict[str, Any], spec: Mapping[str, Any], parts: dict[str, Rows
         _upgrade_multirail(parts["loads"], parts["measurements"])
     _upgrade_faults(parts, built)
     for event in events:
+        event["source"] = _EVENT_NAMES.get(event["source"], event["source"])
+        event["what"] = _EVENT_NAMES.get(event["what"], event["what"])
         detail = event["detail"]
         if "fabric" in detail:
             label = detail["fabric"]

@@ -115,7 +115,7 @@ def test_silent_link_is_found_rerouted_and_found_repaired() -> None:
         Broken(links=frozenset({WHO})),
     )
     told = iter(lab.fabric.whats())  # in this order; of whom a busy machine kept for a moment, more may be told
-    assert all(what in told for what in ("silent", "decided", "rerouted", "heard", "decided", "rerouted"))
+    assert all(what in told for what in ("silent", "decided", "rerouted", "resumed", "decided", "rerouted"))
 
 
 def test_hanging_switch_is_found_rerouted_and_found_repaired() -> None:

@@ -84,7 +84,7 @@ def test_spare_gpu_is_reached_at_the_failed_gpus_addresses(layers: tuple[Layer, 
         adoption.apply_name()
     assert identity(fabric, FAILED) == before
     fabric.controller.replace_gpu(FAILED.name)
-    fabric.await_event("light-on")
+    fabric.await_event("optical-links-up")
     eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
     eventually(lambda: fabric.trace(Gpu(1, 1), FAILED, 0.05) == [FAILED])
     assert LIGHT_OFF < time.monotonic() - begun < LIGHT_OFF + TAKEN_OVER_S

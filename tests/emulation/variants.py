@@ -41,7 +41,7 @@ VARIANTS: Final = (
     "test_steering.py::test_packets_go_as_chosen_where_spines_join_rails[pxn]",
     "test_steering.py::test_packets_go_as_chosen_with_etcd_too",
     "test_steering.py::test_traffic_flows_without_registry_and_scores_return[embedded]",
-    "test_takeover.py::test_a_spare_domain_takes_the_tasks_of_a_server_that_died",
+    "test_replacement.py::test_a_spare_domain_takes_the_tasks_of_a_server_that_died",
     "test_trace.py::test_after_a_cut_every_pair_takes_the_detour_that_was_chosen[rail-only-rd]",
     "test_trace.py::test_after_a_cut_every_pair_takes_the_detour_that_was_chosen[rail-optimized-rd]",
     "test_trace.py::test_after_a_cut_every_pair_takes_the_detour_that_was_chosen[single-switch-",

@@ -102,10 +102,10 @@ def add_replacements(run: Run, clock: int) -> None:
             where = (interval, "idle-gpu", way, "d0g1", "d0g4", clock)
             run.replacements.append(Replacement(*where, *took, *times))
             told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
-            light: dict[str, float] = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}
+            light: dict[str, float] = {"optical-links-down": 9, "adopted": 14, "optical-links-up": 20} if off else {}
             steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}
-            steps |= {"taken-over": 31 + off + repeat, "state-moved": 440, "job-goes-on": 900 - repeat}
-            run.events += [Event(clock + round(ms * 1e6), "takeover", what, told) for what, ms in steps.items()]
+            steps |= {"replaced": 31 + off + repeat, "state-moved": 440, "job-resumed": 900 - repeat}
+            run.events += [Event(clock + round(ms * 1e6), "replacement", what, told) for what, ms in steps.items()]
 
 
 def screen(run: Run, width: int) -> list[str]:

@@ -151,10 +151,10 @@ def test_failures_count_again_after_the_settling_time(lab: Lab, monkeypatch: pyt
     light = Light()
     crossed(lab, light, "100ms")
     assert light.awaited == [{Gpu(0, 1): True, GONE: False}]
-    assert ([what for what, _ in lab.told], light.ended) == (["light-off"], [])
+    assert ([what for what, _ in lab.told], light.ended) == (["optical-links-down"], [])
     light.switch_on()
     assert light.is_over.wait(5)
-    assert ([what for what, _ in lab.told], light.ended) == (["light-off", "light-on"], [Light.NUMBER])
+    assert ([what for what, _ in lab.told], light.ended) == (["optical-links-down", "optical-links-up"], [Light.NUMBER])
 
 
 def test_long_optical_outage_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_long_optical_outage_is_not_waited_for(lab: Lab, monkeypatch: pytest.Mon
     light = Light()
     crossed(lab, light, "101ms")
     light.switch_on()
-    assert [what for what, _ in lab.told] == ["light-off", "light-on"]
+    assert [what for what, _ in lab.told] == ["optical-links-down", "optical-links-up"]
     assert (light.awaited, light.ended) == ([], [])
 
 

@@ -298,7 +298,7 @@ def test_silent_components_are_rerouted_and_named() -> None:
     assert lab.router.table == flat(lab)
     lab.port(RAIL_DPID + 1, 1, up=False)
     lab.manager.on_heartbeats(SilentComponents())
-    assert lab.whats()[6:] == ["port-down", *["heard"] * 3, "decided", "rerouted"]
+    assert lab.whats()[6:] == ["port-down", *["resumed"] * 3, "decided", "rerouted"]
     assert lab.manager.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
     lab.port(RAIL_DPID + 1, 1, up=True)
     assert lab.router.table == {}
@@ -309,7 +309,7 @@ def test_link_of_a_silent_rail_is_not_reported_as_recovered() -> None:
     lab.manager.on_heartbeats(SilentComponents(links=frozenset({Gpu(0, 1)})))
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     assert lab.told[-3] == ("silent", {"rail": "rail1"})
-    assert "heard" not in lab.whats()
+    assert "resumed" not in lab.whats()
     assert lab.manager.broken == Broken(rails=frozenset({1}))
     lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}

@@ -23,7 +23,7 @@ def silent(at_s: float, *names: tuple[str, str]) -> list[ControllerEvent]:
 
 
 def received(at_s: float, *names: tuple[str, str]) -> list[ControllerEvent]:
-    return [(round(at_s * S), "heard", {kind: name}) for kind, name in names]
+    return [(round(at_s * S), "resumed", {kind: name}) for kind, name in names]
 
 
 def fault_interval(kind: str, target: str, since_s: float = 2, until_s: float = 4) -> FaultInterval:

@@ -88,7 +88,7 @@ def test_what_is_unsteady_need_not_work_and_may() -> None:
         ("link-silent", "d0g1", "silent", {"rail": "rail1"}, True),
         ("link-silent", "d0g1", "silent", {"rail": "rail2"}, False),
         ("link-silent", "d0g1", "silent", {"hb-link": "d0g1"}, False),
-        ("link-silent", "d0g1", "heard", {"link": "d0g1"}, False),
+        ("link-silent", "d0g1", "resumed", {"link": "d0g1"}, False),
         ("hb-port-down", "d0g1", "silent", {"hb-link": "d0g1"}, True),
         ("hb-port-down", "d0g1", "silent", {"link": "d0g1"}, False),
         ("hb-port-down", "d0g1", "port-down", {"port": "d0g1"}, False),

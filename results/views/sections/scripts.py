@@ -167,7 +167,7 @@ class _Replacements(Section):
         rows = analysis.replacement_rows
         return {
             "steps": [replacement_steps_table(rows), iterations_table(rows), spread_table(rows)],
-            "plots": recovery.takeovers(analysis.run.events),
+            "plots": recovery.replacements(analysis.run.events),
         }
 
     def show(self, analysis: Analysis, console: Console) -> None:

@@ -202,21 +202,21 @@ def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
     session = SimpleNamespace(received=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     with pytest.raises(CheckFailed, match=r"^no fibre was moved: an optical switch is not connected$"):
-        timeline._await_optical_switch("light-off", 0)
-    session.received.append((7, "light-off", {}))
-    assert timeline._await_optical_switch("light-off", 6) == 7
+        timeline._await_optical_switch("optical-links-down", 0)
+    session.received.append((7, "optical-links-down", {}))
+    assert timeline._await_optical_switch("optical-links-down", 6) == 7
 
 
 def test_what_is_told_after_the_first_look_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = SimpleNamespace(received=[(5, "light-off", {}), (6, "port-down", {"port": "d0g0"})])
-    news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "light-off", {})])
+    session = SimpleNamespace(received=[(5, "optical-links-down", {}), (6, "port-down", {"port": "d0g0"})])
+    news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "optical-links-down", {})])
     monkeypatch.setattr(
         "railyard.experiments.run.replacement_timeline.time.sleep", lambda s: session.received.append(next(news))
     )
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     wanted, names = frozenset({"port-down"}), frozenset({"d1g2"})
     assert timeline._await_event(6, wanted, names, "of it") == (8, {"port": "d1g2", "what": "port-down"})
-    assert timeline._await_optical_switch("light-off", 6) == 9
+    assert timeline._await_optical_switch("optical-links-down", 6) == 9
 
 
 def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:

@@ -38,17 +38,26 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
     job = replacement_job(chosen, fabric, plan, spec.seed, "replacements.0")
     with built("fabric", plan, datapath(), True, run) as session:
-        run_replacement(session, chosen, job, "fabric", "takeover", 0, spec.seed, run)
+        run_replacement(session, chosen, job, "fabric", "replacement", 0, spec.seed, run)
     (row,) = run.replacements
     assert row.moved_bytes == sum(job.state.matrix.values())
-    return row, {event.what: event.monotonic_ns for event in run.events if event.source == "takeover"}
+    return row, {event.what: event.monotonic_ns for event in run.events if event.source == "replacement"}
 
 
 def test_spare_gpu_joins_optically_and_job_resumes_checkpoint() -> None:
     row, at = taken_over("rail-only", case="idle-gpu", checkpoint_every=2, switching_time="30ms")
-    in_turn = ("fault", "detected", "decided", "light-off", "light-on", "taken-over", "state-moved", "job-goes-on")
+    in_turn = (
+        "fault",
+        "detected",
+        "decided",
+        "optical-links-down",
+        "optical-links-up",
+        "replaced",
+        "state-moved",
+        "job-resumed",
+    )
     assert [at[what] for what in in_turn] == sorted(at[what] for what in in_turn)
-    assert at["decided"] < at["adopted"] < at["taken-over"]
+    assert at["decided"] < at["adopted"] < at["replaced"]
     assert (row.method, row.failed, row.replaced_by) == ("optical", "d0g1", "d0g2")
     assert row.iterations_lost == 2  # the one under way, and one that no checkpoint had
     assert 30.0 == row.optical_links_down_ms < row.replaced_ms < row.interruption_ms
@@ -58,18 +67,18 @@ def test_spare_gpu_joins_optically_and_job_resumes_checkpoint() -> None:
 def test_a_spare_domain_takes_all_tasks_of_one_that_lost_a_gpu() -> None:
     row, at = taken_over("rail-optimized", case="small-domain")
     assert (row.method, row.replaced_by, row.iterations_lost, row.optical_links_down_ms) == ("migration", "hb2", 1, 0.0)
-    assert at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]
+    assert at["decided"] < at["replaced"] < at["state-moved"] < at["job-resumed"]
     assert min(row.before_s, row.after_s) > 0
 
 
 def test_a_spare_domain_takes_the_tasks_of_a_server_that_died() -> None:
     row, at = taken_over("rail-only", domains=3, case="server", failed="hb1")
     assert (row.method, row.failed, row.replaced_by, row.optical_links_down_ms) == ("migration", "hb1", "hb3", 0.0)
-    assert at["detected"] <= at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]
+    assert at["detected"] <= at["decided"] < at["replaced"] < at["state-moved"] < at["job-resumed"]
 
 
 def test_past_spines_an_idle_gpu_takes_over_where_it_is() -> None:
     row, at = taken_over("rail-optimized", case="idle-gpu")
     assert (row.method, row.failed, row.replaced_by, row.optical_links_down_ms) == ("direct", "d0g1", "d0g2", 0.0)
-    assert not {"light-off", "light-on", "adopted"} & at.keys()
-    assert at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]
+    assert not {"optical-links-down", "optical-links-up", "adopted"} & at.keys()
+    assert at["decided"] < at["replaced"] < at["state-moved"] < at["job-resumed"]
