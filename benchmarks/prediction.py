@@ -18,8 +18,7 @@ from railyard.core.errors import BadInput
 from railyard.results.theory.predict import predict_phase
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.scale import Rates
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Phase, Rates
 
 RAILS: Final = 8
 DOMAINS: Final = (32, 128)

@@ -27,11 +27,10 @@ from benchmarks.route_changes import RAIL_BPS, check
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.agent.steering import Source, Steering
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policy import HEALTH_POLICIES, Context
+from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Context, Scores
 from railyard.controller.health.registry.client import Registry, connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
-from railyard.controller.health.scores import BEST, Scores
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.host import datapath_choice, detect, require

@@ -1,11 +1,18 @@
-"""Provenance of a run's figures: the machine, programs and libraries, and the project's commit."""
+"""Provenance of a run's figures (machine, programs, libraries, the project's commit), and the table of `doctor`:
+the machine's capabilities, what their absence rules out, and how to get them.
+"""
 
 import subprocess
 from importlib import metadata
 from typing import Any, Final
 
+from rich.console import Console
+from rich.table import Table
+
 from railyard.core import plugins
-from railyard.core.host import PROJECT, Machine
+from railyard.core.errors import MissingRequirement
+from railyard.core.host import PROJECT, Machine, datapath_choice, require, rows
+from railyard.core.units import format_size
 
 LIBRARIES: Final = ("mininet", "os-ken", "pyroute2", "numpy", "pandas", "pyarrow", "pydantic", "matplotlib", "psutil")
 
@@ -36,3 +43,40 @@ def _git(*arguments: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def facts(machine: Machine, packets_per_s: float | None) -> list[tuple[str, str]]:
+    """Return (quantity, value) of the machine; `packets_per_s` is None if it was not measured."""
+    rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
+    return [
+        ("kernel", f"Linux {machine.kernel}"),
+        ("CPU", f"{machine.cores} cores, {machine.cpu_model}"),
+        ("memory", f"{format_size(machine.memory_bytes, 3)} free"),
+        ("disk", f"{format_size(machine.disk_free_bytes, 3)} free"),
+        ("capacity", rate),
+    ]
+
+
+def conclusion(machine: Machine) -> str:
+    """Return one line: how runs work here, or what is missing."""
+    try:
+        require(machine)
+    except MissingRequirement as error:
+        return f"Nothing runs here yet: {error}"
+    choice, reason = datapath_choice(machine)
+    return f"Runs work here, as {'root' if machine.root else 'an ordinary user'}. Datapath: {choice} ({reason})."
+
+
+def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:
+    """Print a row per capability; the last columns are filled only for those that are missing."""
+    table = Table(title="What this machine can do", title_justify="left")
+    for column in ("capability", "found", "detail", "rules out", "to get it"):
+        table.add_column(column, overflow="fold")
+    for row in rows(machine):
+        absent = () if row.found else (row.rules_out, row.remedy)
+        table.add_row(row.name, "[green]yes[/]" if row.found else "[red]no[/]", row.detail, *absent)
+    table.add_section()
+    for name, value in facts(machine, packets_per_s):
+        table.add_row(name, "", value)
+    console.print(table)
+    console.print(conclusion(machine), highlight=False, markup=False)

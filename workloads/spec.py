@@ -26,8 +26,7 @@ from railyard.core.units import Size, Time
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.scale import Rates, Scale, payload_rates, real_rates
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates, real_rates
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]

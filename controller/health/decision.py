@@ -15,7 +15,7 @@ paths before drd, and the lowest of several rails.
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from railyard.controller.health.scores import BEST, Scores
+from railyard.controller.health.policy import BEST, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, PathKind, path_of
 

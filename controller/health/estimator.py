@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from railyard.controller.health.scores import BEST, BLOCKED
+from railyard.controller.health.policy import BEST, BLOCKED
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
 from railyard.core.units import Time

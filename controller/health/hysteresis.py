@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from railyard.controller.health.decision import path_score
-from railyard.controller.health.scores import BEST, BLOCKED, Scores
+from railyard.controller.health.policy import BEST, BLOCKED, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import PathKind, Shares
 

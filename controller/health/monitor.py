@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from railyard.controller.health.estimator import ESTIMATORS, Health, HealthSpec, Load, health, pooled
+from railyard.controller.health.policy import BEST, Scores, idle
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
-from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import End, Link, Plan

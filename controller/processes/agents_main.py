@@ -17,16 +17,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from railyard.controller.agent.choices import ChoiceServer
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Assigned, Change, Source, Steering
+from railyard.controller.agent.steering import Assigned, Change, ChoiceServer, Source, Steering
+from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
-from railyard.controller.health.scores import Scores
 from railyard.controller.processes import messages
 from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares, path_names
-from railyard.topologies.measure.tcp_rates import TcpRates
+from railyard.topologies.measure.counters import TcpRates
 from railyard.topologies.plan import Plan
 
 Emit = Callable[[str, dict[str, Any]], None]

@@ -7,8 +7,7 @@ routing does. Of equally wide paths it takes those with the fewest HB domains, a
 """
 
 from railyard.controller.health.decision import over_rail, spread
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, direct_path, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.console import Console
 
-from railyard.core import doctor as table
+from railyard.core import provenance
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import PROJECT, Machine, datapath_choice, detect, require
 
@@ -21,7 +21,7 @@ def command() -> int:
     runs = _runs_here(machine)
     with Console(stderr=True).status("measuring the switches"):
         frames = frames_per_s() if runs else None
-    table.print_table(machine, console(), frames)
+    provenance.print_table(machine, console(), frames)
     return 0 if runs else 3
 
 

@@ -12,7 +12,7 @@ from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles
 from railyard.experiments.run import folder, sandboxed
-from railyard.experiments.run.machine_check import check_machine, own_command
+from railyard.experiments.run.sandboxed import check_machine, own_command
 from railyard.experiments.spec.loading import load_any
 
 

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from railyard.controller.agent.choices import ask
 from railyard.controller.agent.path_trace import Hop, TracedPath, assemble_path, follows_policy, verdict
+from railyard.controller.agent.steering import ask
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.host import PROJECT, raise_open_file_limit
 from railyard.core.units import format_time

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import BOOTSTRAP, Datapath, Machine
-from railyard.experiments.run.machine_check import check_budget
+from railyard.experiments.run.sandboxed import check_budget
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, sections
 from railyard.experiments.spec.kind import DEFAULT_KIND, EXPERIMENT_KINDS, ExperimentKind, Sections
 

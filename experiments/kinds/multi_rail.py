@@ -42,7 +42,7 @@ class MultiRail(ExperimentKind[MultirailExperiment]):
 
     def first_net(self, spec: MultirailExperiment, datapath: Datapath) -> "tuple[Mininet, str, str]":
         """Return the first fabric, its size and a hint."""
-        from railyard.experiments.multirail.predictions import nominal_plan
+        from railyard.experiments.predict.multi_rail import nominal_plan
         from railyard.topologies.multirail.net import MultirailNet
 
         fabric = spec.fabrics[0]

@@ -13,13 +13,13 @@ from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
 from railyard.experiments.multirail.measured import InjectedFault, check_complete, cut, nic_rates
-from railyard.experiments.multirail.predictions import learning, predicted_step_s, sent_bytes, step_of
 from railyard.experiments.multirail.session import MultirailSession, built
 from railyard.experiments.multirail.size_sweep import run_sizes
+from railyard.experiments.predict.multi_rail import learning, predicted_step_s, sent_bytes, step_of
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.multi_rail import DdpSpec, FaultSpec, MultirailExperiment, TrainingSpec, mix_of
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.player import apply, confirm, prepare, repair
+from railyard.failure.scenario.script import apply, confirm, prepare, repair
 from railyard.results.runs.allreduce import DdpRun, Training, allreduce_interval
 from railyard.results.runs.records import Rails, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan

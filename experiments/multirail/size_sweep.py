@@ -10,8 +10,8 @@ from typing import Final
 
 from railyard.core.records import IntervalId
 from railyard.experiments.multirail.measured import check_complete, merge_turns, point, undilated
-from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
 from railyard.experiments.multirail.session import EnginePool, MonitoredEngine, MultirailSession
+from railyard.experiments.predict.multi_rail import ITEM, counted, learning, sent_bytes, turns
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.multi_rail import MultirailExperiment
 from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval, size_name

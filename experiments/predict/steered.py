@@ -24,7 +24,7 @@ from railyard.results.plots import style
 from railyard.results.runs.records import to_csv
 from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.results.views import format as fmt
-from railyard.workloads.scale import payload_rates
+from railyard.workloads.schedule import payload_rates
 
 SHARES: Final = "max-min fair shares"
 EQUATIONS: Final = "the equations: routes stay as they are"

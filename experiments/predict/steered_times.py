@@ -13,8 +13,7 @@ from railyard.controller.agent.steering import Steering
 from railyard.controller.health.hysteresis import ActivePaths, damp
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
-from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.controller.health.scores import BEST, Scores, idle
+from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Scores, idle
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction

@@ -21,7 +21,7 @@ from railyard.results.plots import style, sweep
 from railyard.results.runs.records import to_csv
 from railyard.results.theory.predict import WHOLE, equation, predict_schedule
 from railyard.results.views import format as fmt
-from railyard.workloads.scale import payload_rates
+from railyard.workloads.schedule import payload_rates
 from railyard.workloads.spec import build
 
 PNG_METADATA: Final = {"Software": "Railyard"}

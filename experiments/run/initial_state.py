@@ -9,8 +9,7 @@ from functools import cached_property
 
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.oracle import Flow
-from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Scores
 from railyard.experiments.predict import steered_times
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.routing import RoutingSpec

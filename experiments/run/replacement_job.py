@@ -24,8 +24,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.placement.parallelism import place_with_spares, relabelled
-from railyard.workloads.scale import Rates, Scale, payload_rates
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
 from railyard.workloads.spec import build
 
 PROBED: Final = 3

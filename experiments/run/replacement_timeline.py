@@ -20,7 +20,7 @@ from railyard.experiments.run.replacement_job import ReplacementJob
 from railyard.experiments.run.session import FabricSession
 from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober
-from railyard.failure.scenario.player import inject
+from railyard.failure.scenario.script import inject
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.network import FabricNet
 from railyard.workloads.replay.job import windows_for_links

@@ -1,4 +1,9 @@
-"""Part of `run` and `shell` inside the sandbox."""
+"""Start `run` and `shell`: the checks before they enter a sandbox, the command that they start there, and their part
+inside it.
+
+The limits of a fabric's size and rates are generous: the best that was ever measured. The run itself measures what the
+machine carries today.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,10 +12,13 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.core.host import datapath_choice, detect
+from railyard.core.errors import BadInput
+from railyard.core.host import PROJECT, Datapath, Machine, datapath_choice, detect, require
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
+from railyard.core.units import format_rate, format_size
 from railyard.experiments.run.folder import reporting_path_errors
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.kind import BaseExperiment, kind_of
 from railyard.experiments.spec.loading import from_resolved
 
@@ -71,3 +79,49 @@ def _shell(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
 
 
 _TASKS: Final[dict[str, Callable[[BaseExperiment, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}
+
+
+def check_machine(spec: BaseExperiment) -> Machine:
+    """Return what the machine can do. MissingRequirement or BadInput if it can't run the experiment."""
+    machine = detect()
+    require(machine)
+    kind_of(spec).check_machine(spec, machine)
+    return machine
+
+
+def own_command() -> list[str]:
+    """Return this command line, which `ps` shows for the sandbox; its task is sent through a socket."""
+    return [sys.executable, str(PROJECT / "run_experiment.py"), *sys.argv[1:]]
+
+
+CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
+"""Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
+BRIDGE_CORE_BPS: Final = 40e9
+"""The same through the kernel's own bridges, which HB domains are."""
+GPU_BYTES: Final = 1_000_000
+"""Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
+
+
+def check_budget(spec: ExperimentSpec, machine: Machine) -> None:
+    """BadInput for a fabric that is too large, or whose links are together faster than all cores."""
+    datapath, _ = datapath_choice(machine)
+    for i, fabric in enumerate(spec.fabrics):
+        need = fabric.gpus * GPU_BYTES
+        if need > machine.memory_bytes:
+            allowed = (
+                f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails, which need {format_size(need, 2)} of memory"
+                f" or more: this machine has {format_size(machine.memory_bytes, 2)} free"
+            )
+            raise BadInput(f"fabrics.{i}.domains", fabric.domains, allowed)
+        for field, rate, core_bps in (
+            ("rail_rate", fabric.rail_rate, CORE_BPS[datapath]),
+            ("hb_rate", fabric.hb_rate, BRIDGE_CORE_BPS),
+        ):
+            capacity_bps = core_bps * machine.cores
+            if rate != "auto" and rate * fabric.gpus > capacity_bps:
+                allowed = (
+                    f"is more than this machine carries: "
+                    f"{fabric.gpus} links share {format_rate(capacity_bps, 3)} at best"
+                    f" ({machine.cores} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
+                )
+                raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)

@@ -18,8 +18,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.results.runs.records import Choice, Event, HealthSample, Run
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.flows import reserved
-from railyard.workloads.background.run import background
+from railyard.workloads.background.flows import background, reserved
 from railyard.workloads.background.spec import BackgroundSpec
 
 MakeWorkloads = Callable[[int], list[Workload]]

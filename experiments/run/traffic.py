@@ -18,8 +18,7 @@ from railyard.workloads.collectives.algorithm import operation_of
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
 from railyard.workloads.replay.job import PhaseEndCallback, Windows, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
-from railyard.workloads.scale import Scale, payload_rates, project
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Scale, Schedule, payload_rates, project
 from railyard.workloads.spec import TaskSpans
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")

@@ -25,8 +25,7 @@ from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import ConfigModel
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.scale import payload_rates
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Schedule, payload_rates
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 MAX_FAULTS: Final = 500

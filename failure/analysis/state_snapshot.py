@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from railyard.topologies.build import namespaces, netlink
+from railyard.topologies.build import namespaces
 
 StateSnapshot = Mapping[str, frozenset[str]]
 """Kernel state by node: a line for each route, neighbour, interface and table of rules."""
@@ -66,9 +66,9 @@ def snapshot_state(nodes: Iterable[str]) -> StateSnapshot:
 
 def _node_state(node: str) -> frozenset[str]:
     with namespaces.inside(node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
-        links = list(netlink.dump(sock, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0)))
-        routes = list(netlink.dump(sock, RTM_GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)))
-        neighbours = list(netlink.dump(sock, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)))
+        links = list(namespaces.dump(sock, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0)))
+        routes = list(namespaces.dump(sock, RTM_GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)))
+        neighbours = list(namespaces.dump(sock, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)))
         tables = _tables()
     names = dict(map(_name_of, links))
     found = {interface(body) for body in links}
@@ -81,7 +81,7 @@ def _tables() -> list[bytes]:
     """Return the nftables tables of this thread's namespace."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as sock:
-            return list(netlink.dump(sock, NFT_MSG_GETTABLE, _TABLES.pack(socket.AF_UNSPEC, 0, 0)))
+            return list(namespaces.dump(sock, NFT_MSG_GETTABLE, _TABLES.pack(socket.AF_UNSPEC, 0, 0)))
     except OSError as error:
         if error.errno in NO_NFTABLES:
             return []
@@ -134,7 +134,7 @@ def _interface_name(names: Names, index: int) -> str:
 
 
 def _attributes(body: bytes, head: struct.Struct) -> Iterator[tuple[int, bytes]]:
-    return netlink.attributes(body[head.size :])
+    return namespaces.attributes(body[head.size :])
 
 
 def _address(data: bytes) -> str:

@@ -17,8 +17,7 @@ from railyard.failure.connectivity.check import ConnectivityChecker, Connectivit
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.player import Player, WaitFor
-from railyard.failure.scenario.script import Script
+from railyard.failure.scenario.script import Player, Script, WaitFor
 from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0

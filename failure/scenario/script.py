@@ -1,13 +1,19 @@
-"""Failure scripts as plain data: faults, possibly concurrent, with the times of their injection and repair; and the log
-of a running script: which actions are done, which faults are active, and when the script is idle.
+"""Failure scripts: faults, possibly concurrent, with the times of their injection and repair; the log of a running
+script; and the player, which injects and repairs faults on a running fabric and checks each at what breaks.
+
+Each fault of a script has a thread of its own, so that simultaneous faults are injected together.
 """
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.failure.faults import Fault
+from railyard.core.errors import CheckFailed
+from railyard.core.wait import poll
+from railyard.failure.faults import Fault, FaultKind, FaultNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +117,204 @@ class ActionLog:
             if now_ns < last.done_ns + int(SETTLE_S * 1e9) or until_ns <= now_ns:
                 return None
             return QuietPeriod(last, tuple(timed.fault for timed in self._broken.values()), until_ns)
+
+
+SYMPTOMS_TIMEOUT_S: Final = 5.0
+"""A kernel may report a carrier a second late, and a busy machine later: only then it counts as an error."""
+
+
+def inject(net: FaultNet, fault: Fault) -> int:
+    """Prepare a fault, inject it, and return when (monotonic ns, just before).
+
+    CheckFailed if the target was faulty before, or isn't after: the recovery time of a fault without effect would be 0.
+    """
+    prepare(net, fault)
+    at_ns = apply(net, fault)
+    confirm(net, fault)
+    return at_ns
+
+
+def prepare(net: FaultNet, fault: Fault) -> None:
+    """Do what can be done before the injection. CheckFailed if the target is faulty already."""
+    if is_active(net, fault):
+        raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is active already")
+    fault.definition.prepare(net, fault.target, fault.parameters)
+
+
+def apply(net: FaultNet, fault: Fault) -> int:
+    """Inject a prepared fault; return when (monotonic ns, just before)."""
+    at_ns = time.monotonic_ns()
+    fault.definition.inject(net, fault.target, fault.parameters)
+    return at_ns
+
+
+def confirm(net: FaultNet, fault: Fault) -> None:
+    """Raise CheckFailed if the fault isn't active."""
+    if not _await_symptoms(net, fault, expected=True):
+        raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
+
+
+def unprepare(net: FaultNet, fault: Fault) -> None:
+    """Undo the preparation of a fault that was never injected."""
+    if type(fault.definition).prepare is not FaultKind.prepare:
+        fault.definition.repair(net, fault.target, fault.parameters)
+
+
+def repair(net: FaultNet, fault: Fault) -> None:
+    """Repair a fault. CheckFailed if some part is still faulty afterwards."""
+    fault.definition.repair(net, fault.target, fault.parameters)
+    if not _await_symptoms(net, fault, expected=False):
+        raise CheckFailed(f"{fault.kind} at {fault.target} is still active after its repair")
+
+
+def is_active(net: FaultNet, fault: Fault) -> bool:
+    """Return whether all affected parts are faulty, observed at the parts themselves."""
+    return all(fault.definition.symptoms(net, fault.target, fault.parameters))
+
+
+def _await_symptoms(net: FaultNet, fault: Fault, expected: bool) -> bool:
+    """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
+
+    def are_expected() -> bool:
+        symptoms = fault.definition.symptoms(net, fault.target, fault.parameters)
+        return all(is_there == expected for is_there in symptoms)
+
+    return poll(are_expected, SYMPTOMS_TIMEOUT_S)
+
+
+PREPARE_S: Final = 0.6
+"""Time before an injection to check that the fault isn't active, and to prepare it."""
+_POLL_S: Final = 0.001
+
+WaitFor = Callable[[str], int]
+"""Return when a phase has ended for the first time; monotonic ns of its end."""
+
+
+class ScriptEnded(Exception):
+    """The script ends before this fault."""
+
+
+class Player:
+    """Plays one script; its threads start with `play`.
+
+    `injected_ns` and `repair_start_ns`: when each injection and repair began, by the fault's number in the script.
+    `actions`: the log of actions. ValueError for faults that wait for a phase if there is no `wait_for`.
+    """
+
+    def __init__(self, net: FaultNet, script: Script, wait_for: WaitFor | None = None) -> None:
+        if any(timed.after for timed in script.faults) and wait_for is None:
+            raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
+        self._net, self._script, self._wait_for = net, script, wait_for
+        self._stopped = threading.Event()
+        self._begun_ns = 0
+        self._phases: dict[str, Future[int]] = {}
+        self._fault_futures: list[Future[None]] = []
+        self.actions = ActionLog(script)
+        self.injected_ns: dict[int, int] = {}
+        self.repair_start_ns: dict[int, int] = {}
+
+    def play(self, begun_ns: int) -> None:
+        """Start; times of the script count from `begun_ns` (monotonic)."""
+        self._begun_ns = begun_ns
+        for number, timed in enumerate(self._script.faults):
+            if timed.after:
+                self._watch_phase(timed.after)
+            else:
+                self.actions.schedule(number, "inject", self._inject_at_ns(timed))
+        pool = ThreadPoolExecutor(len(self._script.faults), thread_name_prefix="fault")
+        self._fault_futures = [pool.submit(self._run_fault, number) for number in range(len(self._script.faults))]
+        pool.shutdown(wait=False)
+
+    def is_over(self, within_s: float) -> bool:
+        """Wait at most `within_s`; return whether all faults are repaired. An error in one thread ends all."""
+        done, rest = wait(self._fault_futures, within_s, FIRST_EXCEPTION)
+        if any(play.exception() for play in done):
+            self.end()
+        return not rest
+
+    def end(self) -> None:
+        """Inject no more faults, repair the active ones, and return when that is done. Errors are raised."""
+        self._stopped.set()
+        wait(self._fault_futures)
+        for play in self._fault_futures:
+            error = play.exception()
+            if error and not isinstance(error, ScriptEnded):
+                raise error
+
+    def _run_fault(self, number: int) -> None:
+        timed = self._script.faults[number]
+        try:
+            self._inject(number, timed)
+            self.actions.schedule(number, "repair", self._repair_at_ns(number))
+            confirm(self._net, timed.fault)
+            self._sleep_until(self._repair_at_ns(number))
+        except BaseException:
+            self._stopped.set()
+            raise
+        finally:
+            if number in self.injected_ns:
+                self._repair(number, timed)
+
+    def _inject(self, number: int, timed: Timed) -> None:
+        prepared = False
+        try:
+            if not timed.after:
+                self._sleep_until(self._inject_at_ns(timed) - int(PREPARE_S * 1e9))
+            if not (timed.after and self._shares_target(timed)):
+                prepare(self._net, timed.fault)
+                prepared = True
+            self._sleep_until(self._inject_at_ns(timed))
+            if not prepared:
+                prepare(self._net, timed.fault)
+                prepared = True
+            self.actions.begin(number, "inject")
+        except BaseException:
+            if prepared:
+                unprepare(self._net, timed.fault)
+            raise
+        self.injected_ns[number] = time.monotonic_ns()  # before, so that half an injection is repaired too
+        self.injected_ns[number] = apply(self._net, timed.fault)
+        self.actions.end(number, "inject", self.injected_ns[number])
+
+    def _repair(self, number: int, timed: Timed) -> None:
+        self.actions.begin(number, "repair")
+        self.repair_start_ns[number] = time.monotonic_ns()
+        repair(self._net, timed.fault)
+        self.actions.end(number, "repair", self.repair_start_ns[number])
+
+    def _shares_target(self, timed: Timed) -> bool:
+        """Return whether another fault has the same target: their preparations would conflict."""
+        return sum(other.fault.target == timed.fault.target for other in self._script.faults) > 1
+
+    def _inject_at_ns(self, timed: Timed) -> int:
+        """Wait for the fault's phase, if it has one; return when the injection is due."""
+        from_ns = self._await_phase(self._phases[timed.after]) if timed.after else self._begun_ns
+        return from_ns + int(timed.at_s * 1e9)
+
+    def _repair_at_ns(self, number: int) -> int:
+        return self.injected_ns[number] + int(self._script.faults[number].repair_s * 1e9)
+
+    def _watch_phase(self, phase: str) -> None:
+        """Wait for a phase in a thread, since it may never end and the script must be able to."""
+        if phase in self._phases or self._wait_for is None:
+            return
+        phase_end, wait_for = Future[int](), self._wait_for
+        self._phases[phase] = phase_end
+
+        def watch_phase() -> None:
+            try:
+                phase_end.set_result(wait_for(phase))
+            except Exception as error:
+                phase_end.set_exception(error)
+
+        threading.Thread(target=watch_phase, name=f"waits for {phase}", daemon=True).start()
+
+    def _await_phase(self, phase_end: Future[int]) -> int:
+        while not phase_end.done():
+            if self._stopped.wait(_POLL_S):
+                raise ScriptEnded
+        return phase_end.result()
+
+    def _sleep_until(self, at_ns: int) -> None:
+        if self._stopped.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):
+            raise ScriptEnded

@@ -1,10 +1,24 @@
-"""Rail-only's equations of an iteration, Eq. 7 to 10, one function each; Eq. 1, 2, 3 and 11 are in
-`railyard.workloads.collectives`, each beside its algorithm.
+"""Rail-only's equations of an iteration (Eq. 7 to 10), and the lower bound on the time of an AllGather (Eq. 12, 13).
 
-Times in seconds, data in bytes, bandwidths in bytes a second. `hb` is C_F and `rail` C_S, per GPU and direction. All
-take arrays too, as the search over strategies needs them. The equations print transmission alone; what latency adds,
-which the paper says it counts too, is a function of its own beside each.
+Eq. 1, 2, 3 and 11 are in `railyard.workloads.collectives`, each beside its algorithm.
+
+Eq. 7 to 10: times in seconds, data in bytes, bandwidths in bytes a second. `hb` is C_F and `rail` C_S, per GPU and
+direction. All take arrays too. The equations print transmission alone; what latency adds, which the paper says it
+counts too, is a function of its own beside each.
+
+Eq. 12 (rail-optimized) and 13 (rail-only): a grid has x GPUs in each of y HB domains. A matrix says on which side of a
+cut each GPU is: a row is an HB domain, a column a rail. The unit of data is what one GPU contributes; bandwidths are
+whole numbers, times exact fractions. A cut by its R full rows, C full columns and |S| cells takes
+max(|S|, xy - |S|) / ((C_F + C_S) |S| - x R C_F - y C C_S); Eq. 12 is without the last term. docs/published.md proves
+why xy pairs (R, C) suffice, and the closed form.
 """
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from railyard.workloads.collectives.all_gather import N
 
@@ -51,3 +65,90 @@ def last_stage_network_s(micro_batches: N, collectives_s: N, virtual_stages: N, 
     collectives = micro_batches * collectives_s
     pipeline = 2 * micro_batches * virtual_stages * boundary_bytes / bytes_per_s
     return collectives + pipeline
+
+
+MAX_CELLS: Final = 20
+"""Cells of a grid all of whose matrices are tried: a million of them."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The largest fraction, and a cut that gives it: the matrix of S, `matrix[domain][rank]`."""
+
+    time: Fraction
+    matrix: tuple[tuple[bool, ...], ...]
+
+
+def rail_optimized(x: int, y: int, hb: int, rail: int, every_matrix: bool = False) -> Bound:
+    """Return Rail-only Eq. 12 exactly, for a grid of any size; `every_matrix`: over all matrices of a small grid."""
+    return (_largest_over_matrices if every_matrix else _largest_over_pairs)(x, y, hb, rail, rails_are_apart=False)
+
+
+def rail_only(x: int, y: int, hb: int, rail: int, every_matrix: bool = False) -> Bound:
+    """Return Rail-only Eq. 13 exactly, for a grid of any size; `every_matrix`: over all matrices of a small grid."""
+    return (_largest_over_matrices if every_matrix else _largest_over_pairs)(x, y, hb, rail, rails_are_apart=True)
+
+
+def conjectured(y: int, rail: int) -> Fraction:
+    """Return (y-1)/C_S per unit of data, which the paper postulates for C_F >> C_S and x >= y (appendix I)."""
+    return Fraction(y - 1, rail)
+
+
+def closed_form(x: int, y: int, hb: int, rail: int) -> Fraction:
+    """Return both bounds, for y > 1 and C_F/C_S >= y/(y-1): a domain, or one GPU, against the rest."""
+    if y < 2 or hb * (y - 1) < rail * y:
+        raise ValueError(f"{x} x {y}, C_F {hb}, C_S {rail}: the closed form needs y > 1 and C_F/C_S >= y/(y-1)")
+    return max(conjectured(y, rail), Fraction(x * y - 1, hb + rail))
+
+
+def least_ratio(x: int, y: int) -> Fraction:
+    """Return the C_F/C_S from which the paper's (y-1)/C_S is right: y(x-1)/(y-1), about x."""
+    if y < 2:
+        raise ValueError(f"{y} HB domain has no network to be bound by")
+    return Fraction(y * (x - 1), y - 1)
+
+
+def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
+    """Return the bound over all R and C, with as few cells as they take."""
+    if x < 1 or y < 1 or x * y < 2:
+        raise ValueError(f"a grid of {x} x {y} has no cut: it takes two GPUs")
+    if hb < 1 or rail < 1:
+        raise ValueError(f"C_F {hb} and C_S {rail} must be 1 or more")
+    rows, columns = (grid.ravel() for grid in np.meshgrid(np.arange(y), np.arange(x), indexing="ij"))
+    cells = np.maximum(rows * x + columns * y - rows * columns, 1)
+    best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
+    r, c = int(rows[best]), int(columns[best])
+    is_single_gpu = r == c == 0
+    matrix = tuple(tuple(i < r or j < c or (is_single_gpu and i == j == 0) for j in range(x)) for i in range(y))
+    return Bound(time, matrix)
+
+
+def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
+    """Return the bound over all matrices but zeros and ones, each a number whose bits are its cells, row by row."""
+    if x * y > MAX_CELLS:
+        raise ValueError(f"a grid of {x} x {y} has too many matrices: {MAX_CELLS} cells at most")
+    numbers = np.arange(1, 2 ** (x * y) - 1, dtype=np.int64)
+    row_bits = 2**x - 1
+    column_bits = sum(1 << (x * row) for row in range(y))
+    rows = sum(_contains_line(numbers, row_bits << (x * row)) for row in range(y))
+    columns = sum(_contains_line(numbers, column_bits << column) for column in range(x))
+    cells = np.bitwise_count(numbers).astype(np.int64)
+    best, time = _largest(x, y, hb, rail, cells, np.asarray(rows), np.asarray(columns) * int(rails_are_apart))
+    found = int(numbers[best])
+    return Bound(time, tuple(tuple(bool(found >> (x * row + column) & 1) for column in range(x)) for row in range(y)))
+
+
+def _contains_line(numbers: Ints, line: int) -> Ints:
+    """1 where a matrix has the whole line (a row or a column, as bits), else 0."""
+    is_contained: Ints = ((numbers & line) == line).astype(np.int64)
+    return is_contained
+
+
+def _largest(x: int, y: int, hb: int, rail: int, cells: Ints, rows: Ints, columns: Ints) -> tuple[int, Fraction]:
+    """Return the number of the cut with the largest fraction (the first of equals), and the fraction."""
+    sent = np.maximum(cells, x * y - cells)
+    bandwidth = (hb + rail) * cells - x * rows * hb - y * columns * rail
+    best = int(np.argmax(sent / bandwidth))
+    return best, Fraction(int(sent[best]), int(bandwidth[best]))

@@ -20,8 +20,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.matrix.traffic_matrix import Way, ways
-from railyard.workloads.scale import Rates, Scale
-from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
 HASH_DRAWS: Final = 256
 """How often flows are hashed over the planes of a rail for an expectation: a standard error of 2% or less."""

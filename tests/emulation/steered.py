@@ -10,16 +10,14 @@ from typing import Any, Self
 
 import psutil
 
-from railyard.controller.agent.choices import ask
 from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy
-from railyard.controller.agent.steering import Steering
+from railyard.controller.agent.steering import Steering, ask
 from railyard.controller.health.estimator import RegistryKind
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policy import Context
+from railyard.controller.health.policy import Context, Scores
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
-from railyard.controller.health.scores import Scores
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces

@@ -25,8 +25,7 @@ from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.measure.counters import PortReader, count
 from railyard.topologies.plan import End, Link
-from railyard.workloads.background.flows import BackgroundFlow
-from railyard.workloads.background.run import Background, background
+from railyard.workloads.background.flows import Background, BackgroundFlow, background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 

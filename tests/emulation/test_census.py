@@ -14,8 +14,7 @@ import pytest
 
 from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.player import inject, repair
-from railyard.failure.scenario.script import NO_DEADLINE_NS, Action, QuietPeriod
+from railyard.failure.scenario.script import NO_DEADLINE_NS, Action, QuietPeriod, inject, repair
 from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import build, eventually
 

@@ -13,7 +13,7 @@ import pytest
 
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.player import inject, repair
+from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually

@@ -10,11 +10,10 @@ from railyard.core.errors import CheckFailed
 from railyard.experiments.run.session import built
 from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario import player
+from railyard.failure.scenario import script as player
 from railyard.failure.scenario.pairs import monitored_pairs
-from railyard.failure.scenario.player import inject, is_active, repair
 from railyard.failure.scenario.run import run_script
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.scenario.script import Script, Timed, inject, is_active, repair
 from railyard.results.runs.records import Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan

@@ -11,8 +11,8 @@ from railyard.core.errors import CheckFailed
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.support.links import is_up
 from railyard.failure.faults.support.loss import open_frames
-from railyard.failure.scenario import player
-from railyard.failure.scenario.player import inject, is_active, repair
+from railyard.failure.scenario import script
+from railyard.failure.scenario.script import inject, is_active, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import End
 from tests.emulation.fabrics import WAIT_S as LONG_S
@@ -278,7 +278,7 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
 
 
 def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(player, "SYMPTOMS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(script, "SYMPTOMS_TIMEOUT_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in FAULT_TARGETS.items():
         monkeypatch.setattr(type(FAULTS[kind]), "inject", lambda *_: None)

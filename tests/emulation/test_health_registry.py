@@ -15,9 +15,9 @@ from typing import Literal, Protocol
 
 import pytest
 
+from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.registry.etcd import EtcdServer
-from railyard.controller.health.scores import Scores
 from tests.emulation.fabrics import eventually
 
 pytestmark = pytest.mark.sandbox

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.player import inject, repair
+from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan

@@ -18,7 +18,7 @@ from pyroute2 import IPRoute
 
 from railyard.core.host import NETNS_DIR
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.player import inject, repair
+from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.measure.counters import PortReader

@@ -10,8 +10,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.workloads.background.flows import flows_of, reserved
-from railyard.workloads.background.run import background
+from railyard.workloads.background.flows import background, flows_of, reserved
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.steered import SLOW_RATES

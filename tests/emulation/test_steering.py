@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.agent.choices import ask
+from railyard.controller.agent.steering import ask
 from railyard.controller.health.decision import over_rail
 from railyard.controller.health.estimator import HealthSpec, RegistryKind
 from railyard.controller.health.hysteresis import Damping
@@ -24,7 +24,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares
 from railyard.topologies.measure.capture import Capture
 from railyard.topologies.measure.counters import TRAFFIC, PortReader
-from railyard.workloads.background.run import background
+from railyard.workloads.background.flows import background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.emulation.steered import (

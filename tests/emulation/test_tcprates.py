@@ -8,7 +8,7 @@ import pytest
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.measure.tcp_rates import TcpRates
+from railyard.topologies.measure.counters import TcpRates
 from tests.emulation.fabrics import at_best, build
 
 pytestmark = pytest.mark.sandbox

@@ -8,7 +8,7 @@ from math import inf, prod
 from hypothesis import strategies as st
 
 from railyard.controller.health.oracle import all_paths
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 

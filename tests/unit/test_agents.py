@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from railyard.controller.agent.route_agent import Outcome
 from railyard.controller.agent.steering import Steering
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, idle
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.unix_socket import SocketServer
-from railyard.controller.health.scores import Scores, idle
 from railyard.controller.processes.agents_main import Agents, Emit, Kernels
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from railyard.results.theory import allgather_bound as bound
+from railyard.results.theory import equations as bound
 from railyard.workloads.collectives.all_gather import all_gather_s
 
 Matrix = tuple[tuple[bool, ...], ...]

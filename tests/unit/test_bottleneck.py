@@ -16,8 +16,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
 from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.matrix.traffic_matrix import gpu_hops
-from railyard.workloads.scale import Rates
-from railyard.workloads.schedule import Iteration, Phase, Program
+from railyard.workloads.schedule import Iteration, Phase, Program, Rates
 
 ONLY = FabricSpec(kind="rail-only")
 OPTIMIZED = FabricSpec(kind="rail-optimized")

@@ -6,8 +6,8 @@ from pathlib import Path as File
 
 import pytest
 
-from railyard.controller.agent import choices
-from railyard.controller.agent.choices import ChoiceServer, ask
+from railyard.controller.agent import steering
+from railyard.controller.agent.steering import ChoiceServer, ask
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares
 
@@ -17,7 +17,7 @@ SRC, DST = Gpu(0, 1), Gpu(3, 2)
 @pytest.fixture(autouse=True)
 def place(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> File:
     where = tmp_path / "run" / "choices.sock"
-    monkeypatch.setattr(choices, "SOCKET", where)
+    monkeypatch.setattr(steering, "SOCKET", where)
     return where
 
 

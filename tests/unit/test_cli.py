@@ -19,7 +19,7 @@ from railyard.core.sandbox import launcher
 from railyard.experiments import cli
 from railyard.experiments.commands import ps
 from railyard.experiments.commands.list import counts, definitions
-from railyard.experiments.run import machine_check
+from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.loading import load_any
@@ -70,7 +70,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
     """A machine that can do everything, somewhere to write, and no sandbox."""
     stand_in = Entered()
     monkeypatch.setattr(launcher, "enter", stand_in)
-    monkeypatch.setattr(machine_check, "detect", lambda: ABLE)
+    monkeypatch.setattr(sandboxed, "detect", lambda: ABLE)
     monkeypatch.chdir(tmp_path)
     return stand_in
 
@@ -167,7 +167,7 @@ def test_a_lack_of_the_machine_is_status_3_with_what_to_type(
     def poor() -> Machine:
         return replace(ABLE, programs={k: v for k, v in ABLE.programs.items() if not k.startswith("ovs")})
 
-    monkeypatch.setattr(machine_check, "detect", poor)
+    monkeypatch.setattr(sandboxed, "detect", poor)
     assert cli.main(["run", "quickstart"]) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: this machine lacks Open vSwitch (no ovs-vswitchd")
@@ -183,9 +183,7 @@ def test_an_etcd_that_is_asked_for_must_be_there(
     assert cli.main(line) == 3
     told = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
     assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (told, None, [])
-    monkeypatch.setattr(
-        machine_check, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"})
-    )
+    monkeypatch.setattr(sandboxed, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"}))
     assert cli.main(line) == 0
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario import player as injection
-from railyard.failure.scenario.player import Player
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.scenario import script as injection
+from railyard.failure.scenario.script import Player, Script, Timed
 
 NET: Any = None
 S = 1_000_000_000

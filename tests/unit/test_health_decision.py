@@ -18,7 +18,7 @@ from railyard.controller.health.decision import (
     spray_paths,
 )
 from railyard.controller.health.oracle import all_paths
-from railyard.controller.health.scores import Scores, idle
+from railyard.controller.health.policy import Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, worth

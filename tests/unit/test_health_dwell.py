@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
-from railyard.controller.health.policy import HEALTH_POLICIES, Context
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares
 

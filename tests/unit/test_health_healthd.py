@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railyard.controller.health.estimator import HealthSpec, Links
 from railyard.controller.health.monitor import Healthd
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import Scores
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
 from railyard.topologies.measure.counters import PortStats

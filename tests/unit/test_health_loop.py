@@ -10,8 +10,8 @@ import pytest
 
 from railyard.controller.health import monitor
 from railyard.controller.health.monitor import Element, Healthd, HealthLoop
+from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
-from railyard.controller.health.scores import Scores
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.counters import PortStats
 from railyard.topologies.plan import Plan

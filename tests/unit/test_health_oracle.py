@@ -8,8 +8,7 @@ import pytest
 from railyard.controller.health import oracle
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
-from railyard.controller.health.policy import HEALTH_POLICIES, Context
-from railyard.controller.health.scores import Scores, idle
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share
 from railyard.topologies.plan import Plan

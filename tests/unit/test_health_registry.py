@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry import etcd
 from railyard.controller.health.registry.client import Document, Registry, View, connect, decode, encode
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
-from railyard.controller.health.scores import Scores
 from railyard.core.errors import MissingRequirement
 from tests.emulation.fabrics import eventually
 

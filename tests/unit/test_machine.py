@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from railyard.core import doctor
+from railyard.core import provenance
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import (
     CONGESTION_CONTROLS,
@@ -160,7 +160,7 @@ def test_all_is_found_on_a_machine_with_everything() -> None:
 
 def table(machine: Machine, packets_per_s: float | None) -> str:
     console = Console(file=io.StringIO(), width=200)
-    doctor.print_table(machine, console, packets_per_s)
+    provenance.print_table(machine, console, packets_per_s)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

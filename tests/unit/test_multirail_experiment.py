@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
-from railyard.experiments.multirail.predictions import (
+from railyard.experiments.predict.multi_rail import (
     ITEM,
     LATER_WARMUP_OPERATIONS,
     TURN_OPERATIONS,

@@ -14,8 +14,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.scale import Rates, payload_rates, project
-from railyard.workloads.schedule import Compute, Phase, Schedule, Transfer
+from railyard.workloads.schedule import Compute, Phase, Rates, Schedule, Transfer, payload_rates, project
 from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000

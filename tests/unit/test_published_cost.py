@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Drawing
 
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import allgather, fig1, fig6, table2
-from railyard.results.theory import allgather_bound as bound
+from railyard.results.theory import equations as bound
 
 # Rail-only Table II: GPUs, radix; switches rail-optimized, rail-only; transceivers; savings in percent.
 TABLE_2 = [

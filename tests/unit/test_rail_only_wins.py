@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from railyard.controller.health import scores as health
+from railyard.controller.health import policy as health
 from railyard.controller.health.decision import spine_condition
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
 from railyard.results.runs.records import Run

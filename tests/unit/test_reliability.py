@@ -20,15 +20,18 @@ from railyard.core.errors import BadInput
 from railyard.results.published.figures import reliability
 from railyard.results.theory.clos import Layer, Network, rail_only
 from railyard.results.theory.reliability.availability import (
+    DEFAULT_COMPONENTS,
+    HOURS_A_YEAR,
+    Components,
     Estimate,
     Reliability,
     Wiring,
     both,
     first_order_lost,
     lost_share,
+    read_components,
     simulate,
 )
-from railyard.results.theory.reliability.components import DEFAULT_COMPONENTS, HOURS_A_YEAR, Components, read_components
 
 Keys = dict[str, Any]
 

@@ -31,8 +31,7 @@ from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, load_gpt
 from railyard.workloads.placement.parallelism import Parallelism
-from railyard.workloads.scale import Scale
-from railyard.workloads.schedule import Schedule, Transfer
+from railyard.workloads.schedule import Scale, Schedule, Transfer
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
 from railyard.workloads.traces import chakra as pb
 from tests.unit.iteration_jobs import MODEL, job, seconds, size

@@ -10,8 +10,7 @@ from railyard.controller.agent.steering import (
     route_for,
 )
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policy import HEALTH_POLICIES, Context
-from railyard.controller.health.scores import Scores, idle
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share
 from railyard.topologies.plan import make_plan

@@ -2,7 +2,7 @@
 
 import socket
 
-from railyard.topologies.measure.tcp_rates import rates_of
+from railyard.topologies.measure.counters import rates_of
 
 NEAR, FAR = socket.inet_aton("198.18.0.1"), socket.inet_aton("198.18.0.2")
 

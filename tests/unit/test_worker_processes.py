@@ -8,7 +8,7 @@ from railyard.core.worker import Message, Ready, Worker
 from railyard.failure.connectivity.worker import Answered, Open, Probe
 from railyard.failure.probes.replacement import Prober
 from railyard.failure.probes.traffic import Traffic, TrafficJob
-from railyard.workloads.background.run import BackgroundJob, Sent, StartAt, Stop
+from railyard.workloads.background.flows import BackgroundJob, Sent, StartAt, Stop
 from railyard.workloads.replay.job import Connect, Delivered, Finished, Go, Job, Listen, windows_for_links
 from tests.unit.broken_fabrics import plan
 

@@ -14,8 +14,7 @@ from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch
 from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.jobs.moe import zipf_shares
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, traffic_matrix
-from railyard.workloads.scale import Rates, payload_rates
-from railyard.workloads.schedule import Phase, Program
+from railyard.workloads.schedule import Phase, Program, Rates, payload_rates
 from railyard.workloads.spec import build, parse_workload
 from tests.unit.schedules import SIDE
 

@@ -8,8 +8,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
-from railyard.workloads.scale import project
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Phase, project
 from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000

@@ -7,7 +7,7 @@ from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.jobs.migration import state_bytes, state_peers, state_s, state_schedule, state_senders
 from railyard.workloads.placement.parallelism import place_with_spares, relabelled
-from railyard.workloads.scale import Rates
+from railyard.workloads.schedule import Rates
 from railyard.workloads.spec import build, parse_workload
 
 FABRIC = parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4})

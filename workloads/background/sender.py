@@ -23,8 +23,7 @@ from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import ETHERNET
-from railyard.workloads.background.flows import PORT, BackgroundFlow
-from railyard.workloads.background.run import BackgroundJob, Sent, StartAt, Stop
+from railyard.workloads.background.flows import PORT, BackgroundFlow, BackgroundJob, Sent, StartAt, Stop
 from railyard.workloads.background.spec import Wave
 
 MAX_LATENESS_S: Final = 0.05

@@ -13,8 +13,7 @@ from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import LayersModel, load_layers
-from railyard.workloads.scale import Scale
-from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
 TRAFFIC_KINDS.add("DP", TrafficKind(is_dense=True, is_headline=False))

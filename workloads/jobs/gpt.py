@@ -25,8 +25,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads, load_gpt
 from railyard.workloads.placement.parallelism import Parallelism, Placement, place
-from railyard.workloads.scale import Factor, Scale
-from railyard.workloads.schedule import Grid, Iteration, Phase, Program, Schedule
+from railyard.workloads.schedule import Factor, Grid, Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
 

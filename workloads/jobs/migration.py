@@ -13,8 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.matrix.traffic_matrix import port_bytes
-from railyard.workloads.scale import Rates, Scale
-from railyard.workloads.schedule import Phase, Schedule, Transfer
+from railyard.workloads.schedule import Phase, Rates, Scale, Schedule, Transfer
 from railyard.workloads.spec import WORKLOADS, Workload
 
 BYTES_PER_PARAMETER: Final = 16

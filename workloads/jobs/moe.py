@@ -25,8 +25,7 @@ from railyard.workloads.collectives.algorithm import (
 )
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
-from railyard.workloads.scale import Factor, Scale
-from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
+from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
 ALL_TO_ALL: Final = "all-to-all"

@@ -11,8 +11,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import Time
 from railyard.workloads.collectives.algorithm import check_algorithm, chosen_algorithm, sizing_algorithm
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.scale import Factor, Scale
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Factor, Scale, Schedule
 from railyard.workloads.spec import (
     DEFAULT_DURATION_S,
     WORKLOADS,

@@ -17,8 +17,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shape, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import Numbers, Sizes
-from railyard.workloads.scale import Rates
-from railyard.workloads.schedule import Schedule, Transfer
+from railyard.workloads.schedule import Rates, Schedule, Transfer
 
 Side = Literal["hb", "rail"]
 Hop = tuple[int, int, Side]

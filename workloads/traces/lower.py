@@ -84,7 +84,7 @@ def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_facto
 
     An operation lasts from the start of the first of its tasks on a rank to the end of the last; a receive begins with
     its sender's first task. `spans`: start and end of tasks in ns, on one clock. Operations with a task that did not
-    end are left out. Emulated seconds are divided by `time_factor` (`railyard.workloads.scale`).
+    end are left out. Emulated seconds are divided by `time_factor` (`railyard.workloads.schedule`).
     """
     origin_ns = min((start for start, _ in spans.values()), default=0)
     found: dict[NodeId, Measured] = {}

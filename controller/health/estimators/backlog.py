@@ -1,7 +1,7 @@
 """Free queue space: distinguishes a link that is just full from one with a long queue."""
 
 from railyard.controller.health.estimator import ESTIMATORS, Load
-from railyard.controller.health.scores import BEST
+from railyard.controller.health.policy import BEST
 
 
 @ESTIMATORS.register("backlog")

@@ -4,7 +4,7 @@ from railyard.controller.health.estimator import ESTIMATORS, Load
 from railyard.controller.health.estimators.backlog import backlog
 from railyard.controller.health.estimators.loss import loss
 from railyard.controller.health.estimators.utilisation import utilisation
-from railyard.controller.health.scores import BEST
+from railyard.controller.health.policy import BEST
 
 
 @ESTIMATORS.register("blended")

@@ -3,7 +3,7 @@
 from typing import Final
 
 from railyard.controller.health.estimator import ESTIMATORS, Load
-from railyard.controller.health.scores import BEST
+from railyard.controller.health.policy import BEST
 
 LOSS_LIMIT: Final = 0.01
 """Lost frames per sent frame at which the score is 0: at 1% TCP is far below half of a rail's rate."""

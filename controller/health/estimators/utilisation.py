@@ -1,7 +1,7 @@
 """Free capacity: the complement of the papers' "traffic load". A full link has 0, whatever its queue."""
 
 from railyard.controller.health.estimator import ESTIMATORS, Load
-from railyard.controller.health.scores import BEST
+from railyard.controller.health.policy import BEST
 
 
 @ESTIMATORS.register("utilisation")

@@ -1,7 +1,6 @@
 """Always dr: the own HB domain first, then the destination's rail (Rail-only IV-B)."""
 
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, direct_path, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares, path_of
 

@@ -1,7 +1,6 @@
 """All paths with the fewest hops, flows hashed over them: dr and rd, or the spine where one joins rails."""
 
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, direct_path, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares, path_of
 

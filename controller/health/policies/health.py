@@ -1,8 +1,7 @@
 """dr or rd, by h-ratio (health routing, part 1)."""
 
 from railyard.controller.health.decision import near_path
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

@@ -1,8 +1,7 @@
 """The path of the best score; pairs spread over rails that are as good (not in the papers)."""
 
 from railyard.controller.health.decision import best_path
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

@@ -1,8 +1,7 @@
 """Each pair evenly over all rails of the best score (not in the papers)."""
 
 from railyard.controller.health.decision import best_paths
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 

@@ -1,8 +1,7 @@
 """dr or rd by h-ratio; drd by best fit where a third rail is routable (health routing, part 2)."""
 
 from railyard.controller.health.decision import choose_path
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

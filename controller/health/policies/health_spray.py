@@ -1,8 +1,7 @@
 """The rails within delta of m, evenly, where health-drd takes one (health routing, part 2)."""
 
 from railyard.controller.health.decision import spray_paths
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 

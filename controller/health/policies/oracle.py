@@ -1,8 +1,7 @@
 """The paths that oracle.py assigned from full knowledge of the load; dr for a pair without a flow."""
 
 from railyard.controller.health.policies.dr import DirectRoute
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

@@ -3,8 +3,7 @@
 from hashlib import blake2b
 
 from railyard.controller.health.decision import over_rail
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
-from railyard.controller.health.scores import Scores
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, direct_path, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

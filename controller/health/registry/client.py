@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
+from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.etcd import EtcdLink
 from railyard.controller.health.registry.unix_socket import SocketLink
-from railyard.controller.health.scores import Scores
 
 
 class Document(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from railyard.failure.faults.definition import FaultKind
 from railyard.failure.faults.support.impact import Cable, FaultNet, FaultPlan, Impact, cable
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.netlink import send_request
+from railyard.topologies.build.namespaces import send_request
 from railyard.topologies.build.shaping import htb_commands
 from railyard.topologies.plan import End, Link
 from railyard.topologies.spec import Layer

@@ -9,7 +9,7 @@ import matplotlib.figure
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.theory import allgather_bound as bound
+from railyard.results.theory import equations as bound
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_gather import all_gather_s
 

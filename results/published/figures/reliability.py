@@ -8,8 +8,16 @@ import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
-from railyard.results.theory.reliability.availability import Estimate, Reliability, Wiring, both, simulate
-from railyard.results.theory.reliability.components import DAYS_A_YEAR, Components, read_components
+from railyard.results.theory.reliability.availability import (
+    DAYS_A_YEAR,
+    Components,
+    Estimate,
+    Reliability,
+    Wiring,
+    both,
+    read_components,
+    simulate,
+)
 
 CLUSTERS: Final = ((65_536, 256, 64), (65_536, 256, 256), (65_536, 8, 64))
 """GPUs, K, radix: two rows of Table II, and HB domains so small that a rail is as tall as the whole."""
