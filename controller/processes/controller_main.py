@@ -15,8 +15,9 @@ from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.monitor import HealthLoop
-from railyard.controller.openflow.app import OpenFlowServer, SwitchEvent
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, network_sides_in
+from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll

@@ -8,7 +8,8 @@ change routes of GPUs. Datapath ids and ports have to follow topologies/addresse
 import signal
 import socket
 
-from railyard.controller.openflow.app import OpenFlowServer, SwitchEvent
+from railyard.controller.openflow.app import SwitchEvent
+from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes.clients import ADDRESS
 from railyard.topologies.addresses import MAX_RAILS, NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
 
