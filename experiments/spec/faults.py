@@ -77,6 +77,8 @@ class BaseFaultSpec(ConfigModel):
             wrong += find_problems(error)
         if wrong:
             raise PydanticCustomError("of_fields", "wrong parameters", {"lines": wrong})
+        if isinstance(target := rest.get("target"), str):
+            rest["target"] = FAULTS[kind].canonical_target(target)
         return rest
 
     @model_validator(mode="after")

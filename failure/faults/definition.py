@@ -107,6 +107,10 @@ class FaultKind:
         """
         raise NotImplementedError
 
+    def canonical_target(self, target: str) -> str:
+        """Return the name in `targets` of a target that may also be written otherwise."""
+        return target
+
     def target_problem(self, plan: FaultPlan, target: str) -> str:
         """Return what is wrong with a target on a fabric, with what is allowed; empty if it can be used."""
         names = self.targets(plan)

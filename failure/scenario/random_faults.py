@@ -1,18 +1,19 @@
 """Random faults: a script of many faults, several at a time, drawn from a seed. Pure: the same seed, the same script.
 
-Actions (injections and repairs) follow one another: with enough idle time after each for a connectivity check, or with
-injections as often as asked for. Some faults are injected in groups at one moment: links of one rail, links of one
-server, or both cables of a GPU.
+Stages of a draw: the number of faults of each injection (`_group_sizes`), then action by action the time of the next
+one (`_next_action_s`), which faults are injected (`_draw_group`, `_draw_single`: kinds by their weights, among the
+faults that the limits in `_is_free` allow), how long they last (`_inject`), and their repair (`_repair`).
 
-Two faults of which one would hide the other are never active together: a cut cable at a crashed GPU, or a GPU at a dead
-switch, which can't report it.
+Groups are injected at one moment: links of one rail, links of one server, or both cables of a GPU. Two faults of which
+one would hide the other are never active together: a cut cable at a crashed GPU, or a GPU at a dead switch, which can't
+report it.
 """
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from railyard.failure.connectivity.check import duration_s
 from railyard.failure.faults import FAULTS, Fault, FaultScope, fault_kinds
@@ -76,61 +77,47 @@ def idle_s(repaired: FaultScope, following: FaultScope) -> float:
 
 def random_script(spec: RandomFaults, plan: Plan, seed: int, name: str) -> Script:
     """Draw a script. ValueError if the fabric has no target for any kind of the mix."""
-    drawn = _Generator(spec, plan, random.Random(seed)).draw()
+    drawn = _Draw(spec, plan, random.Random(seed)).script()
     return Script(name, tuple(sorted(drawn, key=lambda timed: timed.at_s)))
 
 
-@dataclass(slots=True)
-class _ActiveFault:
-    """An active fault: its injection, when its repair is due, and its scope."""
+class _Candidate(NamedTuple):
+    """A fault that can be drawn, with what it affects and requires."""
 
     fault: Fault
-    at_s: float
-    until_s: float
     scope: FaultScope
 
 
-class _Generator:
-    """Draws one script. The order of random draws is part of the format: results can be reproduced by seed."""
+class _Active(NamedTuple):
+    """An injected fault, and when its repair is due."""
+
+    candidate: _Candidate
+    at_s: float
+    until_s: float
+
+
+class _Draw:
+    """One script in the making. The order of random draws is part of the format: a seed's results never change."""
 
     def __init__(self, spec: RandomFaults, plan: Plan, rng: random.Random) -> None:
         self._spec, self._plan, self._rng = spec, plan, rng
-        self._targets = {kind: FAULTS[kind].targets(plan) for kind, weight in spec.mix.items() if weight}
-        if not any(self._targets.values()):
-            raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._targets))}")
-        self._groups = self._group_sizes()
-        self._active: list[_ActiveFault] = []
-        self._repaired: list[tuple[float, FaultScope]] = []  # within the last REPAIRED_IDLE_S
+        self._candidates = {kind: _candidates(kind, plan) for kind, weight in spec.mix.items() if weight}
+        if not any(self._candidates.values()):
+            raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._candidates))}")
+        self._sizes = self._group_sizes()  # of the injections to come, the next one last
+        self._active: list[_Active] = []
+        self._repaired: list[tuple[float, FaultScope]] = []
 
-    def draw(self) -> Iterator[Timed]:
+    def script(self) -> Iterator[Timed]:
         """Yield the faults in the order of their repairs."""
         now_s = FIRST_INJECTION_S
-        while self._groups or self._active:
-            to_repair = [one for one in self._active if one.until_s <= now_s]
-            if to_repair:
-                yield from self._repair(to_repair, now_s)
-            elif not self._groups or not self._inject_next(now_s):
-                end_times_s = [one.until_s for one in self._active]
-                now_s = min(end_times_s) if end_times_s else now_s + self._next_gap_s()
+        while self._sizes or self._active:
+            if due := [one for one in self._active if one.until_s <= now_s]:
+                yield from self._repair(due, now_s)
+            elif not self._sizes or not self._inject(now_s):
+                now_s = min(one.until_s for one in self._active) if self._active else now_s + self._gap_s()
                 continue
             now_s = self._next_action_s(now_s)
-
-    def _next_action_s(self, now_s: float) -> float:
-        """Return the time of the next action: the drawn injection, or a repair that is due before it.
-
-        After a repair the time to the next injection is drawn anew: an exponential distribution has no memory.
-        """
-        after_s = round(now_s + self._next_gap_s(), 3)
-        if self._spec.every is None:
-            return after_s
-        repairs = (math.ceil(one.until_s * 1e3) / 1e3 for one in self._active if one.until_s > now_s)
-        return min([after_s, *repairs])
-
-    def _next_gap_s(self) -> float:
-        every_s = self._spec.every
-        if every_s is None:
-            return quiet_gap_s(self._plan)
-        return max(MIN_GAP_S, round(self._rng.expovariate(1 / every_s), 3))
 
     def _group_sizes(self) -> list[int]:
         """Return the number of faults of each injection: groups of two or three and single ones, in any order."""
@@ -143,76 +130,98 @@ class _Generator:
         self._rng.shuffle(sizes)
         return sizes
 
-    def _repair(self, to_repair: list[_ActiveFault], now_s: float) -> Iterator[Timed]:
-        self._repaired = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
-        for one in to_repair:
-            self._active.remove(one)
-            self._repaired.append((now_s, one.scope))
-            yield Timed(one.fault, one.at_s, round(now_s - one.at_s, 3))
+    def _gap_s(self) -> float:
+        """Return the time from an action to the next injection."""
+        if self._spec.every is None:
+            return quiet_gap_s(self._plan)
+        return max(MIN_GAP_S, round(self._rng.expovariate(1 / self._spec.every), 3))
 
-    def _inject_next(self, now_s: float) -> bool:
-        """Inject one fault or a group; return False if none is possible now."""
-        size = self._groups[-1]
+    def _next_action_s(self, now_s: float) -> float:
+        """Return the time of the next action: the drawn injection, or a repair that is due before it.
+
+        After a repair the time to the next injection is drawn anew: an exponential distribution has no memory.
+        """
+        after_s = round(now_s + self._gap_s(), 3)
+        if self._spec.every is None:
+            return after_s
+        repairs = (math.ceil(one.until_s * 1e3) / 1e3 for one in self._active if one.until_s > now_s)
+        return min([after_s, *repairs])
+
+    def _inject(self, now_s: float) -> bool:
+        """Inject one fault or a group, and draw how long it lasts; return False if none is possible now."""
+        size = self._sizes[-1]
         if len(self._active) + size > self._spec.at_once and self._active:
             return False
-        faults = self._group(size, now_s) if size > 1 else self._single(now_s)
-        if not faults and size > 1 and not self._active:
-            self._groups[-1:] = [1] * size  # the fabric or the mix has no such group
-            return self._inject_next(now_s)
-        if not faults:
-            return False
-        self._groups.pop()
-        lasts_s = max(self._rng.uniform(*self._spec.down), *(fault.definition.min_random_s for fault in faults))
-        for fault in faults:
-            self._active.append(_ActiveFault(fault, now_s, now_s + lasts_s, fault.scope(self._plan)))
-        return True
+        drawn = self._draw_group(size, now_s) if size > 1 else self._draw_single(now_s)
+        if not drawn and size > 1 and not self._active:
+            self._sizes[-1:] = [1] * size  # the fabric or the mix has no such group
+            return self._inject(now_s)
+        if drawn:
+            self._sizes.pop()
+            shortest_s = max(one.fault.definition.min_random_s for one in drawn)
+            until_s = now_s + max(self._rng.uniform(*self._spec.down), shortest_s)
+            self._active += [_Active(one, now_s, until_s) for one in drawn]
+        return bool(drawn)
 
-    def _single(self, now_s: float) -> list[Fault]:
-        free = {kind: self._free(kind, names, now_s) for kind, names in self._targets.items()}
-        kinds = [kind for kind, faults in free.items() if faults]
+    def _draw_single(self, now_s: float) -> list[_Candidate]:
+        """Draw a kind of those that are possible now, then its target."""
+        free = {kind: self._free(found.values(), now_s) for kind, found in self._candidates.items()}
+        kinds = [kind for kind, candidates in free.items() if candidates]
         if not kinds:
             return []
         (kind,) = self._rng.choices(kinds, [self._spec.mix[kind] for kind in kinds])
         return [self._rng.choice(free[kind])]
 
-    def _group(self, size: int, now_s: float) -> list[Fault]:
+    def _draw_group(self, size: int, now_s: float) -> list[_Candidate]:
         """Draw faults of the rail cables of one rail or one server, or of both cables of a GPU."""
-        plan, gpu_groups = self._plan, list[list[Gpu]]()
-        gpu_groups += [[gpu for gpu in plan.gpus if gpu.rank == rank] for rank in range(plan.spec.rails)]
-        gpu_groups += [[gpu for gpu in plan.gpus if gpu.domain == domain] for domain in range(plan.spec.domains)]
-        single_gpus = [[gpu] for gpu in plan.gpus] if size == 2 and self._cable_kinds("hb") else []
-        while gpu_groups or single_gpus:
-            use_groups = gpu_groups and (not single_gpus or self._rng.random() < RAIL_OR_SERVER_SHARE)
-            candidates = gpu_groups if use_groups else single_gpus
-            chosen = candidates.pop(self._rng.randrange(len(candidates)))
-            faults = self._cable_faults("rail", chosen, now_s)
-            if candidates is single_gpus:
-                faults += self._cable_faults("hb", chosen, now_s)
-            if len(faults) >= size:
-                return self._rng.sample(faults, size)
+        gpus, fabric = self._plan.gpus, self._plan.spec
+        several = [[gpu for gpu in gpus if gpu.rank == rank] for rank in range(fabric.rails)]
+        several += [[gpu for gpu in gpus if gpu.domain == domain] for domain in range(fabric.domains)]
+        single = [[gpu] for gpu in gpus] if size == 2 and self._kinds_at("hb") else []
+        while several or single:
+            use_several = several and (not single or self._rng.random() < RAIL_OR_SERVER_SHARE)
+            places = several if use_several else single
+            place = places.pop(self._rng.randrange(len(places)))
+            found = self._draw_at("rail", place, now_s)
+            if places is single:
+                found += self._draw_at("hb", place, now_s)
+            if len(found) >= size:
+                return self._rng.sample(found, size)
         return []
 
-    def _cable_kinds(self, layer: Layer) -> list[str]:
-        return [kind for kind in self._targets if FAULTS[kind].layer == layer]
+    def _kinds_at(self, layer: Layer) -> list[str]:
+        return [kind for kind in self._candidates if FAULTS[kind].layer == layer]
 
-    def _cable_faults(self, layer: Layer, gpus: list[Gpu], now_s: float) -> list[Fault]:
+    def _draw_at(self, layer: Layer, gpus: Sequence[Gpu], now_s: float) -> list[_Candidate]:
         """Draw a kind for the cable of each GPU; return the faults that are possible now."""
-        kinds = self._cable_kinds(layer)
+        kinds = self._kinds_at(layer)
         if not kinds:
             return []
-        weights = [self._spec.mix[kind] for kind in kinds]
-        drawn = (
-            kinds * len(gpus) if layer == "hb" and len(kinds) == 1 else self._rng.choices(kinds, weights, k=len(gpus))
-        )
-        return [f for kind, gpu in zip(drawn, gpus, strict=True) for f in self._free(kind, [gpu.name], now_s)]
+        if layer == "hb" and len(kinds) == 1:
+            drawn = kinds * len(gpus)
+        else:
+            drawn = self._rng.choices(kinds, [self._spec.mix[kind] for kind in kinds], k=len(gpus))
+        named = [(self._candidates[kind], gpu.name) for kind, gpu in zip(drawn, gpus, strict=True)]
+        return self._free([candidates[name] for candidates, name in named if name in candidates], now_s)
 
-    def _free(self, kind: str, names: Sequence[str], now_s: float) -> list[Fault]:
-        """Return the faults of a kind that neither hide an active fault nor are hidden by one."""
-        parameters = FAULTS[kind].random_parameters()
-        faults = (Fault(kind, name, parameters) for name in names)
-        return [fault for fault in faults if self._is_free(fault.scope(self._plan), now_s)]
+    def _free(self, candidates: Iterable[_Candidate], now_s: float) -> list[_Candidate]:
+        return [one for one in candidates if self._is_free(one.scope, now_s)]
 
     def _is_free(self, scope: FaultScope, now_s: float) -> bool:
-        if any(scope.conflicts_with(one.scope) for one in self._active):
+        """Return whether a fault neither hides an active fault nor is hidden by one, or by one just repaired."""
+        if any(scope.conflicts_with(one.candidate.scope) for one in self._active):
             return False
         return all(at_s + idle_s(repaired, scope) <= now_s for at_s, repaired in self._repaired)
+
+    def _repair(self, due: Sequence[_Active], now_s: float) -> Iterator[Timed]:
+        self._active = [one for one in self._active if one not in due]
+        self._repaired = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
+        self._repaired += [(now_s, one.candidate.scope) for one in due]
+        yield from (Timed(one.candidate.fault, one.at_s, round(now_s - one.at_s, 3)) for one in due)
+
+
+def _candidates(kind: str, plan: Plan) -> dict[str, _Candidate]:
+    """Return all random faults of a kind on a fabric, by target."""
+    parameters = FAULTS[kind].random_parameters()
+    faults = (Fault(kind, target, parameters) for target in FAULTS[kind].targets(plan))
+    return {fault.target: _Candidate(fault, fault.scope(plan)) for fault in faults}

@@ -93,6 +93,11 @@ def experiment(**changes: Any) -> dict[str, Any]:
             "allowed are d0g0 to d3g3",
         ),
         (
+            experiment(faults=[{"kind": "link-down", "target": "d0g1:rail1"}]),
+            "faults.0.target: 'd0g1:rail1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are d0g0 to d3g3",
+        ),
+        (
             experiment(faults=[{"kind": "link-down", "target": "rail1"}]),
             "faults.0.target: 'rail1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
             "allowed are d0g0 to d3g3",
@@ -158,6 +163,12 @@ def test_a_resolved_experiment_is_the_same_when_read_back(name: str) -> None:
     text = yaml.safe_dump(spec.resolved(), sort_keys=False)
     assert from_resolved(yaml.safe_load(text)) == spec
     assert spec.name == name
+
+
+@pytest.mark.parametrize(("kind", "target"), [("link-down", "d0g1:rail0"), ("hb-port-down", "d0g1:hb0")])
+def test_a_fault_target_may_name_the_only_link_of_a_gpu(kind: str, target: str) -> None:
+    (fault,) = parse(experiment(faults=[{"kind": kind, "target": target}]), "test").faults
+    assert fault.target == fault.fault.target == "d0g1"
 
 
 def test_a_resolved_experiment_says_everything() -> None:

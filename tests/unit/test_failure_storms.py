@@ -1,7 +1,7 @@
 """Storms: what holds of every one that is drawn."""
 
 import hashlib
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from statistics import mean, stdev
 
 import pytest
@@ -142,6 +142,22 @@ def test_random_faults_of_a_seed_never_change(kind: str, domains: int, rails: in
     plan = nominal_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}))
     drawn = [as_text(random_script(RandomFaults(50), plan, seed, "storm")) for seed in (1, 2, 3)]
     assert hashlib.sha256("".join(drawn).encode()).hexdigest()[:16] == digest
+
+
+def test_random_faults_of_every_option_never_change() -> None:
+    """Digest of scripts of several fabrics, mixes, intervals, group shares and limits."""
+    mixes = [
+        default_mix(),
+        {"hb-port-down": 2.0, "gpu-crash": 1.0},
+        {"rail-switch-reboot": 1.0, "link-slow": 3.0, "hb-port-down": 1.0, "spine-crash": 2.0},
+    ]
+    digest = hashlib.sha256()
+    for kind, domains, rails in (("rail-optimized", 3, 2), ("single-switch", 2, 3), ("dual-plane", 3, 2)):
+        plan = nominal_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}))
+        for mix, every, together, at_once in product(mixes, (None, 0.05, 0.7), (0.0, 0.3, 1.0), (2, 9)):
+            spec = RandomFaults(17, mix, together, (0.1, 0.2), every, at_once)
+            digest.update(repr(random_script(spec, plan, 1, "random")).encode())
+    assert digest.hexdigest()[:16] == "b40c5cf45038eed8"
 
 
 def test_mean_interval_of_injections_is_as_asked() -> None:

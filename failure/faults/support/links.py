@@ -103,6 +103,10 @@ class LinkFault(FaultKind):
         """Return all links of the layer."""
         return plan.link_names(self.layer)
 
+    def canonical_target(self, target: str) -> str:
+        """Return the GPU's name for its first link of the layer: d0g1:rail0 is d0g1."""
+        return target.removesuffix(f":{self.layer}0")
+
     def cable(self, plan: FaultPlan, target: str) -> Cable:
         """Return the cable of the link."""
         near, far = plan.ends_of(target, self.layer)
