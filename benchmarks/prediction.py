@@ -17,7 +17,7 @@ from benchmarks.command import run_benchmark
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import predict_phase
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.spec import FabricSpec
+from railyard.topologies.spec import FabricSpec, gpu_fabric_kinds
 from railyard.workloads.schedule import Phase, Rates
 
 RAILS: Final = 8
@@ -40,7 +40,7 @@ def prediction(repeats: Annotated[int, typer.Option(help="How often each is pred
     """Time the bottleneck-link bound on every kind of fabric."""
     if repeats < 1:
         raise BadInput("--repeats", repeats, "must be 1 or more")
-    for kind in FABRIC_KINDS:
+    for kind in gpu_fabric_kinds():
         if FABRIC_KINDS[kind].max_domains >= DOMAINS[-1]:
             small, large = (seconds(kind, domains, repeats) for domains in DOMAINS)
             print(f"{kind}: {small:.3f} s at 256 GPUs, {large:.3f} s at 1,024, ratio {large / small:.1f}")

@@ -4,10 +4,11 @@ Built-in kinds are the modules of topologies/kinds; plugins register theirs the 
 one switch for each rail, with spines above if the kind has any; a kind overrides what differs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
+from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import (
     MAX_DOMAINS,
@@ -83,9 +84,25 @@ class FabricPlan:
         raise NotImplementedError
 
 
+class BaseFabricSpec(ConfigModel):
+    """Base of the specifications of all fabrics: `kind`, and the keys that a user writes."""
+
+    kind: str
+
+    def label(self) -> str:
+        """Return the fabric's name in results."""
+        return self.kind
+
+    def traits(self, others: "Sequence[BaseFabricSpec]") -> dict[str, str]:
+        """Return what may distinguish it from others of the same label, in the order in which a label takes it."""
+        return {}
+
+
 class FabricKind:
     """Base of all fabric kinds."""
 
+    Spec: ClassVar[type[BaseFabricSpec] | None] = None
+    """The specification of a kind without HB domains and GPUs; None for FabricSpec (spec.py)."""
     default_policy: ClassVar[str]
     """The forwarding policy of a specification that names none."""
     baseline: ClassVar[str] = ""
@@ -158,6 +175,8 @@ def _problems(name: str, kind: object) -> Iterator[str]:
     if not isinstance(kind, FabricKind):
         yield "it must be an instance of a subclass of FabricKind"
         return
+    if kind.Spec is not None:
+        return  # the rest is asked of fabrics of GPUs alone
     policy = getattr(kind, "default_policy", None)
     if policy is None:
         yield "it lacks default_policy"

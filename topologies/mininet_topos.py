@@ -18,10 +18,9 @@ from mininet.node import Host, Switch
 from mininet.topo import Topo
 
 from railyard.topologies.addresses import gpu_of_name
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import Link, Plan, make_plan
 from railyard.topologies.routing import gpu_commands
-from railyard.topologies.spec import parse_fabric
+from railyard.topologies.spec import gpu_fabric_kinds, parse_fabric
 
 PLAIN_RAIL_BPS = 100_000_000
 PLAIN_SYSCTLS = ("ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0", "conf.all.send_redirects=0")
@@ -118,5 +117,5 @@ class FabricTopo(Topo):
         )  # fmt: skip
 
 
-topos = {name: partial(FabricTopo, kind=name) for name in FABRIC_KINDS}
-"""Every fabric kind, for `mn --custom`."""
+topos = {name: partial(FabricTopo, kind=name) for name in gpu_fabric_kinds()}
+"""Every kind of fabric of GPUs, for `mn --custom`."""

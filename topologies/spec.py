@@ -5,7 +5,7 @@ between the GPU and rail switches to allow the dynamic reconfiguration of rails"
 core of the HB domain.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
@@ -15,7 +15,7 @@ from railyard.core.config import MISSING, ConfigModel, Problem, find_problems, i
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, format_time
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
-from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, policy_shares
 from railyard.topologies.platforms import PLATFORMS
 
@@ -69,10 +69,21 @@ __all__ = [  # also for modules that read other files in the same way
 ]
 
 
-class FabricSpec(ConfigModel):
+def gpu_fabric_kinds() -> tuple[str, ...]:
+    """Return the kinds of fabrics of GPUs in HB domains, which FabricSpec describes."""
+    return tuple(name for name, kind in FABRIC_KINDS.items() if kind.Spec is None)
+
+
+def _gpu_fabric_kind(name: object) -> str:
+    if name not in gpu_fabric_kinds():
+        raise ValueError(unknown_name_hint(str(name), gpu_fabric_kinds()))
+    return str(name)
+
+
+class FabricSpec(BaseFabricSpec):
     """A fabric of `domains` HB domains (M) with `rails` GPUs each (K). Rates are per GPU and direction."""
 
-    kind: Annotated[str, BeforeValidator(lambda name: FABRIC_KINDS.checked(str(name)))]
+    kind: Annotated[str, BeforeValidator(_gpu_fabric_kind)]
     domains: Annotated[int, Field(ge=2, le=MAX_DOMAINS)] = 4
     rails: Annotated[int, Field(ge=2, le=MAX_RAILS)] = 4
     platform: str = "a100"
@@ -138,6 +149,21 @@ class FabricSpec(ConfigModel):
                 f"is for {OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most: port numbers go no further"
             )
         return optical
+
+    def traits(self, others: Sequence[BaseFabricSpec]) -> dict[str, str]:
+        """Return policy, platform, size, rates and so on."""
+        rates = self.model_dump(mode="json", include={"rail_rate", "hb_rate"})
+        return {
+            "policy": self.chosen_policy,
+            "platform": Path(self.platform).stem,
+            "size": f"{self.domains}x{self.rails}",
+            "rail_rate": f"rail {rates['rail_rate']}",
+            "hb_rate": f"HB {rates['hb_rate']}",
+            "mtu": f"MTU {self.mtu}",
+            "spines": f"{self.spine_count} spines",
+            "oversubscription": f"{self.oversubscription or 1:g}:1",
+            "optical": f"optical {' and '.join(self.optical.layers)}" if self.optical else "",
+        }
 
     @property
     def gpus(self) -> int:

@@ -17,7 +17,7 @@ from railyard.experiments.multirail.session import MultirailSession, built
 from railyard.experiments.multirail.size_sweep import run_sizes
 from railyard.experiments.predict.multi_rail import learning, predicted_step_s, sent_bytes, step_of
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.spec.multi_rail import DdpSpec, FaultSpec, MultirailExperiment, TrainingSpec, mix_of
+from railyard.experiments.spec.multi_rail import DdpSpec, FaultSpec, MultirailExperiment, TrainingSpec
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import apply, confirm, prepare, repair
 from railyard.results.runs.allreduce import DdpRun, Training, allreduce_interval
@@ -228,7 +228,7 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
     return Rails(
         label=label,
         nodes=plan.spec.nodes,
-        mix=mix_of(plan.spec),
+        mix=plan.spec.mix,
         names=tuple(rail.name for rail in rails),
         kinds=tuple(rail.kind for rail in rails),
         bps=tuple(rail.rate * 8 for rail in rails),

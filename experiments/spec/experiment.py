@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
-from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
@@ -32,22 +31,6 @@ def plain_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError("must be lower-case letters, digits and single hyphens between them")
     return name
-
-
-def traits(fabric: FabricSpec) -> dict[str, str]:
-    """Return the traits that may distinguish a fabric, in the order in which a label takes them."""
-    rates = fabric.model_dump(mode="json", include={"rail_rate", "hb_rate"})
-    return {
-        "policy": fabric.chosen_policy,
-        "platform": Path(fabric.platform).stem,
-        "size": f"{fabric.domains}x{fabric.rails}",
-        "rail_rate": f"rail {rates['rail_rate']}",
-        "hb_rate": f"HB {rates['hb_rate']}",
-        "mtu": f"MTU {fabric.mtu}",
-        "spines": f"{fabric.spine_count} spines",
-        "oversubscription": f"{fabric.oversubscription or 1:g}:1",
-        "optical": f"optical {' and '.join(fabric.optical.layers)}" if fabric.optical else "",
-    }
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -123,7 +106,7 @@ class ExperimentSpec(BaseExperiment):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """A name for each fabric: its kind, and what sets it apart from others of that kind."""
-        return distinct_labels([fabric.kind for fabric in self.fabrics], [traits(f) for f in self.fabrics])
+        return distinct_labels([f.label() for f in self.fabrics], [f.traits(self.fabrics) for f in self.fabrics])
 
     @cached_property
     def workload_labels(self) -> tuple[str, ...]:

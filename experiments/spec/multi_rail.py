@@ -119,11 +119,6 @@ def compute_s(training: TrainingSpec) -> float | None:
     return training.compute or published_compute_s(training.model, training.batch)
 
 
-def mix_of(fabric: MultirailSpec) -> str:
-    """`tcp+sharp`."""
-    return "+".join(rail.kind for rail in fabric.rails)
-
-
 def singles(fabric: MultirailSpec) -> list[str]:
     """A policy for each rail that is unlike those before it."""
     first = {rail.model_dump_json(exclude={"name"}): rail.name for rail in reversed(fabric.rails)}
@@ -178,8 +173,7 @@ class MultirailExperiment(BaseExperiment):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """`tcp+sharp, 4 nodes`, and what sets a fabric apart from others of that name."""
-        names = [f"{mix_of(fabric)}, {fabric.nodes} nodes" for fabric in self.fabrics]
-        return distinct_labels(names, [_traits(fabric, self.fabrics) for fabric in self.fabrics])
+        return distinct_labels([f.label() for f in self.fabrics], [f.traits(self.fabrics) for f in self.fabrics])
 
     def policies_on(self, fabric: int, requested: Sequence[str] | None = None) -> tuple[str, ...]:
         """Return the policies of a fabric; `single` stands for each unlike rail alone."""
@@ -286,21 +280,6 @@ def parse(data: object) -> MultirailExperiment:
         check_on(ddp_run.on, len(spec.fabrics), f"ddp.{number}")
         check_own(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics)
     return spec
-
-
-def _traits(fabric: MultirailSpec, among: Sequence[MultirailSpec]) -> dict[str, str]:
-    """Slow motion is how a fabric is measured: it sets one apart from none but those that differ in nothing else."""
-    plain = fabric.model_dump(mode="json")
-    undilated_specs = [each.model_copy(update={"dilation": {}}) for each in (fabric, *among)]
-    twins = undilated_specs[1:].count(undilated_specs[0])
-    rates = [rail["rate"] for rail in plain["rails"]]
-    return {
-        "rates": "" if set(rates) == {"auto"} else "+".join(rates),
-        "names": "+".join(rail["name"] for rail in plain["rails"]),
-        "scale": f"scale {fabric.scale:g}" if fabric.scale else "",
-        "mtu": f"MTU {fabric.mtu}",
-        "dilation": f"dilated {max(fabric.dilation.values()):g} times" if fabric.dilation and twins > 1 else "",
-    }
 
 
 def _sizes_are_distinct(spec: MultirailExperiment) -> None:

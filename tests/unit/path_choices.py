@@ -6,7 +6,7 @@ from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import Path, Shape, policy_shares
 from railyard.topologies.spec import FabricSpec
 
-POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1}
+POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1 and kind.policies}
 """Of the kinds whose GPUs have one rail link."""
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 

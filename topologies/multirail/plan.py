@@ -21,8 +21,8 @@ from typing import Any, Final
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.topologies.build.shaping import ETHERNET, payload_fraction
-from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
-from railyard.topologies.multirail.spec import SWITCH_DPID, MultirailSpec, Nic, RailSpec, switch_name
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, End, FabricPlan, Link, Switch
+from railyard.topologies.multirail.spec import MultirailSpec, Nic, RailSpec, switch_name
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.spec import Layer
 
@@ -177,7 +177,7 @@ class MultirailPlan(FabricPlan):
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
         """A switch for each rail."""
-        return tuple(Switch(switch_name(r), "rail", r, SWITCH_DPID + r) for r in range(len(self.rails)))
+        return tuple(map(FABRIC_KINDS[self.spec.kind].rail_switch, range(len(self.rails))))
 
     @cached_property
     def namespaces(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ A rail is a subnet of its own, 198.18.<r>.0/24, so the source address of a packe
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Va
 from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
+from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.rail_kind import RAIL_KINDS
 
 MAX_NODES: Final = 64
@@ -154,7 +155,7 @@ Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 """How many times slower time passes: see plan.py."""
 
 
-class MultirailSpec(ConfigModel):
+class MultirailSpec(BaseFabricSpec):
     """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
 
     `dilation`: how many times slower time passes while a collective is measured; 1 above the largest size. Results
@@ -167,6 +168,31 @@ class MultirailSpec(ConfigModel):
     scale: Annotated[float, Field(ge=1, le=1e6, strict=False)] | None = None
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
     dilation: BySize[Dilation] = Field(default_factory=dict)
+
+    def label(self) -> str:
+        """Return `tcp+sharp, 4 nodes`."""
+        return f"{self.mix}, {self.nodes} nodes"
+
+    def traits(self, others: Sequence[BaseFabricSpec]) -> dict[str, str]:
+        """Return rates, names, scale and MTU; slow motion only beside a fabric that differs in nothing else, since it
+        is how a fabric is measured.
+        """
+        rails = self.model_dump(mode="json")["rails"]
+        rates = [rail["rate"] for rail in rails]
+        plain = self.model_copy(update={"dilation": {}})
+        twins = [each.model_copy(update={"dilation": {}}) for each in others].count(plain)
+        return {
+            "rates": "" if set(rates) == {"auto"} else "+".join(rates),
+            "names": "+".join(rail["name"] for rail in rails),
+            "scale": f"scale {self.scale:g}" if self.scale else "",
+            "mtu": f"MTU {self.mtu}",
+            "dilation": f"dilated {max(self.dilation.values()):g} times" if self.dilation and twins > 1 else "",
+        }
+
+    @property
+    def mix(self) -> str:
+        """The kinds of its rails: `tcp+sharp`."""
+        return "+".join(rail.kind for rail in self.rails)
 
     def dilation_of(self, size: int) -> float:
         """Return how much slower time passes for a collective of so many bytes, as in the paper."""
