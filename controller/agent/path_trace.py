@@ -92,7 +92,7 @@ class TracedPath:
         """`d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2`: an HB domain is in its arrow."""
         nodes = [hop for hop in self.hops if not hop.is_bridge]
         arrows = [f" -{hop.out_interface}-> " if hop.gpu else " -> " for hop in nodes]
-        return "".join(hop.node + arrow for hop, arrow in zip(nodes, [*arrows[:-1], ""], strict=True))
+        return "".join(hop.node + arrow for hop, arrow in zip(nodes, [*arrows[:-1], ""], strict=False))
 
     @property
     def signature(self) -> tuple[tuple[str, str | None, str | None], ...]:

@@ -8,10 +8,11 @@ import os
 import pwd
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import psutil
 from rich.console import Console
@@ -23,10 +24,10 @@ from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import Announcement, announcements
 from railyard.core.units import format_time
 from railyard.experiments.commands.options import console, plain_table
-from railyard.topologies.build.ovs import OVS_DIR
 
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
-_LONGEST_NAME: Final = 255
+_MAX_NAME: Final = 255
+_HOSTS: Final = {"d": "GPUs", "n": "nodes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class LiveRun:
 
 
 def find() -> list[LiveRun]:
-    """The runs that are yours (for root, those of all users), oldest first, and those that are refused."""
+    """Return the runs that are yours (for root, those of all users), oldest first, and those that are refused."""
     runs = []
     for found in announcements():
         try:
@@ -68,8 +69,11 @@ def find() -> list[LiveRun]:
 
 def _run_of(found: Announcement) -> LiveRun | None:
     experiment, _, where = map(printable, found.text.partition(" "))
-    name = Path(where).name[:_LONGEST_NAME]
-    user, own = _user_name(found.uid), found.uid == os.geteuid()
+    name, own = Path(where).name[:_MAX_NAME], found.uid == os.geteuid()
+    try:
+        user = pwd.getpwuid(found.uid).pw_name
+    except KeyError:
+        user = str(found.uid)
     try:
         opened = entry.entry_of(found)
     except Refused as why:
@@ -79,27 +83,18 @@ def _run_of(found: Announcement) -> LiveRun | None:
     return LiveRun(experiment, name, where, opened.pid, user, psutil.Process(opened.pid).create_time(), own, "", opened)
 
 
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def printable(text: str) -> str:
-    """The text with every character escaped that isn't simply seen, such as those that begin a terminal's commands."""
+    """Escape every character that is not printable, such as those that begin a terminal's commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
-    """The run of this name, folder or pid, or the only one of this experiment. BadInput else.
+    """Return the run of this name, folder or pid, or the only one of this experiment; BadInput else.
 
-    Your own go first: no other user's run can be in place of yours, whatever it is called.
+    Your own come first, so that no other user's run can take the place of yours by its name.
     """
     may = [run for run in runs if not run.refused]
-    found = next(
-        (found for group in (True, False) if (found := _matching(wanted, [run for run in may if run.own is group]))), []
-    )
+    found = _matching(wanted, [run for run in may if run.own]) or _matching(wanted, [run for run in may if not run.own])
     if not found and (refused := _matching(wanted, [run for run in runs if run.refused])):
         raise BadInput("RUN", wanted, f"{refused[0].refused} (process {refused[0].pid} of {refused[0].user})")
     if not may:
@@ -118,38 +113,26 @@ def _matching(wanted: str, runs: Sequence[LiveRun]) -> list[LiveRun]:
     return exact or [run for run in runs if wanted == run.experiment]
 
 
-def nodes_up(run: LiveRun) -> list[str]:
-    """Its nodes. BadInput while it has none."""
+def choose_up(wanted: str) -> tuple[LiveRun, list[str]]:
+    """Return the live run of this name and the nodes of its fabric. BadInput for no such run, or no fabric."""
+    run = choose(wanted, find())
     nodes = run.nodes
     if not nodes:
         raise BadInput("RUN", run.name, NO_FABRIC)
-    return nodes
+    return run, nodes
 
 
-def execute(wanted: str, node: str, command: Sequence[str]) -> NoReturn:
-    """Run a command in a GPU (or switch) of a live run: its network, its files in /run, its processes. Then exit."""
-    run = choose(wanted, find())
-    nodes = nodes_up(run)
-    if node not in nodes:
-        raise BadInput("GPU", node, unknown_name_hint(node, nodes).replace("known", f"in {run.name}", 1))
-    at = str(OVS_DIR / node)
-    exec_in_run(run, command, {"OVS_RUNDIR": at, "OVS_DBDIR": at}, node)  # so that ovs-vsctl finds this switch
-
-
-def exec_in_run(
-    run: LiveRun, command: Sequence[str], variables: Mapping[str, str], node: str | None = None
-) -> NoReturn:
-    """Run a command in a live run's sandbox, in the network of a node, or (None) of its process 1; then exit as it did.
+def run_inside(run: LiveRun, command: Sequence[str], variables: Mapping[str, str], node: str | None = None) -> int:
+    """Run a command in a live run's sandbox, in the network of a node, or (None) of its process 1; return its status.
 
     In another user's run it has that user's credentials.
     """
-    if run.entry is None:
-        raise BadInput("RUN", run.name, run.refused)
-    sys.exit(entry.run(run.entry, run.name, command, node, variables))
+    assert run.entry is not None, "`choose` returns no run that is refused"
+    return entry.run(run.entry, run.name, command, node, variables)
 
 
 def print_table(runs: Sequence[LiveRun], console: Console) -> None:
-    """A line a run; and on standard error, a line for each that is refused."""
+    """Print a row for each run, and to standard error a line for each that is refused."""
     for run in runs:
         if run.refused:
             print(f"{run.name} {run.refused} (process {run.pid} of {run.user})", file=sys.stderr)
@@ -159,9 +142,9 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
         return
     table = plain_table("RUN", "EXPERIMENT", "PID", "USER", "FOR", "FABRIC", "FOLDER")
     for run in runs:
-        gpus = sum(node.startswith("d") for node in run.nodes)
+        hosts = Counter(node[0] for node in run.nodes if node[1:2].isdigit())  # GPUs are d0g0, nodes of many rails n0
+        fabric = ", ".join(f"{hosts[first]} {what}" for first, what in _HOSTS.items() if hosts[first]) or "none up"
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
-        fabric = f"{gpus} GPUs" if gpus else "none up"
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
         table.add_row(*map(Text, row))  # no markup: a name may look like some
     console.print(table)

@@ -1,17 +1,17 @@
 """`trace RUN SRC DST`: a process in a live run's sandbox sends probes and reports the path that each takes."""
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from railyard.controller.agent.path_trace import Hop, TracedPath, assemble_path, follows_policy, verdict
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, verdict
 from railyard.controller.agent.steering import ask
-from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
+from railyard.core.errors import BadInput, RailyardError, print_error, unknown_name_hint
 from railyard.core.host import PROJECT, raise_open_file_limit
 from railyard.core.units import format_time
 from railyard.experiments.commands import ps
@@ -30,34 +30,24 @@ def command(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.")],
     probes: Annotated[int, typer.Option(min=1, max=MAX_PROBES, help="How many flows to probe; spines share them.")] = 8,
-) -> None:
+) -> int:
     """Show the path that packets take in a live run. Exit status 1 if it isn't the policy's, or packets are lost."""
-    enter(run, src, dst, probes)
-
-
-def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
-    """Trace in a live run's sandbox, as a process of its owner, then exit. BadInput for an unknown run or GPU."""
-    run = ps.choose(selector, ps.find())
-    check_names(src, dst, ps.nodes_up(run), run.name)
-    command = [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
-    ps.exec_in_run(run, command, {"PYTHONPATH": str(PROJECT)})
+    chosen, nodes = ps.choose_up(run)
+    check_names(src, dst, nodes, chosen.name)
+    argv = [sys.executable, "-m", "railyard.experiments.commands.trace", chosen.name, src, dst, str(probes)]
+    return ps.run_inside(chosen, argv, {"PYTHONPATH": str(PROJECT)})
 
 
 def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
     """Raise BadInput unless both are GPUs among the nodes, and different ones."""
     gpus = [node for node in nodes if node.startswith("d")]
+    if not gpus:
+        raise BadInput("RUN", run, "has no GPUs to trace between: on a multi-rail fabric, every rail is one switch")
     for field, name in (("SRC", src), ("DST", dst)):
         if name not in gpus:
             raise BadInput(field, name, unknown_name_hint(name, gpus).replace("known", f"a GPU of {run}", 1))
     if src == dst:
         raise BadInput("DST", dst, "must be another GPU than SRC")
-
-
-def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], list[TracedPath]]:
-    """Send probes on the fabric that is up; return them with the path that each took."""
-    with Capture(plan) as capture:
-        sent = capture.probe(src, dst, probes)
-    return sent, [assemble_path(src, dst, probe.observations) for probe in sent]
 
 
 def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
@@ -66,7 +56,9 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     An agent may change its paths while probes wait in queues: those before and after the probes both count.
     """
     before = ask(src, dst)  # the paths of the agent, if there is one
-    sent, ways = trace(plan, src, dst, probes)
+    with Capture(plan) as capture:
+        sent = capture.probe(src, dst, probes)
+    ways = [assemble_path(src, dst, probe.observations) for probe in sent]
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
     expected = list(dict.fromkeys(path for paths in chosen for path in paths))
     expected = expected or [share.path for share in plan.spec.paths(src, dst)]
@@ -90,33 +82,24 @@ def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Conso
     for group in sorted(groups.values(), key=len, reverse=True):
         first = group[0][1]
         count = f"{len(group)} of {len(ways)} probes: " if len(ways) > 1 else ""
-        console.print(f"\n{count}{first.name}\n  {first}", highlight=False)
+        console.print(f"\n{count}{first.name}" + (f"\n  {first}" if first.hops else ""), highlight=False)
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
+        for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
+            table.add_column(column, justify="right" if column == "AFTER" else "left")
+        for n, hop in enumerate(first.hops):  # times are medians over the probes with this path
+            arrived = _median_after((probe.sent_ns, way.hops[n].in_ns) for probe, way in group)
+            departed = _median_after((probe.sent_ns, way.hops[n].out_ns) for probe, way in group)
+            label = f"HB domain {hop.node[2:]}" if hop.is_bridge else hop.node
+            table.add_row(label, hop.in_interface or "", arrived, hop.out_interface or "", departed)
         if first.hops:
-            console.print(_hops(group))
+            console.print(table)
     console.print()
 
 
-def _hops(group: Sequence[tuple[Probe, TracedPath]]) -> Table:
-    """Return the medians over probes with the same path."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
-    for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
-        table.add_column(column, justify="right" if column == "AFTER" else "left")
-    for n, hop in enumerate(group[0][1].hops):
-        same = [(probe.sent_ns, way.hops[n]) for probe, way in group]
-        arrivals_ns = [at.in_ns - sent for sent, at in same if at.in_ns is not None]
-        departures_ns = [at.out_ns - sent for sent, at in same if at.out_ns is not None]
-        table.add_row(
-            _label(hop), hop.in_interface or "", _median(arrivals_ns), hop.out_interface or "", _median(departures_ns)
-        )
-    return table
-
-
-def _label(hop: Hop) -> str:
-    return f"HB domain {hop.node[2:]}" if hop.is_bridge else hop.node
-
-
-def _median(ns: Sequence[int]) -> str:
-    return format_time(median(ns) / 1e9, 3) if ns else ""
+def _median_after(times_ns: Iterable[tuple[int, int | None]]) -> str:
+    """Return the median of (sent, observed) times as text; empty if none was observed."""
+    taken = [at - sent for sent, at in times_ns if at is not None]
+    return format_time(median(taken) / 1e9, 3) if taken else ""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -137,5 +120,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except RailyardError as error:
-        print("error:", error, file=sys.stderr)
-        sys.exit(error.exit_status)
+        sys.exit(print_error(str(error), error.exit_status))

@@ -18,7 +18,8 @@ import yaml
 
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT, assert_as_before, machine_state
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, assert_as_before, machine_state
+from tests.emulation.test_cli import BUILT_S, PROMPT
 
 TINY = {
     "name": "tiny",
@@ -72,3 +73,29 @@ def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) ->
     assert done.returncode == (1 if failed else 0)
     assert set(failed) <= {"the emulation is believable"}, "nothing but the machine's speed may fail here"
     assert "tcp+tcp, 2 nodes" in done.stdout
+
+
+def test_live_commands_work_on_a_multi_rail_fabric(tmp_path: Path, slow: float) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        argv = [*RUN_EXPERIMENT, *words]
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60 * slow)
+        return done.returncode, done.stdout + done.stderr
+
+    live, pcap = "shell-multirail-quick", tmp_path / "n0.pcap"
+    with Program([*RUN_EXPERIMENT, "shell", "multirail-quick"]) as shell:
+        shell.await_text(PROMPT, BUILT_S * slow)
+        shell.type("n0 ping -i 0.05 -c 200 n1 > /dev/null &")
+        status, text = run("ps")
+        assert status == 0
+        assert live in text
+        assert "4 nodes" in text
+        assert run("exec", live, "n0", "ping", "-c", "1", "-W", "5", "n3")[0] == 0
+        assert run("exec", live, "rail1", "ovs-vsctl", "br-exists", "rail1") == (0, "")
+        status, text = run("exec", live, "d0g0", "true")
+        assert (status, text.startswith(f"error: GPU: 'd0g0' is not in {live}: allowed are n0, ")) == (2, True)
+        status, text = run("capture", live, "n0:rail0", "--seconds", "1", "--out", str(pcap))
+        assert (status, "n0    n1  ICMP" in text, pcap.exists()) == (0, True, True), text
+        status, text = run("trace", live, "n0", "n1")
+        assert (status, text.startswith(f"error: RUN: '{live}' has no GPUs to trace between")) == (2, True)
+        shell.type("exit")
+        assert shell.end(BUILT_S * slow) == 0

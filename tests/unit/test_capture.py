@@ -9,8 +9,9 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.utils import wrpcap
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.capture import print_summary, read, split_link, summarise
+from railyard.experiments.commands.capture import print_summary, read, split_link
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.multirail.spec import Nic
 
 NODES = ["d0g0", "d0g1", "hb0", "rail1"]
 
@@ -46,19 +47,25 @@ def test_summary_counts_flows_protocols_and_wire_bytes(tmp_path: Path) -> None:
     for n, frame in enumerate(frames):
         frame.time = 100.0 + n
     wrpcap(str(tmp_path / "a.pcap"), frames)
-    summary = summarise(read(tmp_path / "a.pcap"))
-    assert (summary.packets, summary.bytes, summary.seconds) == (4, sum(map(len, frames)), 3.0)
-    assert summary.protocols == {"TCP": 2, "UDP": 1, "ARP": 1}
-    assert summary.flow_bytes["d0g1", "d1g1", "TCP", "5000", "6000"] == 2000
+    packets = read(tmp_path / "a.pcap")
+    assert packets[0] == (("d0g1", "d1g1", "TCP", "5000 > 6000"), 1000, 100.0)
     console = Console(width=120)
     with console.capture() as shown:
-        print_summary(summary, "d0g1:rail0", console)
+        print_summary(packets, "d0g1:rail0", console)
     assert shown.get().startswith("d0g1:rail0: 4 packets, 2.14KB, 0.00571 Mbit/s, 3 flows; TCP 2, UDP 1, ARP 1\n")
     assert "5000 > 6000" in shown.get()
 
 
-def test_empty_capture_has_no_table(tmp_path: Path) -> None:
+def test_empty_capture_has_no_table() -> None:
     console = Console(width=120)
     with console.capture() as shown:
-        print_summary(summarise([]), "d0g1:rail0", console)
+        print_summary([], "d0g1:rail0", console)
     assert shown.get() == "d0g1:rail0: 0 packets, 0B, 0 flows\n"
+
+
+def test_nodes_of_a_multi_rail_fabric_are_named(tmp_path: Path) -> None:
+    nics = [Nic(1, 0), Nic(1, 2), Nic(1, None)]
+    pairs = [(nics[0], nics[1]), (nics[1], nics[2])]
+    frames = [Ether(src=a.mac, dst=b.mac) / IP(src=a.ip, dst=b.ip) / UDP(sport=1, dport=2) for a, b in pairs]
+    wrpcap(str(tmp_path / "a.pcap"), frames)
+    assert [flow[:2] for flow, *_ in read(tmp_path / "a.pcap")] == [("n0", "n2"), ("n2", "agg1")]

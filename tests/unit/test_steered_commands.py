@@ -2,14 +2,15 @@
 
 import csv
 import io
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from rich.console import Console
 
-from railyard.controller.agent.path_trace import assemble_path
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.experiments import cli
 from railyard.experiments.commands import trace
@@ -23,6 +24,7 @@ from railyard.results.runs.records import to_csv
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path as Way
 from railyard.topologies.forwarding import Share
+from railyard.topologies.measure.capture import Probe
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.experiments import load
 from tests.unit.stand_ins import plan_of
@@ -217,11 +219,9 @@ def test_trace_takes_what_was_chosen_before_its_probes_and_after(
 ) -> None:
     answers = iter([before, after])
     monkeypatch.setattr(trace, "ask", lambda src, dst: next(answers))
-    monkeypatch.setattr(trace, "trace", lambda *_: ([], [assemble_path(Gpu(0, 0), Gpu(1, 1), [])]))
-    monkeypatch.setattr(trace, "print_ways", lambda *_: None)
-    describe_background = io.StringIO()
-    status = trace.show(
-        plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=describe_background, width=200)
-    )
-    assert said in describe_background.getvalue().splitlines()[0]
+    capture = SimpleNamespace(probe=lambda *_: [Probe(0, ())])
+    monkeypatch.setattr(trace, "Capture", lambda plan: nullcontext(capture))
+    text = io.StringIO()
+    status = trace.show(plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=text, width=200))
+    assert said in text.getvalue().splitlines()[0]
     assert status == 1, "a probe that nobody saw is lost"

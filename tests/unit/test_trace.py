@@ -160,3 +160,11 @@ def test_unknown_gpus_are_refused(src: str, dst: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         trace.check_names(src, dst, ["d0g1", "d1g1", "hb0", "rail1"], "one")
     assert str(caught.value) == message
+
+
+def test_fabric_without_gpus_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        trace.check_names("n0", "n1", ["n0", "n1", "rail0"], "one")
+    assert (
+        str(caught.value) == "RUN: 'one' has no GPUs to trace between: on a multi-rail fabric, every rail is one switch"
+    )

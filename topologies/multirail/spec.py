@@ -64,6 +64,14 @@ class Nic(NamedTuple):
         return AGGREGATOR_NUMBER if self.node is None else self.node + 1
 
 
+def nic_of_mac(mac: str) -> Nic | None:
+    """Return the inverse of `Nic.mac`; None for another MAC."""
+    if not mac.startswith("02:4d:00:00:"):
+        return None
+    rail, node = (int(part, 16) for part in mac.split(":")[4:])
+    return Nic(rail, None if node == AGGREGATOR_NUMBER else node)
+
+
 def switch_name(rail: int) -> str:
     """Return the name of a rail's switch."""
     return f"rail{rail}"
