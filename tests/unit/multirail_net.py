@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail
@@ -146,12 +146,13 @@ def on_all(
     absent: tuple[int, ...] = (),
 ) -> list[Any]:
     """What `body` returned on each rank, or the exception that came out of it; None for `absent` ranks."""
-    layout, net = loopback(rails_of(kinds), nodes, free_port()), net or Net()
+    layout = replace(loopback(rails_of(kinds), nodes, free_port()), piece_bytes=piece_bytes)
+    net = net or Net()
     out: list[Any] = [None] * nodes
 
     def node(rank: int) -> None:
         try:
-            with Group(rank, layout, policy, timeouts, net.maker(rank), piece_bytes) as group:
+            with Group(rank, layout, policy, timeouts, net.maker(rank)) as group:
                 out[rank] = body(group)
         except Exception as problem:
             out[rank] = problem

@@ -39,9 +39,8 @@ def test_changed_rails_discard_earlier_measurements(came: bool) -> None:
     table = {"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]}
     if came:
         learning.received(table)
-    policy.down(0)
+    learning.rails_changed([0], [])
     before = policy.costs
-    learning.rails_changed()
     if not came:
         learning.received(table)
     assert learning.up_to_date()

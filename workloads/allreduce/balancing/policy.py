@@ -14,9 +14,11 @@ An experiment names it, with an argument after a colon where it takes one: `equa
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.registry import Registry
@@ -24,7 +26,6 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_c
 from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
 _MAX_REPORTED: Final = 10  # operations of a window: a hundred would fill a slow rail's control lane
-Times = tuple[float, ...]
 ITEM_BYTES: Final = 4
 """Of an element of a predicted allreduce: float32."""
 
@@ -170,61 +171,16 @@ def make_planner(policy: str, rails: Sequence[Rail], nodes: int) -> Planner:
     return definition.planner(rails, [allreduce_cost(rail, max(2, nodes)) for rail in rails], argument)
 
 
-def rail_seconds(starts: Sequence[float], ends: Sequence[Times]) -> Times:
-    """Return by rail the seconds of an operation: from the last node's start to the rail's last end, at least 0.
+def rail_seconds(starts: Any, ends: Any) -> NDArray[np.float64]:
+    """Return by operation and rail the seconds from the last node's start to the rail's last end, at least 0.
 
-    `starts` and `ends` have an entry a node; a rail with nothing to do ended when the node began. A node that begins
-    early only waits, and on a ring the node that begins late is not the one that ends late, so no single node sees how
-    long its rail took. (All nodes share this machine's CLOCK_MONOTONIC; a cluster needs a clock that PTP keeps.)
+    `starts` by node and operation, `ends` by node, operation and rail; a rail with nothing to do ended when the node
+    began. No node alone sees how long its rail took: one that begins early only waits, and on a ring the node that
+    begins late is not the one that ends late. (All nodes share this machine's CLOCK_MONOTONIC; a cluster needs a clock
+    that PTP keeps.)
     """
-    begun = max(starts)
-    return tuple(max(0.0, max(rail) - begun) for rail in zip(*ends, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Some operations of a size class on one node: their median bytes, its starts, and the ends of each rail."""
-
-    size: int
-    starts: Times
-    ends: tuple[Times, ...]
-
-
-def median_rail_seconds(windows: Sequence[Window]) -> Times:
-    """Return by rail the median seconds of a window, which has an entry a node.
-
-    The paper has means (Nezha sections 3.5 and 4.2), but an operation during which the machine stood still says nothing
-    about the rails, and among five it would be most of a mean.
-    """
-    starts = zip(*(window.starts for window in windows), strict=True)
-    ends = zip(*(window.ends for window in windows), strict=True)
-    rows = [rail_seconds(*operation) for operation in zip(starts, ends, strict=True)]
-    return tuple(median(column) for column in zip(*rows, strict=True))
-
-
-class Timer:
-    """Collector of operations by size class; `add` returns a window when one is full."""
-
-    def __init__(self) -> None:
-        self._classes: dict[int, list[tuple[int, float, Times]]] = {}
-
-    def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
-        """Add an operation. `ends`: by rail, `start` if it had no work; `window(size)`: operations, 0 for never."""
-        length = window(size)
-        if not length:
-            return None
-        samples = self._classes.setdefault(size_class(size), [])
-        samples.append((size, start, tuple(ends)))
-        if len(samples) < length:
-            return None
-        del self._classes[size_class(size)]
-        # an odd step, since programs repeat themselves in twos and tens
-        sizes, starts, all_ends = zip(*samples[:: -(-len(samples) // _MAX_REPORTED) | 1], strict=True)
-        return Window(int(median(sizes)), starts, all_ends)
-
-    def clear(self) -> None:
-        """Forget everything: the rails have changed."""
-        self._classes.clear()
+    seconds: NDArray[np.float64] = np.max(ends, axis=0) - np.max(starts, axis=0)[..., np.newaxis]
+    return np.maximum(0.0, seconds)
 
 
 class Learning:
@@ -235,18 +191,27 @@ class Learning:
 
     def __init__(self, planner: Planner, send_control: Callable[[dict[str, Any]], None]) -> None:
         self.planner, self._send_control = planner, send_control
-        self._timer = Timer()
+        self._samples: dict[int, list[tuple[int, float, Sequence[float]]]] = {}  # by size class: size, start, ends
         self._table: dict[str, Any] | None = None
         self._awaited_op: int | None = None
 
     def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
-        """Take an operation of `size` bytes: when it began here, and when each rail ended."""
-        window = self._timer.add(size, start, ends, self.planner.window)
-        if window is not None:
-            self._awaited_op, self._table = op, None
-            starts = [round(start, 6) for start in window.starts]  # control messages have little room
-            ends_by_op = [[round(end, 6) for end in row] for row in window.ends]
-            self._send_control({"type": "times", "op": op, "size": window.size, "starts": starts, "ends": ends_by_op})
+        """Take an operation of `size` bytes; send the window of its class if it is full.
+
+        `start`: when it began here; `ends`: by rail, `start` if it had no work.
+        """
+        if not (length := self.planner.window(size)):
+            return
+        samples = self._samples.setdefault(size_class(size), [])
+        samples.append((size, start, ends))
+        if len(samples) < length:
+            return
+        del self._samples[size_class(size)]
+        self._awaited_op, self._table = op, None
+        # an odd step, since programs repeat themselves in twos and tens
+        sizes, starts, all_ends = zip(*samples[:: -(-len(samples) // _MAX_REPORTED) | 1], strict=True)
+        times = {"starts": np.round(starts, 6).tolist(), "ends": np.round(all_ends, 6).tolist()}  # messages are short
+        self._send_control({"type": "times", "op": op, "size": int(median(sizes)), **times})
 
     def received(self, table: dict[str, Any]) -> None:
         """Take a table of medians, if it is of the window that is awaited."""
@@ -260,59 +225,44 @@ class Learning:
             self.planner.learn(table["size"], table["seconds"])
         return self._awaited_op is None
 
-    def rails_changed(self) -> None:
-        """Forget what was measured with other rails, and what is on its way."""
-        self._timer.clear()
+    def rails_changed(self, dead: Iterable[int], restored: Iterable[int]) -> None:
+        """Plan with other rails; forget what was measured before, and what is on its way."""
+        for rail in restored:
+            self.planner.up(rail)
+        for rail in dead:
+            self.planner.down(rail)
+        self._samples.clear()
         self._awaited_op = self._table = None
 
 
 class PlannerSet:
-    """Planners that a group has used, one of which plans now. One that was used before keeps what it has learned."""
+    """Planners that a group has used, of which `current` plans now. One that was used before keeps what it learned."""
 
-    def __init__(self, planner: Planner, send_control: Callable[[dict[str, Any]], None]) -> None:
-        self._send_control = send_control
+    current: Learning
+
+    def __init__(
+        self, rails: Sequence[Rail], nodes: int, policy: str, send_control: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._rails, self._nodes, self._send_control = rails, nodes, send_control
         self._dead: set[int] = set()
-        self._used: list[Learning] = []
-        self.use(planner)
+        self._used: dict[str, Learning] = {}
+        self.use(policy)
 
-    @property
-    def current(self) -> Planner:
-        """Planner of the next operation."""
-        return self._current.planner
-
-    def use(self, planner: Planner) -> None:
-        """Plan with another planner from now on."""
-        found = next((learning for learning in self._used if learning.planner is planner), None)
-        if found is None:
-            for rail in self._dead:
-                planner.down(rail)
-            found = Learning(planner, self._send_control)
-            self._used.append(found)
-        self._current = found
-
-    def best(self, size: int, among: Collection[int]) -> int:
-        """Return the rail that takes over `size` bytes of a dead one."""
-        return self.current.best(size, among)
-
-    def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
-        """Take an operation's times, as `Learning.ended`."""
-        self._current.ended(op, size, start, ends)
-
-    def up_to_date(self) -> bool:
-        """Return whether the current planner has learned all that the nodes measured."""
-        return self._current.up_to_date()
+    def use(self, policy: str) -> None:
+        """Plan by another policy from now on. BadInput for one that is not known."""
+        if policy not in self._used:
+            learning = Learning(make_planner(policy, self._rails, self._nodes), self._send_control)
+            learning.rails_changed(self._dead, ())
+            self._used[policy] = learning
+        self.current = self._used[policy]
 
     def received(self, table: dict[str, Any]) -> None:
         """Take a table of medians, of whichever planner."""
-        for learning in self._used:
+        for learning in self._used.values():
             learning.received(table)
 
     def rails_changed(self, dead: Collection[int], restored: Collection[int]) -> None:
         """Plan without dead rails, and with restored ones again."""
         self._dead = (self._dead - set(restored)) | set(dead)
-        for learning in self._used:
-            for rail in restored:
-                learning.planner.up(rail)
-            for rail in dead:
-                learning.planner.down(rail)
-            learning.rails_changed()
+        for learning in self._used.values():
+            learning.rails_changed(dead, restored)

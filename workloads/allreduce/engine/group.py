@@ -13,11 +13,11 @@ from types import TracebackType
 import numpy as np
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
+from railyard.workloads.allreduce.balancing.policy import make_planner
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts, plain_socket
 from railyard.workloads.allreduce.engine.node import Node
 from railyard.workloads.allreduce.engine.operation import Call, Record
-from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, Array, Copies, Results, flat
+from railyard.workloads.allreduce.engine.tasks import Array, Copies, Results, flat
 
 _GOODBYE_S = 5.0
 
@@ -35,19 +35,19 @@ class Group:
         policy: str = "nezha",
         timeouts: Timeouts | None = None,
         make_socket: SocketMaker = plain_socket,
-        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         if not 0 <= rank < layout.size:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
         self.rank, self.size = rank, layout.size
         self._rails = layout.rails
-        self._policies: dict[str, Planner] = {}
-        self.policy = self._policy(policy)
         self._results, self._calls = Results(), 0
         self._node: Node | None = None
         self.copies = Copies()
-        if self.size > 1:
-            self._node = Node(rank, layout, self.policy, timeouts or Timeouts(), make_socket, piece_bytes)
+        if self.size == 1:
+            self.policy = make_planner(policy, layout.rails, 1)
+        else:
+            self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket)
+            self.policy = self._node.planners.current.planner
             self.copies = self._node.copies
             try:
                 self._node.join()
@@ -78,8 +78,8 @@ class Group:
         """
         if self._node is None:
             return []
-        samples = list(self._node.heartbeats.samples)
-        self._node.heartbeats.samples.clear()
+        samples = list(self._node.samples)
+        self._node.samples.clear()
         return samples
 
     @property
@@ -97,9 +97,11 @@ class Group:
 
         A policy that was used before keeps what it has learned. BadInput for one that is not known.
         """
-        self.policy = self._policy(policy)
-        if self._node is not None:
-            self._node.set_policy(self.policy)
+        if self._node is None:
+            self.policy = make_planner(policy, self._rails, self.size)
+        else:
+            self._node.set_policy(policy)
+            self.policy = self._node.planners.current.planner
 
     def allreduce(self, array: Array) -> None:
         """Sum `array` over all ranks, in place."""
@@ -150,11 +152,6 @@ class Group:
             with suppress(GroupBroken):  # a rank that left first had no more to do
                 node.run(Call("allreduce", 0, "goodbye"), empty, empty)
         node.close()
-
-    def _policy(self, name: str) -> Planner:
-        if name not in self._policies:
-            self._policies[name] = make_planner(name, self._rails, self.size)
-        return self._policies[name]
 
     def _run(
         self, call: Call, data: Array, out: Array, length: int, own: slice | None = None, part: slice = slice(None)

@@ -16,7 +16,7 @@ from railyard.core.errors import BadInput, CheckFailed, unknown_name_hint
 from railyard.core.worker import Message
 from railyard.topologies.build import namespaces
 from railyard.workloads.allreduce.balancing.costs import Rail
-from railyard.workloads.allreduce.engine.tasks import dtype_code
+from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, dtype_code
 
 COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
 _IDLE_HEARTBEATS: Final = 10
@@ -62,13 +62,14 @@ class Timeouts:
 class Layout:
     """Addresses of a group: `nodes[rail][rank]`, and `aggregators[rail]`, None where the rail has none.
 
-    Connections of another `group` number are refused.
+    Connections of another `group` number are refused. `piece_bytes`: of the longest piece.
     """
 
     rails: tuple[Rail, ...]
     nodes: tuple[tuple[Address, ...], ...]
     aggregators: tuple[Address | None, ...]
     group: int = 0
+    piece_bytes: int = PIECE_BYTES
 
     def __post_init__(self) -> None:
         if not self.rails:
@@ -85,11 +86,6 @@ class Layout:
     def size(self) -> int:
         """Number of nodes."""
         return len(self.nodes[0])
-
-    @property
-    def trees(self) -> frozenset[int]:
-        """Rails with an aggregator."""
-        return frozenset(rail for rail, address in enumerate(self.aggregators) if address is not None)
 
 
 def loopback(rails: Sequence[Rail], nodes: int, first_port: int, group: int = 0) -> Layout:

@@ -3,33 +3,28 @@
 Source: Nezha section 3.5 (NIC selector, timer, load balancer, exception handler), 4.2 and Fig. 7; recovery.py has the
 protocol. One thread serves all rails: sums and system calls take long, and the code between them little.
 
-`Node` runs operations and dispatches messages. `RailChanges` holds what was frozen and moved, `HeartbeatSchedule` and
-`LivenessMonitor` (recovery.py) what nodes know of each other, `PlannerSet` (policy.py) planners and what they learn.
+`Node` runs operations and dispatches messages. `RailChanges` holds what was frozen and moved, `LivenessMonitor`
+(recovery.py) what nodes know of each other, `PlannerSet` (policy.py) planners and what they learn.
 """
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Final
 
-from railyard.workloads.allreduce.balancing.policy import Planner, PlannerSet
+from railyard.workloads.allreduce.balancing.policy import PlannerSet
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts
 from railyard.workloads.allreduce.engine.operation import Call, Operation, PieceRouter, Record, jobs_of
-from railyard.workloads.allreduce.engine.recovery import (
-    Coordinator,
-    Heartbeat,
-    HeartbeatSchedule,
-    Job,
-    LivenessMonitor,
-)
-from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, Array, Copies
+from railyard.workloads.allreduce.engine.recovery import Coordinator, Heartbeat, Job, LivenessMonitor
+from railyard.workloads.allreduce.engine.tasks import Array, Copies
 from railyard.workloads.allreduce.transport.links import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
 IDLE_S: Final = 0.01
 """Time out of operations after which the progress thread serves the node's peers."""
+_MAX_SAMPLES: Final = 50_000  # most programs never take them
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows which rank is missing
 
 
@@ -101,7 +96,7 @@ class RailChanges:
         for rail, incarnation in message["dead"]:
             if self._transport.incarnations[rail] != incarnation:
                 self._transport.close_rail(rail, incarnation)
-            jobs += [state.as_json() for state in self._router.states(rail)]
+            jobs += self._router.states(rail)
         return {"type": "state", "epoch": self.epoch, "rank": rank, "op": op, "jobs": jobs}
 
     def decide(self, message: Message, now: float) -> tuple[list[int], list[int]]:
@@ -115,7 +110,7 @@ class RailChanges:
             self._transport.install(rail)
         self.epoch = None
         self._pending.append(message)
-        jobs = [Job(**job) for job in message["jobs"]]
+        jobs = [Job(*job) for job in message["jobs"]]
         self._moved_jobs = [job for job in self._moved_jobs if job.op >= latest and job.rail not in dead] + jobs
         if dead:
             self.migrations.append(Migration(tuple(dead), self._frozen_at, now))
@@ -142,33 +137,29 @@ class RailChanges:
 class Node:
     """Member of a group. `run` does one collective; the node serves its peers meanwhile, and a thread in between.
 
-    `last`: the operation that ended last. `heartbeats.samples` gets an entry at each heartbeat and operation's end.
+    `last`: the operation that ended last. `samples` gets (CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at
+    each heartbeat and operation's end; the latest 50,000 are kept.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        layout: Layout,
-        policy: Planner,
-        timeouts: Timeouts,
-        make: SocketMaker,
-        piece_bytes: int = PIECE_BYTES,
-    ) -> None:
+    def __init__(self, rank: int, layout: Layout, policy: str, timeouts: Timeouts, make: SocketMaker) -> None:
         self.rank, self.layout, self.timeouts = rank, layout, timeouts
         rails = len(layout.rails)
         self.last = Record(0.0, (0.0,) * rails, (0.0,) * rails)
-        self.heartbeats = HeartbeatSchedule(timeouts)
+        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
         self.copies = Copies()
-        self._piece_bytes = piece_bytes
-        self._op = 0
+        self._op = self._heartbeat_number = 0
+        self._heartbeat_at = self._next_heartbeat_at = 0.0
         self._failed: str | None = None
         self._announced_ready: set[tuple[int, int]] = set()
         self._peers = range(1, layout.size) if rank == 0 else range(1)
         self._liveness = LivenessMonitor(rails, timeouts)
-        self.planners = PlannerSet(policy, self._send_to_coordinator)
-        names = [rail.name for rail in layout.rails]
-        best = self.planners.best
-        self._coordinator = Coordinator(layout.size, names, self._send_to_all, best) if rank == 0 else None
+        self.planners = planners = PlannerSet(layout.rails, layout.size, policy, self._send_to_coordinator)
+        self._coordinator: Coordinator | None = None
+        if rank == 0:
+            names = [rail.name for rail in layout.rails]
+            self._coordinator = Coordinator(
+                layout.size, names, self._send_to_all, lambda size, among: planners.current.planner.best(size, among)
+            )
         self.transport = Transport(rank, layout, make, self, self.copies)
         self._router = PieceRouter(layout.size, self.transport.send, self._give_up, self.copies)
         self.buffer_for, self.on_received = self._router.buffer_for, self._router.on_received
@@ -199,11 +190,11 @@ class Node:
         with self._progress.exclusive():
             self._run(call, source, result)
 
-    def set_policy(self, planner: Planner) -> None:
-        """Plan with another planner from the next operation on: on all nodes alike."""
+    def set_policy(self, policy: str) -> None:
+        """Plan by another policy from the next operation on: on all nodes alike."""
         assert self._progress is not None  # it has joined
         with self._progress.exclusive():
-            self.planners.use(planner)
+            self.planners.use(policy)
 
     def abandon(self, why: str) -> None:
         """Let the operation that runs, and all later ones, end with GroupBroken; called from another thread."""
@@ -218,20 +209,21 @@ class Node:
 
     def _run(self, call: Call, source: Array, result: Array) -> None:
         changes, router, planners = self.changes, self._router, self.planners
-        self.heartbeats.operation_begins(time.monotonic())
-        self._serve_until(lambda: changes.epoch is None and planners.up_to_date(), call)
+        self._next_heartbeat_at = self.timeouts.next_heartbeat(
+            time.monotonic(), self._next_heartbeat_at, self._heartbeat_at
+        )
+        self._serve_until(lambda: changes.epoch is None and planners.current.up_to_date(), call)
         self._op += 1
         changes.apply(self._op, planners)
-        nodes, trees = self.layout.size, self.layout.trees
-        operation = Operation(self._op, call, self.rank, nodes, source, result, trees, self._piece_bytes)
+        operation = Operation(self._op, call, self.rank, self.layout, source, result)
         router.enter(operation)
-        planned = jobs_of(call, self._op, planners.current.plan(call.length, source.itemsize))
+        planned = jobs_of(call, self._op, planners.current.planner.plan(call.length, source.itemsize))
         for job in changes.jobs_to_begin(self._op, planned):
             router.begin(job)
         self._serve_until(lambda: changes.epoch is None and router.done and self.transport.flushed(), call)
-        self.last = operation.record(planned, len(self.layout.rails))
-        planners.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
-        self.heartbeats.samples.append((time.monotonic_ns(), self.transport.moved()))
+        self.last = operation.record(planned)
+        planners.current.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
+        self.samples.append((time.monotonic_ns(), self.transport.moved()))
 
     def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:
         began = time.monotonic()
@@ -241,7 +233,7 @@ class Node:
             now = time.monotonic()
             if self._send_heartbeat(now):
                 self._check_timeout(now - began, call)
-            self.transport.poll(max(0.0, self.heartbeats.next_at - now))
+            self.transport.poll(max(0.0, self._next_heartbeat_at - now))
         if self._failed is not None:
             raise GroupBroken(self._failed)
 
@@ -253,13 +245,15 @@ class Node:
 
     def _send_heartbeat(self, now: float) -> bool:
         """Send a heartbeat if one is due, and look at the others' state. Return whether it was due."""
-        if now < self.heartbeats.next_at:
+        if now < self._next_heartbeat_at:
             return False
+        self._heartbeat_at, self._next_heartbeat_at = now, now + self.timeouts.heartbeat_s
+        self._heartbeat_number += 1
         current, moved = self._router.operations.get(self._op), self.transport.moved()
-        self.heartbeats.samples.append((time.monotonic_ns(), moved))
-        call = str(current.call) if current else ""
-        heartbeat = self.heartbeats.take(now, self._op, call, moved, self._router.busy(len(self.layout.rails)))
-        self.transport.heartbeat({"type": "heartbeat", **asdict(heartbeat)})
+        self.samples.append((time.monotonic_ns(), moved))
+        call, busy = str(current.call) if current else "", self._router.busy(len(self.layout.rails))
+        heartbeat = Heartbeat(self._heartbeat_number, self._op, call, moved, busy)
+        self.transport.heartbeat({"type": "heartbeat", "state": heartbeat})
         self._liveness.received(self.rank, 0, heartbeat, now)
         if self.changes.epoch is None:
             dead = self._liveness.silent(self._peers, self.transport.live)
@@ -299,9 +293,7 @@ class Node:
         """Handle a control message by its type."""
         match message["type"]:
             case "heartbeat":
-                moved, busy = tuple(message["moved"]), tuple(message["busy"])
-                heartbeat = Heartbeat(message["number"], message["op"], message["call"], moved, busy)
-                self._liveness.received(peer, rail, heartbeat, time.monotonic())
+                self._liveness.received(peer, rail, Heartbeat(*message["state"]), time.monotonic())
             case "freeze":
                 self._send_to_coordinator(self.changes.freeze(message, self.rank, self._op))
             case "decision":

@@ -1,17 +1,17 @@
 """One collective on one node: its jobs, the tasks that do them, and the way of pieces between tasks and rails."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 from zlib import crc32
 
 import numpy as np
 
+from railyard.workloads.allreduce.engine.jobs import Layout
 from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Action, Job, JobState
 from railyard.workloads.allreduce.engine.tasks import (
     ALL,
-    PIECE_BYTES,
     Array,
     Copies,
     Piece,
@@ -83,17 +83,15 @@ class Record:
 class Operation:
     """Collective that has begun. `source` is the caller's input, `result` the group's own buffer.
 
-    `trees`: the rails with an aggregator. `ended`: by rail, when the last job of data ended.
+    `ended`: by rail, when the last job of data ended.
     """
 
     op: int
     call: Call
     rank: int
-    nodes: int
+    layout: Layout
     source: Array
     result: Array
-    trees: frozenset[int]
-    piece_bytes: int = PIECE_BYTES
     jobs: dict[int, Job] = field(default_factory=dict)
     tasks: dict[int, Task] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
@@ -110,18 +108,10 @@ class Operation:
         """True if all jobs have ended."""
         return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
 
-    def add(self, job: Job) -> Task | None:
-        """Return the task to begin now; None for a barrier, which has to wait."""
-        self.jobs[job.number] = job
-        return None if job.action == "barrier" else self._start(job)
-
-    def barriers(self) -> Iterator[tuple[Job, Task]]:
-        """Begin the barriers once all other jobs are done."""
-        data = [number for number, job in self.jobs.items() if job.action != "barrier"]
-        if all(number in self.tasks and self.tasks[number].done for number in data):
-            for number, job in self.jobs.items():
-                if number not in self.tasks:
-                    yield job, self._start(job)
+    def start(self, job: Job) -> Task:
+        """Return the task of a job, to begin now."""
+        self.tasks[job.number] = task = self._task(job)
+        return task
 
     def drop(self, rail: int) -> None:
         """Forget the jobs of a dead rail."""
@@ -129,50 +119,44 @@ class Operation:
             del self.jobs[number]
             self.tasks.pop(number, None)
 
-    def states(self, rail: int) -> list[JobState]:
-        """Return the progress of each job of a rail."""
-        return [self._state(job) for job in self.jobs.values() if job.rail == rail]
-
-    def record(self, planned: Iterable[Job], rails: int) -> Record:
-        """Return what was planned for each rail, and when it ended."""
-        shares = [0.0] * rails
-        for job in planned:
-            shares[job.rail] += job.length * self.result.itemsize
-        return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(rails)))
-
-    def _state(self, job: Job) -> JobState:
+    def state(self, job: Job) -> JobState:
+        """Return the progress of a job."""
         task = self.tasks.get(job.number)
         if job.action == "relay" and job.root == self.rank:
             return JobState(job, True, ((job.start, job.start + job.length),), self.result.itemsize)
-        final = tuple(task.final()) if task and job.action in ("reduce", "relay") else ()
+        final = task.final() if task and job.action in ("reduce", "relay") else ()
         return JobState(job, task is not None and task.done, final, self.result.itemsize)
 
-    def _start(self, job: Job) -> Task:
-        self.tasks[job.number] = task = self._task(job)
-        return task
+    def record(self, planned: Iterable[Job]) -> Record:
+        """Return what was planned for each rail, and when it ended."""
+        shares = [0.0] * len(self.layout.rails)
+        for job in planned:
+            shares[job.rail] += job.length * self.result.itemsize
+        return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(len(shares))))
 
     def _task(self, job: Job) -> Task:
-        span, on_tree = (job.start, job.start + job.length), job.rail in self.trees
+        span, nodes, piece_bytes = (job.start, job.start + job.length), self.layout.size, self.layout.piece_bytes
+        on_tree = self.layout.aggregators[job.rail] is not None
         if job.action == "relay":
             if on_tree:
-                return Tree(self.rank, [(span, job.root)], self.result, self.result, self.piece_bytes)
-            return Relay(self.rank, self.nodes, job.root, span, self.result, self.piece_bytes)
+                return Tree(self.rank, [(span, job.root)], self.result, self.result, piece_bytes)
+            return Relay(self.rank, nodes, job.root, span, self.result, piece_bytes)
         if job.action == "barrier":
             empty = np.empty(0, np.uint8)
             if on_tree:
                 return Tree(self.rank, [((0, 0), ALL)], empty, empty)
-            return Ring(self.rank, split_evenly(0, 0, self.nodes), empty, empty)
+            return Ring(self.rank, [(0, 0)] * nodes, empty, empty)
         gathers = job.action == "gather"
         source = self.result if gathers else self.source
         if job.action == "reduce":
             parts: list[tuple[Span, int]] = [(span, ALL)]
-            chunks = split_evenly(job.start, job.length, self.nodes)
+            chunks = split_evenly(job.start, job.length, nodes)
         else:
-            chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(self.nodes)]
+            chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(nodes)]
             parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]
         if on_tree:
-            return Tree(self.rank, parts, source, self.result, self.piece_bytes)
-        return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "scatter", self.piece_bytes)
+            return Tree(self.rank, parts, source, self.result, piece_bytes)
+        return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "scatter", piece_bytes)
 
 
 class PieceRouter:
@@ -221,19 +205,23 @@ class PieceRouter:
     def begin(self, job: Job) -> None:
         """Begin a job of an operation that is held; a barrier waits for the rest."""
         operation = self.operations[job.op]
-        task = operation.add(job)
-        if task is not None:
-            self._start(operation, job, task)
+        operation.jobs[job.number] = job
+        if job.action != "barrier":
+            self._start(operation, job)
         self.begin_barriers(operation)
 
     def begin_barriers(self, operation: Operation) -> None:
         """Begin the barriers of an operation if all else is done."""
-        for job, task in list(operation.barriers()):
-            self._start(operation, job, task)
+        jobs, tasks = operation.jobs, operation.tasks
+        if all(number in tasks and tasks[number].done for number, job in jobs.items() if job.action != "barrier"):
+            for number, job in list(jobs.items()):
+                if number not in tasks:
+                    self._start(operation, job)
 
     def states(self, rail: int) -> list[JobState]:
         """Return the progress of all jobs of a rail."""
-        return [state for operation in self.operations.values() for state in operation.states(rail)]
+        held = self.operations.values()
+        return [each.state(job) for each in held for job in each.jobs.values() if job.rail == rail]
 
     def drop(self, rail: int) -> None:
         """Forget the jobs of a dead rail."""
@@ -267,7 +255,8 @@ class PieceRouter:
             operation = self.operations[header.op]
             self._piece_done(operation, operation.jobs[header.task], task, header.seq)
 
-    def _start(self, operation: Operation, job: Job, task: Task) -> None:
+    def _start(self, operation: Operation, job: Job) -> None:
+        task = operation.start(job)
         self._send(operation, job, task.begin())
         self._deliver_early(operation, job, task)
 

@@ -7,13 +7,14 @@ docs/multirail.md, "Recovery", has the protocol and why its results are right.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from railyard.workloads.allreduce.balancing.policy import Window, median_rail_seconds
+import numpy as np
+
+from railyard.workloads.allreduce.balancing.policy import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Timeouts
 from railyard.workloads.allreduce.engine.tasks import Span, common, merged, missing
 from railyard.workloads.allreduce.transport.links import Message
@@ -25,11 +26,9 @@ DATA: Final = 2
 _FIRST_NUMBER: Final = 1 << 16  # jobs of a plan have lower numbers
 _RECENT_S: Final = 1.0
 _RECENT_HEARTBEATS: Final = 5
-_MAX_SAMPLES: Final = 50_000  # most programs never take them
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """Task as all nodes know it: `length` elements from `start`, of operation `op`; `root` of a relay."""
 
     op: int
@@ -41,24 +40,13 @@ class Job:
     root: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
+class JobState(NamedTuple):
     """Progress of a job on one node: the elements that are `final`."""
 
     job: Job
     done: bool
-    final: tuple[Span, ...]
+    final: Sequence[Span]
     itemsize: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain data for a control message."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "JobState":
-        """Return the state that `as_json` described."""
-        final = tuple((start, end) for start, end in data["final"])
-        return cls(Job(**data["job"]), data["done"], final, data["itemsize"])
 
 
 def replacements(
@@ -80,7 +68,7 @@ def replacements(
     for (op, _), states_by_rank in sorted(by_job.items()):
         some_not_begun = any(begun[rank] < op for rank in states.keys() - states_by_rank.keys())
         for job, itemsize in _redo(states_by_rank, len(states), some_not_begun):
-            jobs.append(replace(job, rail=best(job.length * itemsize), number=next(new_numbers)))
+            jobs.append(job._replace(rail=best(job.length * itemsize), number=next(new_numbers)))
     return jobs
 
 
@@ -104,13 +92,13 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
         if some_not_begun:  # a broadcast's root has all of it before the others begin
             lacking = merged([(job.start, end)])
         root = min(complete_ranks)
-        return [(replace(job, action="relay", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
+        return [(job._replace(action="relay", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
     if job.length == 0:
         return [(job, itemsize)]
     final_everywhere: list[Span] = [(job.start, end)] if len(states_by_rank) == nodes else []
     for state in states_by_rank.values():
         final_everywhere = common(final_everywhere, state.final)
-    return [(replace(job, start=a, length=b - a), itemsize) for a, b in missing(job.start, end, final_everywhere)]
+    return [(job._replace(start=a, length=b - a), itemsize) for a, b in missing(job.start, end, final_everywhere)]
 
 
 @dataclass
@@ -148,18 +136,32 @@ class Coordinator:
         self._aborted = False
 
     def received(self, message: Message) -> None:
-        """Handle a message by its type."""
+        """Handle a message by its type. What is of an earlier round or incarnation is ignored."""
         match message["type"]:
             case "suspect":
                 self._suspect(message["rail"], message["incarnation"], message["why"], message["certain"])
-            case "state":
-                self._on_state(message["rank"], message)
-            case "ready":
-                self._on_ready(message["rank"], message["rail"], message["incarnation"])
-            case "times":
-                self._on_times(message)
+            case "state" if self._round is not None and message["epoch"] == self._round.epoch:
+                self._round.answers[message["rank"]] = message
+                if len(self._round.answers) == self._nodes:
+                    self._decide(self._round)
+            case "ready":  # a node has all its connections on a rail that was dead
+                rail = message["rail"]
+                if rail not in self.alive and message["incarnation"] == self._incarnations[rail]:
+                    self._ready.setdefault(rail, set()).add(message["rank"])
+            case "times":  # medians, not means as in Nezha 3.5 and 4.2: a moment without CPU would be most of a mean
+                op = message["op"]
+                window = self._times.setdefault(op, [])
+                window.append(message)
+                if len(window) == self._nodes:
+                    del self._times[op]
+                    seconds = rail_seconds([each["starts"] for each in window], [each["ends"] for each in window])
+                    medians = np.median(seconds, axis=0).tolist()
+                    self._send_to_all({"type": "table", "op": op, "size": message["size"], "seconds": medians})
             case "give up":
                 self.abort(message["why"])
+        restored = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
+        if restored and self._round is None and not self._aborted:
+            self._freeze({}, restored)
 
     def abort(self, why: str) -> None:
         """End the group on all nodes."""
@@ -183,34 +185,6 @@ class Coordinator:
         elif rail not in self._round.dead:
             self._freeze({**self._round.dead, rail: why}, self._round.restored)
 
-    def _on_ready(self, rank: int, rail: int, incarnation: int) -> None:
-        """A node has all its connections on a rail that was dead."""
-        if rail not in self.alive and incarnation == self._incarnations[rail]:
-            self._ready.setdefault(rail, set()).add(rank)
-            self._restore_ready_rails()
-
-    def _on_state(self, rank: int, message: Message) -> None:
-        if self._round is None or message["epoch"] != self._round.epoch:
-            return
-        self._round.answers[rank] = message
-        if len(self._round.answers) == self._nodes:
-            self._decide(self._round)
-            self._restore_ready_rails()
-
-    def _on_times(self, message: Message) -> None:
-        """Collect the nodes' times of a window; with all of them, send the table of medians."""
-        table = self._times.setdefault(message["op"], [])
-        table.append(message)
-        if len(table) == self._nodes:
-            seconds = median_rail_seconds([Window(each["size"], each["starts"], each["ends"]) for each in table])
-            del self._times[message["op"]]
-            self._send_to_all({"type": "table", "op": message["op"], "size": message["size"], "seconds": seconds})
-
-    def _restore_ready_rails(self) -> None:
-        restored = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
-        if restored and self._round is None and not self._aborted:
-            self._freeze({}, restored)
-
     def _freeze(self, dead: Mapping[int, str], restored: set[int]) -> None:
         """Begin a round, or begin it again with one more dead rail."""
         for rail in dead.keys() - (self._round.dead if self._round else {}).keys():
@@ -226,46 +200,25 @@ class Coordinator:
         for rail in restored:
             self._ready.pop(rail)
         begun = {rank: answer["op"] for rank, answer in answers.items()}
-        states = {rank: [JobState.from_json(job) for job in answer["jobs"]] for rank, answer in answers.items()}
+        states = {
+            rank: [JobState(Job(*job), *progress) for job, *progress in answer["jobs"]]
+            for rank, answer in answers.items()
+        }
         usable = self.alive - restored  # a restored rail is in no plan up to `latest`
         jobs = replacements(states, begun, lambda size: self._best(size, usable), self._numbers)
         self._round = None
-        decision = {"epoch": current_round.epoch, "latest": max(begun.values()), "jobs": [asdict(job) for job in jobs]}
-        self._send_to_all({"type": "decision", "dead": sorted(dead), "restored": sorted(restored), **decision})
+        decision = {"type": "decision", "epoch": current_round.epoch, "latest": max(begun.values()), "jobs": jobs}
+        self._send_to_all({**decision, "dead": sorted(dead), "restored": sorted(restored)})
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """State of a node: the operation that it is in; by rail, bytes `moved` and `busy`: IDLE, DATA or only BARRIER."""
 
     number: int
     op: int
     call: str
-    moved: tuple[int, ...]
-    busy: tuple[int, ...]
-
-
-class HeartbeatSchedule:
-    """Times at which this node sends heartbeats, and the traffic of its rails at each.
-
-    `samples`: (CLOCK_MONOTONIC in ns, bytes by rail so far, both ways), the latest 50,000.
-    """
-
-    def __init__(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
-        self._number, self._latest_at = 0, 0.0
-        self.next_at = 0.0
-        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
-
-    def operation_begins(self, now: float) -> None:
-        """Put the next heartbeat off: an operation that ends soon is a sign of life too."""
-        self.next_at = self._timeouts.next_heartbeat(now, self.next_at, self._latest_at)
-
-    def take(self, now: float, op: int, call: str, moved: tuple[int, ...], busy: tuple[int, ...]) -> Heartbeat:
-        """Return the heartbeat that is due, and schedule the next."""
-        self._latest_at, self.next_at = now, now + self._timeouts.heartbeat_s
-        self._number += 1
-        return Heartbeat(self._number, op, call, moved, busy)
+    moved: Sequence[int]
+    busy: Sequence[int]
 
 
 @dataclass

@@ -277,7 +277,7 @@ class DdpRanks(gloo.GlooRanks):
     def start(self) -> None:
         """Start the ranks, and the aggregators of Railyard's rails."""
         super().start()
-        for rail in self.layout.trees:
+        for rail in [rail for rail, address in enumerate(self.layout.aggregators) if address]:
             aggregator = Worker(WORKER, f"the aggregator of rail {rail}", Ready)
             self._aggregators.append(aggregator)
             aggregator.ask(Join(task=AggregatorTask(rail, self.layout, placement(self._plan, None, rail))), Ready)
