@@ -16,7 +16,7 @@ and their times can be compared. For `transfers` it is the duration of one.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
@@ -57,9 +57,14 @@ class Setting:
     def platform(self) -> Platform:
         return PLATFORMS[self.fabric.platform]
 
-    def scale(self, workload: str, bytes_factor: float = 1.0) -> Scale:
-        """Return the scale of a workload that has no published job; by default its bytes are not scaled either."""
-        return Scale(workload, self.fabric.platform, self.real, self.emulated, bytes_factor)
+    def scale(self, workload: str, bytes_factor: float = 1.0, **more: Any) -> Scale:
+        """Return the scale of a workload, by default of one without a published job whose bytes are not scaled."""
+        return Scale(workload, self.fabric.platform, self.real, self.emulated, bytes_factor, **more)
+
+    def bytes_factor(self, unscaled: Schedule, duration_s: float) -> float:
+        """Return emulated over real bytes, with which a schedule of real bytes takes this long at the links' rates."""
+        time_factor = duration_s / line_rate_duration_s(unscaled, self.real)
+        return time_factor * self.emulated.rail / self.real.rail
 
 
 class Built(NamedTuple):
@@ -175,8 +180,7 @@ class Sized(Workload):
         """
         if self.bytes is not None:
             return self.bytes / unscaled_bytes
-        time_factor = self.target_duration_s / line_rate_duration_s(unscaled(), setting.real)
-        return time_factor * setting.emulated.rail / setting.real.rail
+        return setting.bytes_factor(unscaled(), self.target_duration_s)
 
 
 class Modelled(Sized):

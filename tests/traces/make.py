@@ -18,7 +18,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToJson
 
-from railyard.workloads.traces import chakra as pb
+from railyard.workloads.traces.formats import chakra as pb
 
 FOLDER = Path(__file__).parent
 Message = Any
@@ -36,7 +36,7 @@ class Rank:
         for key, value in attributes.items():
             kinds = {"comm_size": "int64_val", "comm_type": "int64_val", "pg_name": "string_val"}
             if key == "comm_type":
-                value = pb.COLLECTIVES.index(value)
+                value = list(pb.OPS).index(value)
             node.attr.append(pb.Attribute(name=key, **{kinds.get(key, "int32_val"): value}))
         self.nodes.append(node)
         return int(node.id)

@@ -33,7 +33,7 @@ from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, l
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Scale, Schedule, Transfer
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
-from railyard.workloads.traces import chakra as pb
+from railyard.workloads.traces.formats import chakra as pb
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 from tests.unit.traces import TRACES
 from tests.unit.volumes import gpt_volumes, moe_volumes

@@ -24,7 +24,7 @@ def trace_of(*ranks: Sequence[Item]) -> Trace:
             action, after = item if isinstance(item, tuple) else (item, (i - 1,) if i else ())
             mine.append(Node(f"rank {rank}: {i}", action, after))
         nodes.append(tuple(mine))
-    return Trace("t", "param", tuple(nodes), lambda measured: {})
+    return Trace("t", tuple(nodes), lambda measured: {})
 
 
 def everyone(call: Call, gpus: int) -> Trace:

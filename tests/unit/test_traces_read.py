@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.traces import chakra as pb
-from railyard.workloads.traces.common import Call, Gap, Recv, Send, trace_name
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.traces.common import Call, Gap, Recv, Send, format_of, read_files, trace_name
+from railyard.workloads.traces.formats import chakra as pb
 from tests.traces import make
-from tests.unit.traces import FORMATS, RANKS, TRACES, read, replayable, spec_of
+from tests.unit.traces import FABRIC, FORMATS, RANKS, TRACES, read, replayable, spec_of
 
 
 def test_the_files_are_what_their_maker_makes() -> None:
@@ -22,7 +23,10 @@ def test_the_files_are_what_their_maker_makes() -> None:
 @pytest.mark.parametrize("name", sorted(RANKS))
 def test_a_trace_becomes_a_schedule(name: str) -> None:
     trace = read(TRACES / name)
-    assert (trace.format, len(trace.ranks)) == (FORMATS.get(name, "simai"), RANKS[name])
+    assert (format_of(read_files(str(TRACES / name), "path")), len(trace.ranks)) == (
+        FORMATS.get(name, "simai"),
+        RANKS[name],
+    )
     assert trace.name == trace_name(str(TRACES / name)) == name.split(".")[0]
     lowered = replayable(TRACES / name)
     lowered.schedule.check()
@@ -84,7 +88,7 @@ def test_a_wait_names_what_it_waits_for() -> None:
     nodes = read(TRACES / "dlrm").ranks[0]
     assert [node.after for node in nodes] == [(), (0,), (0,), (2, 1), (3,), (3,), (3, 5), (6, 4), (7,)]
     assert nodes[0].action == Gap(400e-6)
-    assert nodes[2].action == Gap(4 * 2 * 1024**3 / 1e12)
+    assert nodes[2].action == Gap(4 * 2 * 1024**3 / (0.5 * PLATFORMS[FABRIC.platform].flops))
 
 
 def test_one_param_trace_for_all_is_each_ranks_own_part() -> None:
@@ -118,7 +122,7 @@ def test_groups_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "groups.json").write_text('{"1": [0, 2], "2": [1, 0]}')
     with pytest.raises(BadInput, match=r"g\.3\.et: node 0: \[1, 0\] is its group '2', and rank 3 isn't in it"):
         read(tmp_path / "g", str(tmp_path / "groups.json"))
-    with pytest.raises(BadInput, match="is only for Chakra"):
+    with pytest.raises(BadInput, match="is not for a param trace"):
         read(TRACES / "dlrm", str(tmp_path / "groups.json"))
 
 

@@ -1,6 +1,7 @@
 """Definitions of workload kinds, collective algorithms and backgrounds are checked when they are registered."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from railyard.workloads.spec import (
     parse_workload,
     traffic_kind,
 )
+from railyard.workloads.traces.common import TRACE_FORMATS, Files, Node, Recv, ReplayOn, Send, Trace, TraceFormat
 
 
 class Nameless(DirectAllToAll):
@@ -51,6 +53,40 @@ def test_name_of_a_built_in_definition_is_taken() -> None:
 def test_background_that_is_no_definition_is_refused() -> None:
     with pytest.raises(BadDefinition, match="must be an instance of BackgroundKind"):
         BACKGROUNDS.add("mine", object())  # type: ignore[arg-type]
+
+
+def test_trace_format_that_is_no_definition_is_refused() -> None:
+    with pytest.raises(BadDefinition, match="must be an instance of TraceFormat"):
+        TRACE_FORMATS.add("mine", object())  # type: ignore[arg-type]
+
+
+class Lines(TraceFormat):
+    """A send for each line and rank: `0 1 4096`."""
+
+    rank_suffixes = ("lines",)
+
+    def recognizes(self, files: Files) -> bool:
+        return files.suffix == ".lines"
+
+    def read(self, files: Files, on: ReplayOn) -> Trace:
+        sends = [tuple(map(int, line.split())) for line in files.content[0].splitlines()]
+        ranks: list[list[Node]] = [[] for _ in range(2)]
+        for number, (src, dst, size) in enumerate(sends):
+            ranks[src].append(Node(f"line {number}", Send(dst, size, 0)))
+            ranks[dst].append(Node(f"line {number}", Recv(src, size, 0)))
+        return Trace(files.name, tuple(map(tuple, ranks)), lambda measured: {})
+
+
+def test_registered_trace_format_is_recognized_and_read(tmp_path: Path) -> None:
+    TRACE_FORMATS.add("lines", Lines())
+    try:
+        (tmp_path / "my.0.lines").write_text("0 1 4096\n1 0 99\n")
+        spec = parse_workload({"kind": "trace", "path": str(tmp_path / "my"), "bytes_factor": 1.0})
+        assert spec.label() == "my"
+        built = build_whole(spec, FabricSpec(kind="rail-only", domains=2, rails=1), 10**8, 10**9)
+        assert built.schedule.matrix == {(0, 1): 4096, (1, 0): 99}
+    finally:
+        TRACE_FORMATS.remove("lines")
 
 
 class Mine(TwoPhaseAllToAll):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.jobs.trace import TraceSpec, load
+from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.schedule import payload_rates, real_rates
 from railyard.workloads.spec import Setting, parse_workload
 from railyard.workloads.traces.common import Trace
@@ -19,7 +19,7 @@ FABRIC: Final = FabricSpec(kind="rail-only", domains=4, rails=4)
 
 
 def read(path: Path | str, groups: str | None = None) -> Trace:
-    return load(str(path), None, groups, 4, 4, 1e12)
+    return spec_of(path, groups=groups).read(setting_of(FABRIC))
 
 
 def spec_of(path: Path | str, **more: Any) -> TraceSpec:
@@ -28,10 +28,13 @@ def spec_of(path: Path | str, **more: Any) -> TraceSpec:
     return spec
 
 
-def replayable(path: Path | str, fabric: FabricSpec = FABRIC, **more: Any) -> Lowered:
+def setting_of(fabric: FabricSpec) -> Setting:
     emulated = payload_rates(12 * 10**8, 10**8, fabric.mtu)
-    setting = Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, "workload", 0)
-    return spec_of(path, **{"bytes_factor": 1.0, **more}).lowered(setting)[0]
+    return Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, "workload", 0)
+
+
+def replayable(path: Path | str, fabric: FabricSpec = FABRIC, **more: Any) -> Lowered:
+    return spec_of(path, **{"bytes_factor": 1.0, **more}).lowered(setting_of(fabric))[0]
 
 
 SIMAI: Final = """HYBRID_TRANSFORMER model_parallel_NPU_group: 2 all_gpus: 4

@@ -1,6 +1,6 @@
-"""Traces as Railyard holds them, and the files that they are read from.
+"""Traces as Railyard holds them, the formats of their files, and the files.
 
-For each rank a list of operations, and what each of them waits for on its rank. Nothing here knows a file format or a
+For each rank a list of operations, and what each of them waits for on its rank. Nothing of it depends on a format or a
 fabric. `match` finds which operations of different ranks belong together, `lower` makes tasks of them. Bytes and
 seconds are those of the trace.
 
@@ -9,20 +9,22 @@ A trace is one file for all ranks, or one for each, found by the number before i
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
+from railyard.core.registry import Registry
 
-Format = Literal["chakra", "param", "simai"]
 Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
-MAX_INT: Final = 2**63 - 1
+Groups = Mapping[str, tuple[int, ...]]
+"""Ranks of process groups, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ class Measured(NamedTuple):
     seconds: float
 
 
+Rewrite = Callable[[Mapping[NodeId, Measured]], dict[str, bytes]]
+
+
 @dataclass(frozen=True)
 class Trace:
     """A job's operations, rank by rank. `notes`: what of the file is not in them, or was taken in its place.
@@ -101,9 +106,8 @@ class Trace:
     """
 
     name: str
-    format: Format
     ranks: tuple[tuple[Node, ...], ...]
-    rewrite: Callable[[Mapping[NodeId, Measured]], dict[str, bytes]]
+    rewrite: Rewrite
     notes: tuple[str, ...] = ()
 
     def node(self, node_id: NodeId) -> Node:
@@ -111,13 +115,70 @@ class Trace:
         return self.ranks[node_id[0]][node_id[1]]
 
 
+class Files(NamedTuple):
+    """`name`: what they have in common; `content`: of each rank's file in order, or of the one for all (`shared`)."""
+
+    name: str
+    names: tuple[str, ...]
+    content: tuple[bytes, ...]
+    shared: bool
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the first file: `.json`."""
+        return Path(self.names[0]).suffix
+
+
+class ReplayOn(NamedTuple):
+    """What a trace is read for: a fabric's GPUs and rails, FLOP/s of a GPU, and groups from a file of their own."""
+
+    gpus: int
+    rails: int
+    flops_per_s: float
+    groups: Groups
+
+
+class TraceFormat(ABC):
+    """A format of trace files."""
+
+    rank_suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the files, NAME.<rank>.<suffix>, of a trace with a file for each rank."""
+    takes_groups: ClassVar[bool] = False
+    """Whether process groups may be defined in a file of their own."""
+
+    @abstractmethod
+    def recognizes(self, files: Files) -> bool:
+        """Return whether files are of this format. Formats that were registered later are asked before others."""
+
+    @abstractmethod
+    def read(self, files: Files, on: ReplayOn) -> Trace:
+        """Return the trace. BadInput says where it can't be read."""
+
+
+def _missing(name: str, definition: TraceFormat) -> Iterator[str]:
+    """Yield what a definition lacks."""
+    given: object = definition
+    if not isinstance(given, TraceFormat):
+        yield "must be an instance of TraceFormat"
+
+
+TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads.traces.formats", check=_missing)
+"""Every format of trace files by name: `format` of a workload of kind trace."""
+
+
+def format_of(files: Files) -> str:
+    """Return the name of the format of files: the built-in ones take any file between them."""
+    formats = dict(TRACE_FORMATS.items())
+    return next(name for name in reversed(formats) if formats[name].recognizes(files))
+
+
 def parse_whole(where: str, key: str, value: object, minimum: int = 0) -> int:
     """A whole number from a file, where none but such will do. BadInput says where it isn't one."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if (isinstance(value, str) and value.isascii() and value.isdigit()) or (
+        isinstance(value, float) and value.is_integer()
+    ):
         value = int(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_INT:
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
         raise BadInput(where, value, f"is no {key}: a whole number of {minimum} or more is needed")
     return value
 
@@ -140,75 +201,6 @@ def check_rank(where: str, rank: int, ranks: int) -> int:
     return rank
 
 
-_RANKED: Final = re.compile(r"(?:(?P<stem>.+)\.)?(?:rank)?(?P<rank>0|[1-9][0-9]{0,5})\.(?P<suffix>et|json)")
-
-
-@dataclass(frozen=True)
-class Files:
-    """`name`: what they have in common; `content`: of each rank's file in order, or of the one for all (`shared`)."""
-
-    name: str
-    names: tuple[str, ...]
-    content: tuple[bytes, ...]
-    shared: bool
-
-
-def read_files(path: str, field: str) -> Files:
-    """Read a file, or a file for each rank: `path` is their folder or beginning (PATH.0.et, PATH.1.et, ...).
-
-    BadInput if there is nothing, more than one trace, or a rank between others that has no file.
-    """
-    given_path = Path(path)
-    try:
-        if given_path.is_file() and not _RANKED.fullmatch(given_path.name):
-            return Files(given_path.stem, (given_path.name,), (given_path.read_bytes(),), shared=True)
-        return _read_rank_files(given_path, field)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(field, path, f"can't be read: {reason}") from error
-
-
-def is_trace_prefix(stem: str) -> bool:
-    """Return whether the working folder has a file such as STEM.0.et."""
-    matches = (_RANKED.fullmatch(file.name) for file in Path().iterdir())
-    return any(match["stem"] == stem for match in matches if match)
-
-
-def _read_rank_files(given_path: Path, field: str) -> Files:
-    folder = given_path if given_path.is_dir() else given_path.parent
-    match = _RANKED.fullmatch(given_path.name)
-    expected_stem = None if given_path.is_dir() else match["stem"] if match and given_path.exists() else given_path.name
-    rank_files: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        found = _RANKED.fullmatch(file.name)
-        if found and file.is_file() and (given_path.is_dir() or found["stem"] == expected_stem):
-            rank_files[found["stem"], found["suffix"]][int(found["rank"])] = file
-    if match and given_path.exists():
-        rank_files = defaultdict(dict, {k: v for k, v in rank_files.items() if k[1] == match["suffix"]})
-    if not rank_files:
-        allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
-        raise BadInput(field, str(given_path), allowed)
-    if len(rank_files) > 1:
-        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in rank_files))
-        raise BadInput(field, str(given_path), f"has several traces: give the first file of one of {choices}")
-    (stem, _), by_rank = next(iter(rank_files.items()))
-    for rank in range(max(by_rank) + 1):
-        if rank not in by_rank:
-            raise BadInput(
-                field, str(given_path), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}"
-            )
-    paths = [by_rank[rank] for rank in range(len(by_rank))]
-    content = tuple(file.read_bytes() for file in paths)
-    return Files(stem or folder.resolve().name, tuple(file.name for file in paths), content, shared=False)
-
-
-def trace_name(path: str) -> str:
-    """Return the name of a trace by its path alone: without folder, rank and suffix."""
-    name = Path(path).name
-    match = _RANKED.fullmatch(name)
-    return (match["stem"] if match else Path(name).stem) or Path(path).resolve().parent.name
-
-
 def parse_json(content: bytes, where: str) -> Any:
     """Plain data of a JSON file. BadInput says where it breaks off."""
     try:
@@ -218,3 +210,80 @@ def parse_json(content: bytes, where: str) -> Any:
         raise BadInput(where, location, f"is cut off or no JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(where, "its content", "is no JSON in UTF-8") from error
+
+
+def read_groups(path: str, field: str) -> Groups:
+    """Read ASTRA-sim's file of communicator groups: {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}."""
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise _unreadable(field, path, error) from error
+    where = Path(path).name
+    data = parse_json(content, where)
+    if not isinstance(data, dict):
+        raise BadInput(where, "its content", 'must be {"NAME": [RANK, ...]}')
+    return {name: ranks_of(f"{where}: group {name}", ranks, 2**31) for name, ranks in data.items()}
+
+
+def read_files(path: str, field: str) -> Files:
+    """Read a file, or a file for each rank: `path` is their folder or beginning (PATH.0.et, PATH.1.et, ...).
+
+    BadInput if there is nothing, more than one trace, or a rank between others that has no file.
+    """
+    given = Path(path)
+    try:
+        if given.is_file() and not _ranked(given.name):
+            return Files(given.stem, (given.name,), (given.read_bytes(),), shared=True)
+        stem, files = _rank_files(given, field)
+        content = tuple(file.read_bytes() for file in files)
+    except (OSError, ValueError) as error:
+        raise _unreadable(field, path, error) from error
+    return Files(stem, tuple(file.name for file in files), content, shared=False)
+
+
+def _rank_files(given: Path, field: str) -> tuple[str, list[Path]]:
+    """What the files of one trace have in common in their names, and the file of each rank in order."""
+    folder = given if given.is_dir() else given.parent
+    like = _ranked(given.name) if given.exists() else None
+    traces: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        found = _ranked(file.name)
+        if found and file.is_file():
+            stem, suffix = found["stem"], found["suffix"]
+            is_named = stem == (like["stem"] if like else given.name)
+            if (given.is_dir() or is_named) and (not like or suffix == like["suffix"]):
+                traces[stem, suffix][int(found["rank"])] = file
+    if not traces:
+        allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
+        raise BadInput(field, str(given), allowed)
+    if len(traces) > 1:
+        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in traces))
+        raise BadInput(field, str(given), f"has several traces: give the first file of one of {choices}")
+    (stem, _), by_rank = traces.popitem()
+    for rank in range(max(by_rank)):
+        if rank not in by_rank:
+            raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
+    return stem or folder.resolve().name, [file for _, file in sorted(by_rank.items())]
+
+
+def _ranked(name: str) -> re.Match[str] | None:
+    """The parts of the name of a rank's file: stem (or None), rank and suffix; None if it isn't one."""
+    suffixes = "|".join({suffix for _, known in TRACE_FORMATS.items() for suffix in known.rank_suffixes})
+    return re.fullmatch(rf"(?:(?P<stem>.+)\.)?(?:rank)?(?P<rank>0|[1-9][0-9]{{0,5}})\.(?P<suffix>{suffixes})", name)
+
+
+def is_trace_prefix(stem: str) -> bool:
+    """Return whether the working folder has a file such as STEM.0.et."""
+    matches = (_ranked(file.name) for file in Path().iterdir())
+    return any(match["stem"] == stem for match in matches if match)
+
+
+def trace_name(path: str) -> str:
+    """Return the name of a trace by its path alone: without folder, rank and suffix."""
+    name = Path(path).name
+    match = _ranked(name)
+    return (match["stem"] if match else Path(name).stem) or Path(path).resolve().parent.name
+
+
+def _unreadable(field: str, path: str, error: Exception) -> BadInput:
+    return BadInput(field, path, f"can't be read: {getattr(error, 'strerror', None) or error}")

@@ -5,10 +5,10 @@ algorithms; any other is one ring in the group's order, or pairs. Chains and bar
 need. Sends are eager: a receive doesn't hold its sender up.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 from railyard.core.units import format_size
@@ -39,16 +39,13 @@ def send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
     """A barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
     n, step = len(group), 1
     while step < n:
-        barrier_sends = [
+        sends = [
             program.send(src, group[(index + step) % n], BARRIER_BYTES, phase, program.last(src))
             for index, src in enumerate(group)
         ]
         for index, gpu in enumerate(group):
-            program.wait_for(gpu, (barrier_sends[index], barrier_sends[index - step]))
+            program.wait_for(gpu, (sends[index], sends[index - step]))
         step *= 2
-
-
-Sizes = dict[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,8 @@ def lower(
 
 def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
     """The group as rows of HB domains, if each of them has the same ranks of it; None if not."""
-    rows: defaultdict[int, list[int]] = defaultdict(list)
-    for gpu in sorted(group):
-        rows[gpu // rails].append(gpu)
-    columns = {tuple(gpu % rails for gpu in row) for row in rows.values()}
-    return tuple(tuple(row) for row in rows.values()) if len(columns) == 1 else None
+    rows = [tuple(row) for _, row in groupby(sorted(group), lambda gpu: gpu // rails)]
+    return tuple(rows) if len({tuple(gpu % rails for gpu in row) for row in rows}) == 1 else None
 
 
 def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_factor: float) -> dict[NodeId, Measured]:
@@ -90,9 +84,9 @@ def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_facto
     found: dict[NodeId, Measured] = {}
     for node_id, tasks in lowered.tasks.items():
         if tasks and all(task in spans for task in tasks):
-            start = min(spans[task][0] for task in tasks)
-            end = max(spans[task][1] for task in tasks)
-            found[node_id] = Measured((start - origin_ns) / 1e9 / time_factor, (end - start) / 1e9 / time_factor)
+            starts, ends = zip(*(spans[task] for task in tasks), strict=True)
+            seconds = (min(starts) - origin_ns) / 1e9, (max(ends) - min(starts)) / 1e9
+            found[node_id] = Measured(*(value / time_factor for value in seconds))
     return found
 
 
@@ -110,22 +104,29 @@ class _Lowering:
 
     def add_step(self, step: Step) -> None:
         """Append the tasks of one step: each of its GPUs goes on from what its own operation waits for."""
+        program = self.program
         for node_id, dependencies in zip(step.members, step.after, strict=True):
-            self.program.wait_for(node_id[0], [task for other in dependencies for task in self._ends[other]])
+            program.wait_for(node_id[0], [task for other in dependencies for task in self._ends[other]])
         node_id = step.members[0]
-        action = self.trace.node(node_id).action
+        rank, action = node_id[0], self.trace.node(node_id).action
+        phase = None
         if isinstance(action, Gap):
-            self._gap(node_id, action)
+            seconds = action.seconds * self.time_factor
+            if seconds > 0:  # it counts to the step of the network that was begun last, which times nothing
+                program.compute(rank, seconds, max(self._count - 1, 0))
+                self._gaps[node_id] = program.last(rank)
         elif isinstance(action, Send):
-            self._send(node_id, action)
+            phase = self._send(rank, action)
         elif isinstance(action, Recv):
             assert step.sent is not None
-            self._phases[node_id] = self._phases[step.sent]
-            self.program.wait_for(node_id[0], [*self.program.last(node_id[0]), *self._ends[step.sent]])
+            phase = self._phases[step.sent]
+            program.wait_for(rank, [*program.last(rank), *self._ends[step.sent]])
         elif len(action.group) > 1:
-            self._call(step, action)
+            phase = self._call(step, action)
         for node_id in step.members:
-            self._ends[node_id] = self.program.last(node_id[0])
+            self._ends[node_id] = program.last(node_id[0])
+            if phase is not None:
+                self._phases[node_id] = phase
 
     def result(self) -> Lowered:
         """The schedule, and who did what of it."""
@@ -137,22 +138,14 @@ class _Lowering:
         calls = {node_id: tuple(tasks_of_phase[phase, node_id[0]]) for node_id, phase in self._phases.items()}
         return Lowered(self.trace, schedule, {**self._gaps, **calls})
 
-    def _gap(self, node_id: NodeId, gap: Gap) -> None:
-        """A gap belongs to no step of the network; it counts to the one that was begun last, which times nothing."""
-        if gap.seconds * self.time_factor > 0:
-            self.program.compute(node_id[0], gap.seconds * self.time_factor, max(self._count - 1, 0))
-            self._gaps[node_id] = self.program.last(node_id[0])
-
-    def _send(self, node_id: NodeId, send: Send) -> None:
-        rank = node_id[0]
+    def _send(self, rank: int, send: Send) -> int:
         is_inter_domain = rank // self.program.rails != send.dst // self.program.rails
         size = self._scaled(send.bytes)
         name = "send over rails" if is_inter_domain else "send in HB domain"
-        number = self._phase(
-            Phase(name, "collective", "point-to-point", *_port_shape(is_inter_domain), size), send.bytes
-        )
-        self._phases[node_id] = number
+        phase = Phase(name, "collective", "point-to-point", *_port_shape(is_inter_domain), size)
+        number = self._phase(phase, send.bytes)
         self.program.wait_for(rank, [self.program.send(rank, send.dst, size, number, self.program.last(rank))])
+        return number
 
     def _scaled(self, size: float) -> int:
         return whole_bytes(size * self.bytes_factor)
@@ -166,48 +159,33 @@ class _Lowering:
         self._count += 1
         return self.program.phase(replace(phase, name=self._names[phase]))
 
-    def _call(self, step: Step, call: Call) -> None:
+    def _call(self, step: Step, call: Call) -> int | None:
+        """Append a collective; return the number of its phase, None if it sends nothing."""
         grid = as_grid(call.group, self.program.rails)
-        match call.op:
-            case "all-reduce" | "all-gather" | "reduce-scatter":
-                number = self._ring(call, grid)
-            case "all-to-all" if grid is not None:
-                number = self._all_to_all(call, grid)
-            case "broadcast" | "reduce":
-                number = self._chain(call)
-            case "barrier":
-                number = self._phase(self._port_phase(call, 1), 0)
-                for line in (*grid, *columns(grid)) if grid else (call.group,):
-                    send_barrier(self.program, line, number)
-            case _:
-                number = self._exchange(step, call, grid)
-        if number is not None:
-            for node_id in step.members:
-                self._phases[node_id] = number
-
-    def _ring(self, call: Call, grid: Grid | None) -> int | None:
-        """Rings of a grid, or one ring of all. None if there is nothing to send."""
+        if call.op == "barrier":
+            number = self._phase(self._port_phase(call, 1), 0)
+            for line in (*grid, *columns(grid)) if grid else (call.group,):
+                send_barrier(self.program, line, number)
+            return number
+        if call.op not in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce") and not (
+            call.op == "all-to-all" and grid
+        ):
+            return self._exchange(step, call, grid)
         if not call.data_bytes:
             return None
-        n = len(call.group)
-        y, x = (len(grid), len(grid[0])) if grid else (n, 1)
-        chunk = self._scaled(call.data_bytes / n)
-        hierarchical = grid is not None and x > 1 and y > 1
-        algorithm = f"{call.op}-{'hierarchical' if hierarchical else 'ring'}"
-        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, chunk * n)
+        if call.op in ("broadcast", "reduce"):
+            return self._chain(call)
+        y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
+        is_wide = x > 1 and y > 1
+        if call.op == "all-to-all":
+            size = self._scaled(call.data_bytes)
+            algorithm = self.all_to_all if is_wide else "all-to-all"  # in one row or column all pairs are direct
+        else:  # rings of a grid, or one ring of all
+            size = self._scaled(call.data_bytes / (x * y)) * x * y
+            algorithm = f"{call.op}-{'hierarchical' if is_wide else 'ring'}"
+        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, size)
         number = self._phase(phase, call.data_bytes)
         ALGORITHMS[algorithm].emit(self.program, phase, number, grid or tuple((gpu,) for gpu in call.group))
-        return number
-
-    def _all_to_all(self, call: Call, grid: Grid) -> int | None:
-        if not call.data_bytes:
-            return None
-        y, x = len(grid), len(grid[0])
-        pair = self._scaled(call.data_bytes)
-        algorithm = self.all_to_all if x > 1 and y > 1 else "all-to-all"  # in one row or column all pairs are direct
-        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, pair)
-        number = self._phase(phase, call.data_bytes)
-        ALGORITHMS[algorithm].emit(self.program, phase, number, grid)
         return number
 
     def _port_phase(self, call: Call, size: float) -> Phase:
@@ -215,10 +193,8 @@ class _Lowering:
         is_inter_domain = len({rank // self.program.rails for rank in call.group}) > 1
         return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *_port_shape(is_inter_domain), size)
 
-    def _chain(self, call: Call) -> int | None:
+    def _chain(self, call: Call) -> int:
         """From the root round the group, slice by slice; a reduce comes to it the other way."""
-        if not call.data_bytes:
-            return None
         size, start = self._scaled(call.data_bytes), call.group.index(_root(call))
         order = call.group[start:] + call.group[:start]
         number = self._phase(self._port_phase(call, size), call.data_bytes)
@@ -250,14 +226,14 @@ class _Lowering:
                 found[(node_id[0], other) if member_call.sends else (other, node_id[0])] = size
         return found
 
-    def _bottleneck_phase(self, call: Call, grid: Grid | None, sizes: Sizes) -> Phase:
+    def _bottleneck_phase(self, call: Call, grid: Grid | None, sizes: Mapping[tuple[int, int], int]) -> Phase:
         """As a uniform all-to-all whose rail ports (HB ports within one domain) carry what the busiest of these does.
 
         So Eq. 2 gives the time that this port needs: no exchange of these bytes can be faster.
         """
         rails = self.program.rails
         y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
-        ports: defaultdict[tuple[int, bool], int] = defaultdict(int)
+        ports: Counter[tuple[int, bool]] = Counter()
         for (src, dst), size in sizes.items():
             if y == 1 or src // rails != dst // rails:
                 ports[src, True] += size

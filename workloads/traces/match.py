@@ -5,14 +5,14 @@ Collectives of one group run one after the other on each rank, as those of one c
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
 
 from railyard.core.errors import BadInput
-from railyard.workloads.traces.common import Call, Node, NodeId, Recv, Send, Trace
+from railyard.workloads.traces.common import Action, Call, Node, NodeId, Recv, Send, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,52 +77,45 @@ def _collectives(
     """Calls that are one collective, and in `after` that a rank's calls of a group follow one another."""
     calls: defaultdict[tuple[str, tuple[int, ...]], defaultdict[int, list[NodeId]]]
     calls = defaultdict(lambda: defaultdict(list))
-    for rank, order in enumerate(orders):
-        for position in order:
-            action = trace.ranks[rank][position].action
-            if isinstance(action, Call):
-                rank_calls = calls[action.group_name, action.group][rank]
-                after[rank, position] += rank_calls[-1:]
-                rank_calls.append((rank, position))
+    for node_id, action in _in_order(trace, orders):
+        if isinstance(action, Call):
+            rank_calls = calls[action.group_name, action.group][node_id[0]]
+            after[node_id] += rank_calls[-1:]
+            rank_calls.append(node_id)
     found = []
     for (_, group), by_rank in calls.items():
-        for order_index in range(max(len(node_ids) for node_ids in by_rank.values())):
-            members = tuple(by_rank[rank][order_index] for rank in group if order_index < len(by_rank[rank]))
-            _check_agreement(trace, group, members, order_index)
+        for turn in range(max(len(node_ids) for node_ids in by_rank.values())):
+            members = tuple(by_rank[rank][turn] for rank in group if turn < len(by_rank[rank]))
+            _check_agreement(trace, group, members, turn)
             found.append(members)
     return found
 
 
-def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId, ...], order_index: int) -> None:
+def _in_order(trace: Trace, orders: Sequence[Sequence[int]]) -> Iterator[tuple[NodeId, Action]]:
+    """Operations with their numbers, rank by rank, in the order in which a rank comes to them."""
+    for rank, order in enumerate(orders):
+        for position in order:
+            yield (rank, position), trace.ranks[rank][position].action
+
+
+def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId, ...], turn: int) -> None:
     """All of the group call it, and mean the same."""
-    first = trace.node(members[0])
-    expected = first.action
-    assert isinstance(expected, Call)
+    nodes = [trace.node(member) for member in members]
+    calls = [node.action for node in nodes if isinstance(node.action, Call)]
+    first, expected = nodes[0], calls[0]
     if len(members) < len(group):
-        missing_rank = next(rank for rank in group if rank not in {node_id[0] for node_id in members})
-        number = order_index + 1
-        allowed = (
-            f"is number {number} of group {list(group)} here, but the trace of rank {missing_rank} has no such call"
-        )
-        raise BadInput(first.where, expected.op, allowed)
-    for node_id in members[1:]:
-        node = trace.node(node_id)
-        other = node.action
-        assert isinstance(other, Call)
+        missing_rank = next(rank for rank in group if rank not in {rank for rank, _ in members})
+        where = f"is number {turn + 1} of group {list(group)} here"
+        raise BadInput(first.where, expected.op, f"{where}, but the trace of rank {missing_rank} has no such call")
+    for node, other in zip(nodes, calls, strict=True):
         if (other.op, other.data_bytes, other.root) != (expected.op, expected.data_bytes, expected.root):
-            raise BadInput(
-                node.where,
-                _describe_call(other),
-                f"must be {_describe_call(expected)}, as {first.where} has it: they are one",
-            )
-    for i, sender in enumerate(members if expected.sends and expected.receives else ()):
-        for j, receiver in enumerate(members):
-            send_call, receive_call = trace.node(sender).action, trace.node(receiver).action
-            assert isinstance(send_call, Call)
-            assert isinstance(receive_call, Call)
-            if send_call.sends[j] != receive_call.receives[i]:
-                allowed = f"bytes from rank {group[i]} must be the {send_call.sends[j]} that it sends here"
-                raise BadInput(trace.node(receiver).where, receive_call.receives[i], allowed)
+            allowed = f"must be {_describe_call(expected)}, as {first.where} has it: they are one"
+            raise BadInput(node.where, _describe_call(other), allowed)
+    for i, sender in enumerate(calls if expected.sends and expected.receives else ()):
+        for j, receiver in enumerate(calls):
+            if sender.sends[j] != receiver.receives[i]:
+                allowed = f"bytes from rank {group[i]} must be the {sender.sends[j]} that it sends here"
+                raise BadInput(nodes[j].where, receiver.receives[i], allowed)
 
 
 def _describe_call(call: Call) -> str:
@@ -132,30 +125,25 @@ def _describe_call(call: Call) -> str:
 
 def _messages(trace: Trace, orders: Sequence[Sequence[int]]) -> dict[NodeId, NodeId]:
     """For each receive the send that it gets. BadInput for one without the other, or of other bytes."""
-    sends: defaultdict[tuple[int, int, int], list[NodeId]] = defaultdict(list)
-    receives: defaultdict[tuple[int, int, int], list[NodeId]] = defaultdict(list)
-    for rank, order in enumerate(orders):
-        for position in order:
-            action = trace.ranks[rank][position].action
-            if isinstance(action, Send):
-                sends[rank, action.dst, action.tag].append((rank, position))
-            elif isinstance(action, Recv):
-                receives[action.src, rank, action.tag].append((rank, position))
+    sends: defaultdict[tuple[int, int, int], list[tuple[NodeId, int]]] = defaultdict(list)
+    receives: defaultdict[tuple[int, int, int], list[tuple[NodeId, int]]] = defaultdict(list)
+    for node_id, action in _in_order(trace, orders):
+        if isinstance(action, Send):
+            sends[node_id[0], action.dst, action.tag].append((node_id, action.bytes))
+        elif isinstance(action, Recv):
+            receives[action.src, node_id[0], action.tag].append((node_id, action.bytes))
     found = {}
     for key in sends | receives:
         src, dst, tag = key
-        if len(sends[key]) != len(receives[key]):
-            unmatched = (sends[key] + receives[key])[-1] if not receives[key] or not sends[key] else None
-            node_id = unmatched or max(sends[key], receives[key], key=len)[-1]
-            what = "send without a receive" if len(sends[key]) > len(receives[key]) else "receive without a send"
-            allowed = f"has no counterpart: {len(sends[key])} sends and {len(receives[key])} receives of tag {tag}"
-            raise BadInput(trace.node(node_id).where, what, f"{allowed}, from rank {src} to rank {dst}")
-        for send, receive in zip(sends[key], receives[key], strict=True):
-            send_action, receive_action = trace.node(send).action, trace.node(receive).action
-            assert isinstance(send_action, Send)
-            assert isinstance(receive_action, Recv)
-            if send_action.bytes != receive_action.bytes:
-                allowed = f"bytes received must be the {send_action.bytes} that {trace.node(send).where} sends"
-                raise BadInput(trace.node(receive).where, receive_action.bytes, allowed)
+        sent, received = sends[key], receives[key]
+        if len(sent) != len(received):
+            what = "send without a receive" if len(sent) > len(received) else "receive without a send"
+            allowed = f"has no counterpart: {len(sent)} sends and {len(received)} receives of tag {tag}"
+            last, _ = max(sent, received, key=len)[-1]
+            raise BadInput(trace.node(last).where, what, f"{allowed}, from rank {src} to rank {dst}")
+        for (send, sent_bytes), (receive, received_bytes) in zip(sent, received, strict=True):
+            if sent_bytes != received_bytes:
+                allowed = f"bytes received must be the {sent_bytes} that {trace.node(send).where} sends"
+                raise BadInput(trace.node(receive).where, received_bytes, allowed)
             found[receive] = send
     return found

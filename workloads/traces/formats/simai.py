@@ -15,10 +15,23 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.traces.common import Call, Files, Gap, Measured, Node, NodeId, Op, Trace, parse_whole
+from railyard.workloads.traces.common import (
+    TRACE_FORMATS,
+    Call,
+    Files,
+    Gap,
+    Measured,
+    Node,
+    NodeId,
+    Op,
+    ReplayOn,
+    Trace,
+    TraceFormat,
+    parse_whole,
+)
 
 Policy = Literal[
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA",
@@ -34,28 +47,26 @@ OPS: Final[dict[str, Op]] = {
 }
 COLUMNS: Final = 12
 NANOSECONDS: Final = 1e9  # in a second
-ZERO_TIME_NS: Final = 1  # what AICB writes where nothing is computed
 
 Part = Literal["fwd", "ig", "wg"]
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
 Domain = Literal["model", "data", "EP", "DP_EP"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Comm:
+class _Comm(NamedTuple):
     op: Op
     domain: Domain
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """A line. `times` in ns."""
+class _Layer(NamedTuple):
+    """A line: the computing and the collective of each part, and the update, where there is one."""
 
     line: int
     name: str
-    times: dict[Part, int]
+    gaps: dict[Part, Gap | None]
     comms: dict[Part, _Comm | None]
-    update_ns: int
+    update: Gap | None
 
 
 @dataclass(frozen=True)
@@ -86,8 +97,7 @@ class _Header:
         return others[offset % self.experts :: self.experts]
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """Something that every rank does: a gap, or a collective of its own group."""
 
     line: int
@@ -97,41 +107,52 @@ class _Item:
     after: tuple[int, ...]
 
 
-def read_simai(files: Files, gpus: int, rails: int) -> Trace:
-    """The workload on as many ranks as its first line says (`all_gpus:`), or on all `gpus`. BadInput says where."""
-    name = files.names[0]
-    try:
-        lines = files.content[0].decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise BadInput(name, "its content", "is no text in UTF-8") from error
-    header = _header(lines[0].split() if lines else [], f"{name}: line 1", gpus, rails)
-    items = _Sequence(header, _layers(lines, name)).items
-    ranks = tuple(
-        tuple(Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items)
-        for rank in range(header.ranks)
-    )
-    stage_note = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
-    notes = (stage_note,) if header.stages > 1 else ()
-    return Trace(files.name, "simai", ranks, partial(_rewrite, files.name, items, header.ranks), notes)
+class SimAi(TraceFormat):
+    """SimAI's workload text, on as many ranks as its first line says (`all_gpus:`), or on all GPUs."""
+
+    def recognizes(self, files: Files) -> bool:
+        """Return whether they are neither protobuf nor JSON."""
+        return files.suffix not in (".et", ".json")
+
+    def read(self, files: Files, on: ReplayOn) -> Trace:
+        """Return the trace, in which each rank has the operations of all layers."""
+        name = files.names[0]
+        if not files.shared:
+            raise BadInput(name, files.name, "must be one file: a SimAI workload is the same for all ranks")
+        try:
+            lines = files.content[0].decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise BadInput(name, "its content", "is no text in UTF-8") from error
+        header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
+        items = _Sequence(header, _layers(lines, name)).items
+        ranks = tuple(
+            tuple(Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items)
+            for rank in range(header.ranks)
+        )
+        stage_note = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
+        notes = (stage_note,) if header.stages > 1 else ()
+        return Trace(files.name, ranks, partial(_rewrite, files.name, items, header.ranks), notes)
+
+
+TRACE_FORMATS.add("simai", SimAi())
 
 
 def _action(action: Gap | _Comm, header: _Header, rank: int) -> Gap | Call:
     if isinstance(action, Gap):
         return action
-    group = header.group(rank, action.domain)
+    op, domain, size = action
+    group = header.group(rank, domain)
     kinds: dict[Domain, str] = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
-    kind = "collective" if header.policy == "MICRO" else kinds[action.domain]
-    data = action.bytes / len(group) if action.op == "all-to-all" else action.bytes
-    root = group[0] if action.op == "broadcast" else None
-    return Call(action.op, group, data, root, group_name=action.domain, kind=kind)
+    kind = "collective" if header.policy == "MICRO" else kinds[domain]
+    root = group[0] if op == "broadcast" else None
+    data_bytes = size / len(group) if op == "all-to-all" else size
+    return Call(op, group, data_bytes, root, group_name=domain, kind=kind)
 
 
 def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
-    policy = next((p for p in POLICIES if columns and p == columns[0]), None)
+    policy = next((p for p in POLICIES if columns[:1] == [p]), None)
     if policy is None:
-        raise BadInput(
-            where, columns[0] if columns else "nothing", unknown_name_hint(columns[0] if columns else "", POLICIES)
-        )
+        raise BadInput(where, (columns or ["nothing"])[0], unknown_name_hint((columns or [""])[0], POLICIES))
 
     def number(key: str, default: int, minimum: int = 1) -> int:
         if key not in columns:
@@ -146,18 +167,10 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
         return tuple(parse_whole(where, key, word) for word in listed)
 
     ranks = number("all_gpus:", gpus)
-    group_size = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}.get(
-        policy, number("model_parallel_NPU_group:", 1)
-    )
-    header = _Header(
-        policy=policy,
-        ranks=ranks,
-        group_size=group_size,
-        stages=number("pp:", 1),
-        experts=number("ep:", 1),
-        checkpoints=numbers("checkpoints:"),
-        initiates=numbers("checkpoint_initiates:"),
-    )
+    sizes = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}
+    group_size = sizes.get(policy, number("model_parallel_NPU_group:", 1))
+    checkpoints, initiates = numbers("checkpoints:"), numbers("checkpoint_initiates:")
+    header = _Header(policy, ranks, group_size, number("pp:", 1), number("ep:", 1), checkpoints, initiates)
     if ranks % (group_size * header.stages):
         raise BadInput(where, ranks, f"ranks can't be divided by {group_size} in a group and {header.stages} stages")
     replicas = ranks // (group_size * header.stages)
@@ -180,14 +193,18 @@ def _layer(columns: list[str], line: int, name: str) -> _Layer:
     if len(columns) != COLUMNS:
         allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
         raise BadInput(where, " ".join(columns)[:60], allowed)
-    times: dict[Part, int] = {}
+    gaps: dict[Part, Gap | None] = {}
     comms: dict[Part, _Comm | None] = {}
-    parts: tuple[Part, ...] = ("fwd", "ig", "wg")
-    for offset, part in enumerate(parts):
-        time, kind, size = columns[2 + 3 * offset : 5 + 3 * offset]
-        times[part] = parse_whole(where, f"time of {part} in ns", time)
+    for part, *cells in zip(PARTS, columns[2:11:3], columns[3:11:3], columns[4:11:3], strict=True):
+        time, kind, size = cells
+        gaps[part] = _gap(parse_whole(where, f"time of {part} in ns", time))
         comms[part] = _comm(kind, parse_whole(where, f"size of {part} in bytes", size), part, where)
-    return _Layer(line, columns[0], times, comms, parse_whole(where, "update time in ns", columns[11]))
+    return _Layer(line, columns[0], gaps, comms, _gap(parse_whole(where, "update time in ns", columns[11])))
+
+
+def _gap(time_ns: int) -> Gap | None:
+    """A gap; None for the time that AICB writes where nothing is computed."""
+    return Gap(time_ns / NANOSECONDS) if time_ns > 1 else None
 
 
 def _comm(kind: str, size: int, part: Part, where: str) -> _Comm | None:
@@ -212,23 +229,22 @@ class _Sequence:
         self._policy, self._layers = header.policy, layers
         if self._policy == "MICRO":
             for layer in layers:
-                self._comm(layer, "wg", blocking=False)
+                self._add(layer, "wg", layer.comms["wg"], blocking=False)
             return
-        for layer in layers:
-            self._forward(layer)
+        self._forward(layers)
         last_initiate = None
         for index in reversed(range(len(layers))):
             if index in header.initiates and last_initiate != index:
                 last_initiate = index
                 first = max((c for c in header.checkpoints if c <= index), default=0)
-                for layer in layers[first:index]:
-                    self._forward(layer)
+                self._forward(layers[first:index])
             self._backward(index)
 
-    def _forward(self, layer: _Layer) -> None:
-        self._gap(layer, "fwd")
-        if self._policy != "DATA":
-            self._comm(layer, "fwd", blocking=True)
+    def _forward(self, layers: list[_Layer]) -> None:
+        for layer in layers:
+            self._add(layer, "fwd", layer.gaps["fwd"])
+            if self._policy != "DATA":
+                self._add(layer, "fwd", layer.comms["fwd"])
 
     def _backward(self, index: int) -> None:
         """DATA has the weight gradient first; the plain hybrids compute it beside the input gradient's collective."""
@@ -236,36 +252,32 @@ class _Sequence:
         if self._policy == "DATA":
             self._weight_gradient(layer)
             if index > 0:
-                self._gap(layer, "ig")
+                self._add(layer, "ig", layer.gaps["ig"])
             return
-        self._gap(layer, "ig")
+        self._add(layer, "ig", layer.gaps["ig"])
         transformer = self._policy.startswith("HYBRID_TRANSFORMER")
-        overlapped = () if index == 0 and not transformer else self._comm(layer, "ig", blocking=transformer)
+        has_overlap = index > 0 or transformer
+        overlapped = self._add(layer, "ig", layer.comms["ig"], blocking=transformer) if has_overlap else ()
         self._weight_gradient(layer)
         self._dependencies = tuple(dict.fromkeys((*self._dependencies, *overlapped)))
 
     def _weight_gradient(self, layer: _Layer) -> None:
-        self._gap(layer, "wg")
-        if self._policy == "MODEL":
-            return
-        reduced = self._comm(layer, "wg", blocking=False)
-        if reduced and layer.update_ns > ZERO_TIME_NS:
-            self.items.append(_Item(layer.line, layer.name, "update", Gap(layer.update_ns / NANOSECONDS), reduced))
+        self._add(layer, "wg", layer.gaps["wg"])
+        if self._policy != "MODEL" and (reduced := self._add(layer, "wg", layer.comms["wg"], blocking=False)):
+            self._add(layer, "update", layer.update, blocking=False, after=reduced)
 
-    def _gap(self, layer: _Layer, part: Part) -> None:
-        if layer.times[part] > ZERO_TIME_NS:
-            self._add(
-                _Item(layer.line, layer.name, part, Gap(layer.times[part] / NANOSECONDS), self._dependencies), True
-            )
-
-    def _comm(self, layer: _Layer, part: Part, blocking: bool) -> tuple[int, ...]:
-        comm = layer.comms[part]
-        if comm is None:
+    def _add(
+        self,
+        layer: _Layer,
+        part: str,
+        action: Gap | _Comm | None,
+        blocking: bool = True,
+        after: tuple[int, ...] | None = None,
+    ) -> tuple[int, ...]:
+        """Append what a layer has of a part; return its number, or nothing if it has none."""
+        if action is None:
             return ()
-        return self._add(_Item(layer.line, layer.name, part, comm, self._dependencies), blocking)
-
-    def _add(self, item: _Item, blocking: bool) -> tuple[int, ...]:
-        self.items.append(item)
+        self.items.append(_Item(layer.line, layer.name, part, action, self._dependencies if after is None else after))
         added = (len(self.items) - 1,)
         if blocking:
             self._dependencies = added
@@ -283,7 +295,6 @@ def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[NodeId
     for position, item in enumerate(items):
         times = [round(m.seconds * NANOSECONDS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
         if times:
-            a = item.action
-            operation = ("compute", "", "") if isinstance(a, Gap) else (a.op, a.domain, a.bytes)
-            writer.writerow([item.line, item.layer, item.part, *operation, max(times), min(times)])
+            operation = ("compute", "", "") if isinstance(item.action, Gap) else item.action
+            writer.writerow([*item[:3], *operation, max(times), min(times)])
     return {f"{name}.measured.csv": sink.getvalue().encode()}

@@ -8,12 +8,12 @@ them. A rank passes over what its process group has no part in.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces.common import (
+    TRACE_FORMATS,
     Action,
     Call,
     Files,
@@ -23,8 +23,10 @@ from railyard.workloads.traces.common import (
     NodeId,
     Op,
     Recv,
+    ReplayOn,
     Send,
     Trace,
+    TraceFormat,
     check_rank,
     parse_json,
     parse_whole,
@@ -47,7 +49,6 @@ SENDS: Final = ("send", "isend")
 RECEIVES: Final = ("recv", "irecv")
 ORDERING: Final = ("init", "wait", "batch_isend_irecv")
 KNOWN_NAMES: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
-ROOTED_OPS: Final = ("broadcast", "reduce", "gather", "scatter")
 ELEMENT_BYTES: Final = {
     "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
@@ -55,20 +56,35 @@ ELEMENT_BYTES: Final = {
 MICROSECONDS: Final = 1e6  # in a second
 
 
-def read_param(files: Files, flops_per_s: float) -> Trace:
-    """The trace. A gemm without a measured `latency_us` takes its operations at `flops_per_s`. BadInput says where."""
-    lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
-    count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
-    by_rank = lists * count if files.shared else lists
-    names = files.names * count if files.shared else files.names
-    ranks = tuple(
-        _Rank(rank, count, name, flops_per_s).nodes(entries)
-        for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
-    )
-    untimed = sum(1 for entries in by_rank for e in entries if e.get("compute") == "emb_lookup" and _latency(e) is None)
-    notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
-    written = tuple(f"{files.name}.{rank}.json" for rank in range(count)) if files.shared else files.names
-    return Trace(files.name, "param", ranks, partial(_rewrite, written, by_rank), notes)
+class Param(TraceFormat):
+    """Communication traces of PARAM. A gemm without a measured `latency_us` takes its operations at the GPU's rate."""
+
+    rank_suffixes = ("json",)
+
+    def recognizes(self, files: Files) -> bool:
+        """Return whether it is a JSON list whose first item isn't one of Chakra's."""
+        if files.suffix != ".json" or not files.content[0].lstrip().startswith(b"["):
+            return False
+        first = next(iter(parse_json(files.content[0], files.names[0])), None)
+        return not isinstance(first, Mapping) or bool({"comms", "compute"} & set(first))
+
+    def read(self, files: Files, on: ReplayOn) -> Trace:
+        """Return the trace; one file is for as many ranks as it names."""
+        lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
+        count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
+        by_rank, names = (lists * count, files.names * count) if files.shared else (lists, files.names)
+        ranks = tuple(
+            _Rank(rank, count, name, on.flops_per_s).nodes(entries)
+            for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
+        )
+        lookups = [e for entries in by_rank for e in entries if e.get("compute") == "emb_lookup"]
+        untimed = sum(_latency(entry) is None for entry in lookups)
+        notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
+        written = tuple(f"{files.name}.{rank}.json" for rank in range(count)) if files.shared else files.names
+        return Trace(files.name, ranks, partial(_rewrite, written, by_rank), notes)
+
+
+TRACE_FORMATS.add("param", Param())
 
 
 def _entries(content: bytes, name: str) -> list[dict[str, Any]]:
@@ -101,15 +117,6 @@ def _latency(entry: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Elements in and out, and bytes of one."""
-
-    taken: int
-    given: int
-    element_bytes: int
-
-
 class _Rank:
     """A rank's list, made neutral; node number n is entry number n."""
 
@@ -130,8 +137,7 @@ class _Rank:
             if name == "wait" and i in waited_entry:
                 after.append(waited_entry[i])
             if name == "batch_isend_irecv":
-                after += batch
-                batch = []
+                after, batch = after + batch, []
             found.append(Node(where, self._action(name, entry, where), tuple(after)))
             if name in (*SENDS, *RECEIVES) and entry.get("use_batch"):
                 batch.append(i)
@@ -146,21 +152,18 @@ class _Rank:
         given = str(entry["comms"]).lower()
         name = ALIASES.get("".join(c for c in given if c.isalpha()), given)
         if name not in KNOWN_NAMES:
-            raise BadInput(
-                where, entry["comms"], unknown_name_hint(name, KNOWN_NAMES).replace("known", "a known collective", 1)
-            )
+            allowed = unknown_name_hint(name, KNOWN_NAMES).replace("known", "a known collective", 1)
+            raise BadInput(where, entry["comms"], allowed)
         return name
 
     def _action(self, name: str, entry: Mapping[str, Any], where: str) -> Action:
         if name == "compute":
             return Gap(self._compute_s(entry, where))
         if name == "init":
-            key = str(entry.get("pg_id", "0"))
-            self._groups[key] = ranks_of(where, entry.get("global_ranks"), self.ranks)
-            return Gap(0.0)
+            self._groups[str(entry.get("pg_id", "0"))] = ranks_of(where, entry.get("global_ranks"), self.ranks)
         if name in ORDERING:
             return Gap(0.0)
-        if name in SENDS or name in RECEIVES:
+        if name in SENDS + RECEIVES:
             return self._message(name in SENDS, entry, where)
         group = self._group(entry, where)
         return self._call(name, entry, group, where) if self.rank in group else Gap(0.0)
@@ -177,14 +180,14 @@ class _Rank:
         m, k, n = (parse_whole(where, key, entry.get(key), 1) for key in keys)
         return 2.0 * m * k * n * parse_whole(where, "count", entry.get("count", 1)) / self.flops_per_s
 
-    def _sizes(self, entry: Mapping[str, Any], where: str) -> _Sizes:
+    def _sizes(self, entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
+        """Elements in and out, and bytes of one."""
         dtype = str(entry.get("dtype", "")).lower().removeprefix("torch.")
         if dtype not in ELEMENT_BYTES:
-            raise BadInput(
-                where, entry.get("dtype"), unknown_name_hint(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1)
-            )
+            allowed = unknown_name_hint(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1)
+            raise BadInput(where, entry.get("dtype"), allowed)
         taken, given = (parse_whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
-        return _Sizes(taken, given, ELEMENT_BYTES[dtype])
+        return taken, given, ELEMENT_BYTES[dtype]
 
     def _message(self, sends: bool, entry: Mapping[str, Any], where: str) -> Action:
         src, dst = (
@@ -192,19 +195,18 @@ class _Rank:
         )
         if src == dst:
             raise BadInput(where, dst, "must be another rank than src_rank")
-        sizes = self._sizes(entry, where)
-        if sends:
-            return Send(dst, sizes.taken * sizes.element_bytes, 0) if self.rank == src else Gap(0.0)
-        return Recv(src, sizes.given * sizes.element_bytes, 0) if self.rank == dst else Gap(0.0)
+        taken, given, element_bytes = self._sizes(entry, where)
+        if self.rank != (src if sends else dst):
+            return Gap(0.0)
+        return Send(dst, taken * element_bytes, 0) if sends else Recv(src, given * element_bytes, 0)
 
     def _group(self, entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
-        all_ranks = tuple(range(self.ranks))
         if entry.get("global_ranks"):
             return ranks_of(where, entry["global_ranks"], self.ranks)
         key = entry.get("pg_id")
         if key is not None and str(key) not in self._groups:
             raise BadInput(where, key, "is a pg_id that no init entry before it has defined")
-        group = all_ranks if key is None else self._groups[str(key)]
+        group = tuple(range(self.ranks)) if key is None else self._groups[str(key)]
         size = parse_whole(where, "world_size", entry.get("world_size", len(group)))
         if size != len(group):
             allowed = f"is its world size, but its group has the {len(group)} ranks {list(group)}: one is missing"
@@ -215,25 +217,19 @@ class _Rank:
         op, n, key = OPS[name], len(group), str(entry.get("pg_id", ""))
         if op == "barrier":
             return Call(op, group, group_name=key)
-        sizes = self._sizes(entry, where)
-        taken, given = sizes.taken * sizes.element_bytes, sizes.given * sizes.element_bytes
+        taken, given, element_bytes = self._sizes(entry, where)
+        if op == "all-to-allv":
+            sends = self._split_sizes(entry, "in_split", taken, n, where)
+            receives = self._split_sizes(entry, "out_split", given, n, where)
+            sends, receives = (tuple(size * element_bytes for size in sizes) for sizes in (sends, receives))
+            return Call(op, group, sends=sends, receives=receives, group_name=key)
+        taken, given = taken * element_bytes, given * element_bytes
         if op == "all-gatherv":
             return Call(op, group, sends=(taken,) * n, group_name=key)
         if op == "reduce-scatterv":
             return Call(op, group, receives=(given,) * n, group_name=key)
-        if op == "all-to-allv":
-            sends = self._split_sizes(entry, "in_split", sizes.taken, n, where)
-            receives = self._split_sizes(entry, "out_split", sizes.given, n, where)
-            element_size = sizes.element_bytes
-            return Call(
-                op,
-                group,
-                sends=tuple(s * element_size for s in sends),
-                receives=tuple(r * element_size for r in receives),
-                group_name=key,
-            )
         root = None
-        if op in ROOTED_OPS:
+        if op in ("broadcast", "reduce", "gather", "scatter"):
             root = parse_whole(where, "root", entry.get("root", group[0]))
             if root not in group:
                 raise BadInput(where, root, f"is its root, but isn't in its group {list(group)}")
@@ -271,12 +267,8 @@ def _rewrite(
     names: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]], measured: Mapping[NodeId, Measured]
 ) -> dict[str, bytes]:
     """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
-    files = {}
-    for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True)):
-        written = [dict(entry) for entry in entries]
-        for i, entry in enumerate(written):
-            if (rank, i) in measured:
-                latency = round(measured[rank, i].seconds * MICROSECONDS, 3)
-                entry |= {"latency_us": latency, "global_latency_us": latency}
-        files[name] = json.dumps(written, indent=2).encode()
-    return files
+    written = [[dict(entry) for entry in entries] for entries in by_rank]
+    for (rank, position), found in measured.items():
+        latency = round(found.seconds * MICROSECONDS, 3)
+        written[rank][position] |= {"latency_us": latency, "global_latency_us": latency}
+    return {name: json.dumps(entries, indent=2).encode() for name, entries in zip(names, written, strict=True)}
