@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from statistics import median
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -32,14 +32,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 class Emit(Message):
     """Send so many events, then an Echo."""
 
-    kind: Literal["emit"] = "emit"
     events: int
 
 
 class Echo(Message):
     """A message that the child sends back."""
 
-    kind: Literal["echo"] = "echo"
     number: int
     detail: dict[str, Any]
 

@@ -1,11 +1,11 @@
 """Child processes of the project: start one, exchange typed messages with it, and end it.
 
-A message is a frozen pydantic model with a literal `kind`; what either side accepts is a union over that field. The
+A message is a frozen pydantic model; what either side accepts is a union, discriminated by the classes' names. The
 process that starts a child holds a `Worker`, the child a `Parent`, with a socket pair between them:
 
     class Double(Message):                            worker = Worker("railyard.mine", "the doubler", Doubled)
-        kind: Literal["double"] = "double"            worker.ask(Double(number=2), Doubled, timeout_s=5).number
-        number: int
+        number: int                                   worker.ask(Double(number=2), Doubled, timeout_s=5).number
+
                                                       parent = Parent(Double)          # in railyard/mine.py
                                                       for command in parent:
                                                           parent.send(Doubled(number=2 * command.number))
@@ -57,15 +57,19 @@ OnEvent = Callable[[int, str, dict[str, Any]], None]
 
 
 class Message(BaseModel):
-    """Base of the messages between processes. A subclass has `kind: Literal["its-name"] = "its-name"`."""
+    """Base of the messages between processes. Each has a field `kind`, the name of its class."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__annotations__["kind"] = Literal.__getitem__(cls.__name__)
+        cls.kind = cls.__name__  # type: ignore[attr-defined]
 
 
 class Event(Message):
     """Something that happened in a child, for the event log."""
 
-    kind: Literal["event"] = "event"
     what: str
     detail: dict[str, Any]
     ns: int
@@ -74,31 +78,14 @@ class Event(Message):
 class Failed(Message):
     """A command that could not be carried out, in place of its answer."""
 
-    kind: Literal["failed"] = "failed"
     why: str
 
 
 class Ready(Message):
     """The child has done what it was started or asked for, and takes the next command."""
 
-    kind: Literal["ready"] = "ready"
-
-
-class _Ended(Message):
-    """In the queue of answers: there will be no more."""
-
-    kind: Literal["ended"] = "ended"
-
 
 R = TypeVar("R", bound=Message)
-
-
-def _union(kinds: Collection[type[Message]]) -> TypeAdapter[Any]:
-    """The discriminated union of message classes."""
-    if len(kinds) == 1:
-        return TypeAdapter(*kinds)
-    union: Any = Annotated[reduce(or_, kinds), Field(discriminator="kind")]
-    return TypeAdapter(union)
 
 
 class Pipe:
@@ -107,8 +94,11 @@ class Pipe:
     """
 
     def __init__(self, sock: socket.socket, accepted: Collection[type[Message]], reads_ahead: bool = False) -> None:
-        self.socket = sock
-        self._accepted, self._reads_ahead = _union(accepted), reads_ahead
+        self.socket, self._reads_ahead = sock, reads_ahead
+        union: Any = reduce(or_, accepted)
+        if len(accepted) > 1:
+            union = Annotated[union, Field(discriminator="kind")]
+        self._accepted: TypeAdapter[Any] = TypeAdapter(union)
         self._lock, self._data = threading.Lock(), bytearray()
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
@@ -119,7 +109,7 @@ class Pipe:
 
     def send_event(self, what: str, detail: dict[str, Any]) -> None:
         """Send an Event of now, as JSON: without a model of it, which takes as long as all the rest."""
-        self._send(to_json({"kind": "event", "what": what, "detail": detail, "ns": time.monotonic_ns()}))
+        self._send(to_json({"kind": "Event", "what": what, "detail": detail, "ns": time.monotonic_ns()}))
 
     def _send(self, data: bytes) -> None:
         with self._lock:
@@ -178,7 +168,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), *pass_fds),
             )
-        self._answers: queue.Queue[Message] = queue.Queue()
+        self._answers: queue.Queue[Message | None] = queue.Queue()  # None: there will be no more
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
         if self._reader:
             self._reader.start()
@@ -219,10 +209,16 @@ class Worker:
         """Return the next reply or awaited event; RailyardError as `receive`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            message = self._next_answer(deadline) if self._reader else self._next_reply(deadline)
+            if self._reader:
+                timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+                message = self._answers.get(timeout=timeout)
+            else:
+                while isinstance(message := self._receive(deadline), Event):
+                    pass
         except (queue.Empty, TimeoutError):
             raise self._error(f"didn't answer in {timeout_s:g} s") from None
-        if isinstance(message, _Ended):
+        if message is None:
+            self._answers.put(None)  # for later calls
             raise self._error("died")
         if isinstance(message, Failed):
             raise RailyardError(f"{self.name}: {message.why}")
@@ -250,23 +246,12 @@ class Worker:
         self._pipe.socket.close()
         self._output.close()
 
-    def _next_answer(self, deadline: float | None) -> Message:
-        message = self._answers.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-        if isinstance(message, _Ended):
-            self._answers.put(message)  # for later calls
-        return message
-
-    def _next_reply(self, deadline: float | None) -> Message:
-        while isinstance(message := self._receive(deadline), Event):
-            pass
-        return message
-
-    def _receive(self, deadline: float | None) -> Message:
-        """Return the next message of any kind. TimeoutError if there is no whole one until the deadline."""
+    def _receive(self, deadline: float | None) -> Message | None:
+        """Return the next message of any kind, None at the end. TimeoutError without a whole one by the deadline."""
         try:
             return self._pipe.receive(deadline)  # type: ignore[no-any-return]
         except EOFError:
-            return _Ended()
+            return None
         except ValidationError as error:
             raise RailyardError(f"{self.name} sent an unknown message: {error.errors()[0]['msg']}") from error
 
@@ -274,12 +259,12 @@ class Worker:
         """In a thread: pass events on, and queue answers."""
         with suppress(PermissionError):  # an ordinary user may not
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READER_NICENESS)
-        while not isinstance(message := self._receive(None), _Ended):
+        while message := self._receive(None):
             if not isinstance(message, Event) or message.what in self._awaited:
                 self._answers.put(message)
             if isinstance(message, Event) and self._on_event:
                 self._on_event(message.ns, message.what, message.detail)
-        self._answers.put(message)
+        self._answers.put(None)
 
     def _error(self, what: str) -> RailyardError:
         """An error of this process, with the last line of its output."""

@@ -1,7 +1,7 @@
 """Decisions of one GPU's agent when scores change: the routes to replace, and the pairs that change their path.
 
 Pure: scores and time are given, routes are returned. A pair has a host route of its own only while its paths differ
-from those of the fabric's base routes, so an idle fabric under `dr` has none. `ChoiceServer` serves the choices of the
+from those of the fabric's base routes, so an idle fabric under `dr` has none. `serve_choices` serves the choices of the
 moment over a unix socket to programs in the run's sandbox, a line each way.
 """
 
@@ -146,25 +146,20 @@ class _Server(ThreadingUnixStreamServer):
     request_queue_size = 128  # a full queue refuses a unix socket's call at once; 5 is soon full
 
 
-class ChoiceServer:
-    """Server of what `chosen(src, dst)` returns: None while no policy steers."""
+def serve_choices(chosen: Chosen) -> None:
+    """Serve, from a thread, what `chosen(src, dst)` returns: None while no policy steers."""
 
-    def __init__(self, chosen: Chosen) -> None:
-        class Handler(StreamRequestHandler):
-            def handle(self) -> None:
-                src, dst = map(gpu_of_name, self.rfile.readline().decode().split())
-                shares = chosen(src, dst)
-                answer = None if shares is None else [[share.path.kind, share.path.rail] for share in shares]
-                self.wfile.write(json.dumps(answer).encode() + b"\n")
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            src, dst = map(gpu_of_name, self.rfile.readline().decode().split())
+            shares = chosen(src, dst)
+            answer = None if shares is None else [[share.path.kind, share.path.rail] for share in shares]
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
 
-        self._handler: type[StreamRequestHandler] = Handler
-
-    def start(self) -> None:
-        """Listen, and answer from a thread."""
-        SOCKET.parent.mkdir(parents=True, exist_ok=True)
-        SOCKET.unlink(missing_ok=True)
-        server = _Server(str(SOCKET), self._handler)
-        threading.Thread(target=server.serve_forever, name="choices", daemon=True).start()
+    SOCKET.parent.mkdir(parents=True, exist_ok=True)
+    SOCKET.unlink(missing_ok=True)
+    server = _Server(str(SOCKET), Handler)
+    threading.Thread(target=server.serve_forever, name="choices", daemon=True).start()
 
 
 def ask(src: Gpu, dst: Gpu) -> list[Path] | None:

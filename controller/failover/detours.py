@@ -78,14 +78,14 @@ def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool
     definition = FABRIC_KINDS[kind]
     if not usable(path, src, dst, broken, kind) or definition.planes == 1 or path.kind == "d":
         return usable(path, src, dst, broken, kind)
-    ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail))
-    return living_planes(*ends, broken, definition) == definition.carrying(definition.all_planes)
+    living = living_planes(Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail), broken, definition)
+    return living == definition.carrying(definition.all_planes)
 
 
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
-    """Ways round, best first: two hops, then the spine, then three hops, beginning at another rail for another pair.
+    """Yield other paths, best first: two hops, then the spine, then three hops by rails in an order of the pair's own.
 
-    Each further rail is drawn anew for each pair, so that those whom a second fault turns away part as well.
+    Each further rail is drawn anew for each pair, so that pairs which a second fault affects spread over rails, too.
     """
     if src.rank != dst.rank:
         yield path_of("rd", src.rank)
@@ -164,9 +164,8 @@ def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
         for ranks, rails in used.items()
         if dead_switches.intersection(kind.rail_switch(g, p).index for g in rails for p in kind.all_planes)
     }
-    all_affected = bool(broken.disconnected_ranks)
     for src in plan.gpus:
-        is_affected = all_affected or src.domain in domains
+        is_affected = bool(broken.disconnected_ranks) or src.domain in domains
         ranks = [rank for rank in range(plan.spec.rails) if (src.rank, rank) in affected_ranks]
         for domain in range(plan.spec.domains):
             if domain != src.domain:
@@ -229,14 +228,13 @@ class PrecomputedDetours:
             self._by_failure[broken] = detours(self._plan, broken)
             time.sleep(PAUSE_S)
         gc.collect()
-        gc.freeze()  # what lives this long lives on: to look through it again would take longer than to decide
+        gc.freeze()  # a later collection that went through these objects would take longer than a decision
 
 
 def _single_failures(plan: Plan) -> Iterator[Broken]:
-    switches = plan.spec.definition.rail_switches(plan.spec.rails)
-    yield from (Broken(rails=frozenset({switch.index})) for switch in switches)
-    for link in product(plan.gpus, plan.spec.definition.all_planes if plan.spec.definition.planes > 1 else ()):
-        yield Broken(planes=frozenset({link}))
-    for gpu in plan.gpus:
-        alone = frozenset({gpu})
+    kind = plan.spec.definition
+    yield from (Broken(rails=frozenset({switch.index})) for switch in kind.rail_switches(plan.spec.rails))
+    if kind.planes > 1:
+        yield from (Broken(planes=frozenset({link})) for link in product(plan.gpus, kind.all_planes))
+    for alone in (frozenset({gpu}) for gpu in plan.gpus):
         yield from (Broken(links=alone), Broken(hb=alone), Broken(links=alone, hb=alone))

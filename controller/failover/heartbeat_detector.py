@@ -16,11 +16,11 @@ directions.
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
+from typing import NamedTuple
 
-from railyard.topologies.addresses import Gpu, gpu_of_name, link_name, link_of_name, plane_of_device
+from railyard.topologies.addresses import Gpu, link_name, plane_of_device, rail_name
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
 
@@ -28,24 +28,13 @@ Heartbeat = tuple[Gpu, Gpu]
 """From, to."""
 
 
-@dataclass(slots=True)
-class Round:
+class _Round(NamedTuple):
     """Heartbeats of one round. `is_full_mesh`: all members sent to all others."""
 
     number: int
     sent: frozenset[Heartbeat]
     is_full_mesh: bool
-    received: set[Heartbeat] = field(default_factory=set)
-
-    @property
-    def sources(self) -> frozenset[Gpu]:
-        """The members from which heartbeats arrived."""
-        return frozenset(src for src, _ in self.received)
-
-    @property
-    def sinks(self) -> frozenset[Gpu]:
-        """The members at which heartbeats arrived."""
-        return frozenset(dst for _, dst in self.received)
+    received: set[Heartbeat]
 
 
 class ProbeGroup:
@@ -57,7 +46,7 @@ class ProbeGroup:
         self.silent: frozenset[Gpu] = frozenset()
         self._members, self._member_set = tuple(members), frozenset(members)
         self._all_pairs = frozenset(permutations(members, 2))
-        self._recent: deque[Round] = deque(maxlen=multiplier)
+        self._recent: deque[_Round] = deque(maxlen=multiplier)
 
     @property
     def is_silent(self) -> bool:
@@ -67,7 +56,7 @@ class ProbeGroup:
     def begin_round(self, number: int) -> frozenset[Heartbeat]:
         """Return the heartbeats to send in a new round. Its number must be above the last one's."""
         sent = self._all_pairs if self._last_round_unexpected() else self._rotation(number)
-        self._recent.append(Round(number, sent, sent == self._all_pairs))
+        self._recent.append(_Round(number, sent, sent == self._all_pairs, set()))
         return sent
 
     def receive(self, number: int, src: Gpu, dst: Gpu) -> None:
@@ -83,17 +72,21 @@ class ProbeGroup:
             return
         if not self.silent and all(len(each.received) == len(each.sent) for each in recent):
             return  # nearly always
-        sources = frozenset[Gpu]().union(*(each.sources for each in recent))
-        sinks = frozenset[Gpu]().union(*(each.sinks for each in recent))
-        full = [each for each in recent if each.is_full_mesh]
-        tx_failed = {gpu for gpu in self._member_set - sources if any(each.sinks - {gpu} for each in full)}
-        rx_failed = {gpu for gpu in self._member_set - sinks if any(each.sources - {gpu} for each in full)}
-        recovered = self._member_set.intersection(*(each.sources & each.sinks for each in recent))
+        # of each round: is it a full mesh, the members from which heartbeats arrived, those at which they did
+        rounds = [(r.is_full_mesh, {src for src, _ in r.received}, {dst for _, dst in r.received}) for r in recent]
+        sources = frozenset[Gpu]().union(*(srcs for _, srcs, _ in rounds))
+        sinks = frozenset[Gpu]().union(*(dsts for _, _, dsts in rounds))
+        tx_failed = {gpu for gpu in self._member_set - sources if any(full and d - {gpu} for full, _, d in rounds)}
+        rx_failed = {gpu for gpu in self._member_set - sinks if any(full and s - {gpu} for full, s, _ in rounds)}
+        recovered = self._member_set.intersection(*(srcs & dsts for _, srcs, dsts in rounds))
         silent = (self.silent - recovered) | ((tx_failed | rx_failed) - self.silent)
         alive = self._member_set - silent
-        if len(alive) < 2 or not sources or (len(alive) == 2 and self._is_partitioned(alive)):
-            silent = self._member_set
-        self.silent = silent
+        # of two members, either link may be dead if one has received nothing of the other
+        is_partitioned = len(alive) == 2 and any(
+            all(heartbeat in each.sent and heartbeat not in each.received for each in recent)
+            for heartbeat in permutations(alive, 2)
+        )
+        self.silent = self._member_set if len(alive) < 2 or not sources or is_partitioned else silent
 
     def _rotation(self, number: int) -> frozenset[Heartbeat]:
         """Return one heartbeat from each member, and one to each."""
@@ -114,13 +107,6 @@ class ProbeGroup:
             return bool(last.received)
         return any(self.silent.isdisjoint(heartbeat) for heartbeat in last.sent - last.received)
 
-    def _is_partitioned(self, pair: frozenset[Gpu]) -> bool:
-        """Return whether one of two members receives nothing of the other: either link may be dead."""
-        return any(
-            all(heartbeat in each.sent and heartbeat not in each.received for each in self._recent)
-            for heartbeat in permutations(sorted(pair), 2)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SilentComponents:
@@ -137,18 +123,17 @@ class SilentComponents:
     hb_domains: frozenset[int] = frozenset()
     planes: frozenset[tuple[Gpu, int]] = frozenset()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for another process; `from_dict` is the inverse."""
-        names = {key: sorted(gpu.name for gpu in getattr(self, key)) for key in ("links", "gpus", "hb_links")}
-        names["planes"] = sorted(link_name(*link) for link in self.planes)
-        return names | {"rails": sorted(self.rails), "hb_domains": sorted(self.hb_domains)}
+    @property
+    def rail_links(self) -> frozenset[tuple[Gpu, int]]:
+        """The rail links of all planes, each as (GPU, plane)."""
+        return self.planes.union((gpu, 0) for gpu in self.links)
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "SilentComponents":
-        """Return the components in the data of `as_dict`."""
-        links, gpus, hb_links = (frozenset(map(gpu_of_name, data[key])) for key in ("links", "gpus", "hb_links"))
-        planes = frozenset(map(link_of_name, data["planes"]))
-        return cls(links, frozenset(data["rails"]), gpus, hb_links, frozenset(data["hb_domains"]), planes)
+    @property
+    def names(self) -> set[tuple[str, str]]:
+        """(kind, name) of each: ("link", "d0g1:rail1"), ("hb-link", "d0g1"), ("gpu", ...), ("rail", ...), ..."""
+        found = {("link", link_name(*link)) for link in self.rail_links} | {("gpu", gpu.name) for gpu in self.gpus}
+        found |= {("hb-link", gpu.name) for gpu in self.hb_links} | {("rail", rail_name(i)) for i in self.rails}
+        return found | {("hb-domain", f"hb{domain}") for domain in self.hb_domains}
 
 
 class HeartbeatDetector:

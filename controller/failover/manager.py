@@ -4,11 +4,12 @@
 manager is given its router.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import count, permutations
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, PrecomputedDetours, changes
 from railyard.controller.failover.heartbeat_detector import SilentComponents
@@ -18,10 +19,8 @@ from railyard.topologies.addresses import (
     Gpu,
     gpu_at,
     gpu_of_optical_port,
-    link_name,
     link_of_name,
     plane_of,
-    rail_name,
     role_of,
 )
 from railyard.topologies.plan import Plan
@@ -52,8 +51,7 @@ class Phase(Enum):
     ACTIVE = "active"
 
 
-@dataclass(frozen=True, slots=True)
-class _Reconnect:
+class _Reconnect(NamedTuple):
     """A network side without a carrier for a moment, since a fibre moves: what was broken there before the move."""
 
     number: int
@@ -68,7 +66,11 @@ class FailureState:
         self._plan = plan
         self.roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
         self._hb_optics = frozenset(switch.dpid for switch in plan.optics.get("hb", ()))
-        self._ports = _ports_of(plan)
+        dpids = {switch.name: switch.dpid for switch in plan.switches}
+        self._ports: defaultdict[int, set[int]] = defaultdict(set)
+        for end in (end for link in plan.links for end in (link.a, link.b)):
+            if end.port is not None:
+                self._ports[dpids[end.node]].add(end.port)
         self.connected: set[int] = set()
         self.down: set[tuple[int, int]] = set()  # (datapath id, port) at connected switches
         self.silent = SilentComponents()
@@ -100,9 +102,9 @@ class FailureState:
     def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
         """Ignore the failures of these network sides while fibres move. True: the side gets its carrier back.
 
-        They count again once its links into the rail and the HB domain are both back, or after `end_reconnects` with
-        the number that this returns. Rerouting around sides that stay unconnected would only take processor time from
-        the GPU replacement.
+        They count again once its links into the rail and the HB domain are both back, or after
+        `FailoverManager.on_timeout` with the number that this returns. Rerouting around sides that stay unconnected
+        would only take processor time from the GPU replacement.
         """
         broken, number = self.effective, next(self._numbers)
         for gpu, will_return in gpus.items():
@@ -120,8 +122,7 @@ class FailureState:
         silent, planes = self.silent, self._plan.spec.definition.planes
         rails = (role_of(dpid)[1] for dpid in self.disconnected if self.roles[dpid][1] in ("rail", "single"))
         cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains)
-        dead = self._down_links() | silent.planes | {(gpu, 0) for gpu in silent.links}
-        dead |= {(gpu, plane) for gpu in silent.gpus for plane in range(planes)}
+        dead = self._down_links() | silent.rail_links | {(gpu, plane) for gpu in silent.gpus for plane in range(planes)}
         return Broken(
             links=frozenset(gpu for gpu, _ in dead if all((gpu, plane) in dead for plane in range(planes))),
             rails=frozenset(rails) | silent.rails,
@@ -163,7 +164,7 @@ class FailoverManager:
 
     def __init__(self, plan: Plan, router: Router, reroute: bool, emit: EmitEvent) -> None:
         self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
-        self._state, self._phase = FailureState(plan), Phase.STARTING
+        self.state, self._phase = FailureState(plan), Phase.STARTING
         self._routes: Detours = {}  # in force
         self._precomputed = PrecomputedDetours(plan)
 
@@ -173,15 +174,10 @@ class FailoverManager:
         return self._phase is Phase.ACTIVE
 
     @property
-    def broken(self) -> Broken:
-        """All that is broken by switch events, or silent."""
-        return self._state.broken
-
-    @property
     def pending(self) -> frozenset[str]:
         """The switches that have not connected yet, while resuming."""
-        missing = self._state.disconnected if self._phase is Phase.RESUMING else ()
-        return frozenset(self._state.roles[dpid][0] for dpid in missing)
+        missing = self.state.disconnected if self._phase is Phase.RESUMING else ()
+        return frozenset(self.state.roles[dpid][0] for dpid in missing)
 
     def precompute(self) -> None:
         """Compute the detours of all single failures beforehand, for a second or so. From any thread."""
@@ -199,7 +195,7 @@ class FailoverManager:
         """Report all that is down, and change the routes that differ, if still resuming."""
         if self._phase is not Phase.RESUMING:
             return
-        state, self._phase = self._state, Phase.ACTIVE
+        state, self._phase = self.state, Phase.ACTIVE
         self._emit("resumed", {"switches": len(state.connected)})
         for dpid in sorted(state.disconnected):
             self._emit("switch-down", {"switch": state.roles[dpid][0]})
@@ -207,13 +203,9 @@ class FailoverManager:
             self._emit_port("port-down", dpid, port)
         self._apply()
 
-    def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
-        """See FailureState.expect_reconnect."""
-        return self._state.expect_reconnect(gpus)
-
     def on_timeout(self, number: int) -> None:
         """End the wait of that number for network sides to reconnect."""
-        self._state.end_reconnects(number)
+        self.state.end_reconnects(number)
         self._apply()
 
     def on_gpu_replaced(self, gpu: Gpu) -> None:
@@ -222,7 +214,7 @@ class FailoverManager:
 
     def on_event(self, event: SwitchEvent) -> None:
         """Take in a switch event, and reroute if it changes what is broken."""
-        state = self._state
+        state = self.state
         if not state.on_event(event):
             return
         if self._phase is Phase.ACTIVE:
@@ -241,35 +233,29 @@ class FailoverManager:
 
     def on_heartbeats(self, silent: SilentComponents) -> None:
         """Take in all that is silent now, and reroute if that changes what is broken."""
-        before, self._state.silent = self._state.silent, silent
-        old, new = silent_names(before), silent_names(silent)
+        before, self.state.silent = self.state.silent, silent
+        old, new = before.names, silent.names
         for kind, name in sorted(new - old):
             self._emit("silent", {kind: name})
         for kind, name in sorted(old - new):
-            if not (kind == "link" and self._is_rail_silent(name)):
+            gpu, plane = link_of_name(name) if kind == "link" else (None, 0)
+            rail = self._plan.spec.definition.rail_switch(gpu.rank, plane).index if gpu else None
+            if rail not in silent.rails:  # or the link isn't listed because its whole rail is silent
                 self._emit("resumed", {kind: name})
-        self._apply((before.links | before.gpus) - silent.links - silent.gpus)
-
-    def _is_rail_silent(self, link: str) -> bool:
-        """Return whether a rail link isn't reported because its whole rail is silent."""
-        gpu, plane = link_of_name(link)
-        return self._plan.spec.definition.rail_switch(gpu.rank, plane).index in self._state.silent.rails
+        self._apply({gpu for gpu, _ in before.rail_links - silent.rail_links} | (before.gpus - silent.gpus))
 
     def _emit_port(self, what: str, dpid: int, port: int) -> None:
-        name, role = self._state.roles[dpid]
+        name, role = self.state.roles[dpid]
         if role == "optical" and port > NETWORK_PORT_OFFSET:
             return  # a switch of the network reports the other end
         gpu = gpu_of_optical_port(port) if role == "optical" else gpu_at(dpid, port)
         self._emit(what, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
 
     def _apply(self, returned: Set[Gpu] = frozenset()) -> None:
-        """Change the routes that differ. `returned`: GPUs that came back, and may have lost their detours.
-
-        A change that a GPU refuses is not in force, so the next call asks for it again.
-        """
+        """Change the routes that differ. `returned`: GPUs that came back, and may have lost their detours."""
         if not self._reroute or self._phase is not Phase.ACTIVE:
             return
-        broken = self._state.effective
+        broken = self.state.effective
         target = self._precomputed(broken)
         todo = changes(self._routes, target)
         for gpu in returned & target.keys():
@@ -284,35 +270,12 @@ class FailoverManager:
                 done += self._router.change(gpu, *todo[gpu])
             except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
                 self._emit("refused", {"gpu": gpu.name, "why": str(error)})
-                refused[gpu] = self._remaining_detours(gpu)
+                try:  # what is in force there, so that the next call asks for the rest again
+                    refused[gpu] = self._router.routes_at(gpu, DETOUR_METRIC)
+                except OSError:  # unknown, so as they were
+                    refused[gpu] = self._routes.get(gpu, {})
         self._routes = target | refused
         self._emit("rerouted", {"routes": done, "detours": sum(map(len, self._routes.values()))})
-
-    def _remaining_detours(self, gpu: Gpu) -> dict[str, AnyRoute]:
-        """Return the detours of a GPU that refused a change, from its kernel: a crashed one has none left."""
-        try:
-            return self._router.routes_at(gpu, DETOUR_METRIC)
-        except OSError:  # unknown, so as they were
-            return self._routes.get(gpu, {})
-
-
-def silent_names(silent: SilentComponents) -> set[tuple[str, str]]:
-    """Return (kind, name) of all that is silent."""
-    gpus = {"link": silent.links, "gpu": silent.gpus, "hb-link": silent.hb_links}
-    found = {(kind, gpu.name) for kind, members in gpus.items() for gpu in members}
-    found |= {("link", link_name(*link)) for link in silent.planes}
-    found |= {("rail", rail_name(index)) for index in silent.rails}
-    return found | {("hb-domain", f"hb{domain}") for domain in silent.hb_domains}
-
-
-def _ports_of(plan: Plan) -> dict[int, set[int]]:
-    """Return the ports that each switch of the plan has, by datapath id."""
-    dpids = {switch.name: switch.dpid for switch in plan.switches}
-    found: dict[int, set[int]] = {dpid: set() for dpid in dpids.values()}
-    for end in (end for link in plan.links for end in (link.a, link.b)):
-        if end.port is not None:
-            found[dpids[end.node]].add(end.port)
-    return found
 
 
 def find_disconnected_ranks(

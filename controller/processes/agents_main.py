@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Assigned, Change, ChoiceServer, Source, Steering
+from railyard.controller.agent.steering import Assigned, Change, Source, Steering, serve_choices
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.processes import messages
-from railyard.core.worker import Message, Parent
+from railyard.core.worker import Parent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares, path_names
 from railyard.topologies.measure.counters import TcpRates
@@ -106,7 +106,10 @@ class Agents:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._stopped and not (due_gpus := self._due_gpus()):
+                while not self._stopped:
+                    now = time.monotonic_ns()
+                    if due_gpus := [gpu for gpu, at in self._recheck_ns.items() if at <= now]:
+                        break
                     at_ns = min(self._recheck_ns.values(), default=None)
                     self._condition.wait(None if at_ns is None else max(0.0, (at_ns - time.monotonic_ns()) / 1e9))
                 if self._stopped:
@@ -123,10 +126,6 @@ class Agents:
             except Exception as error:  # of a plugin's policy: its experiment fails
                 self._emit("failed", {"policy": self._policy, "why": f"{type(error).__name__}: {error}"})
                 return
-
-    def _due_gpus(self) -> list[Gpu]:
-        now = time.monotonic_ns()
-        return [gpu for gpu, at in self._recheck_ns.items() if at <= now]
 
     def _steer(self, todo: dict[Gpu, Scores], has_new_scores: bool) -> None:
         now = time.monotonic_ns()
@@ -157,49 +156,28 @@ class Agents:
             self._emit("steering", {})
 
 
-class _Process:
-    """Receiver of commands."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self._plan: Plan | None = None
-        self._kernels: Kernels | None = None
-        self._agents: Agents | None = None
-        self._server = ChoiceServer(lambda src, dst: self._agents.chosen(src, dst) if self._agents else None)
-
-    def execute(self, command: Message) -> None:
-        match command:
-            case messages.ConnectAgents():
-                self._plan = command.plan
-                self._kernels = Kernels(self._plan)
-                self._server.start()
-                self._emit("connected", {})
-            case messages.Steer() if self._plan and self._kernels:
-                self._release()
-                self._agents = Agents(
-                    self._plan, self._kernels, command.steering, command.address, command.stale_s, self._emit
-                )
-                self._agents.start(command.watched)
-            case messages.Assign() if self._agents:
-                self._agents.assign(command.assigned)
-            case messages.Release():
-                self._release()
-                self._emit("released", {})
-
-    def _release(self) -> None:
-        agents, self._agents = self._agents, None
-        if agents:
-            agents.stop()
-
-
 def main() -> None:
     """Execute the parent's commands until it ends."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
-    parent = Parent(messages.ConnectAgents, messages.Steer, messages.Assign, messages.Release)
-    process = _Process(parent.emit)
+    parent = Parent(*messages.ToAgents.__subclasses__())
+    plan = parent.receive().plan
+    kernels, steering = Kernels(plan), list[Agents]()  # none while no policy steers, else one
+    serve_choices(lambda src, dst: next((agents.chosen(src, dst) for agents in steering), None))
+    parent.emit("connected", {})
     for command in parent:
-        process.execute(command)
+        if isinstance(command, messages.Assign):
+            for agents in steering:
+                agents.assign(command.assigned)
+            continue
+        while steering:
+            steering.pop().stop()
+        if isinstance(command, messages.Steer):
+            agents = Agents(plan, kernels, command.steering, command.address, command.stale_s, parent.emit)
+            steering.append(agents)
+            agents.start(command.watched)
+        else:
+            parent.emit("released", {})
 
 
 if __name__ == "__main__":

@@ -14,12 +14,7 @@ from railyard.controller.processes import messages
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import RailyardError
 from railyard.core.worker import ANSWER_S, Event, Message, OnEvent, Worker
-from railyard.topologies.addresses import (
-    Gpu,
-    gpu_of_name,
-    gpu_port,
-    network_port,
-)
+from railyard.topologies.addresses import Gpu, gpu_of_name, gpu_port, network_port
 from railyard.topologies.build import namespaces, shaping
 from railyard.topologies.build.ovs import CONTROLLER_PORT, set_controller_port
 from railyard.topologies.plan import Plan
@@ -33,8 +28,7 @@ PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
 def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[socket.socket]:
     """Return a listening socket on 127.0.0.1 in each switch's namespace, for the controller process to inherit.
 
-    It needs no management network and no port of the machine. A switch that connects while the controller imports its
-    libraries waits in the queue instead of retrying later.
+    A switch that connects while the controller imports its libraries waits in the queue instead of retrying later.
     """
     found = []
     for name in switches:
@@ -67,13 +61,10 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
     return dict(found)
 
 
-_AWAITED: Final = ("ready", "learned", "registry", "relearned", "controller-restarted")
 GRACE_S: Final = 0.2
-"""How long a controller that returns waits for switches it has called before it takes them for dead. Living ones
-have all connected, and their tables been compared, within 30 ms at 4x4 and 90 at 8x8, on two cores; of the 500 ms in
-which it has to repair what broke in its absence, this leaves more than half to a busy machine.
+"""Time after a restart in which switches have to connect, or count as dead. It takes them 90 ms at 8x8 on two cores;
+of the 500 ms in which the controller has to repair what broke in its absence, this leaves more than half.
 """
-_AGENT_AWAITED: Final = ("connected", "steering", "released", "failed")
 
 
 def _ignore(ns: int, what: str, detail: dict[str, Any]) -> None:
@@ -84,12 +75,11 @@ class ControllerProcess:
     """A `railyard.topologies.build.network.FabricController`. A thread calls `on_event(ns, what, detail)`."""
 
     def __init__(self, reroute: bool = True, on_event: OnEvent | None = None) -> None:
-        self._reroute = reroute
-        self._on_event = on_event
+        self._reroute, self._on_event = reroute, on_event or _ignore
         self._process: Worker | None = None
         self._plan: Plan | None = None
         self._send_lock = threading.Lock()  # heartbeat events come from a thread of their own
-        self._silence: dict[str, Any] | None = None
+        self._silence: messages.SetSilence | None = None
         self._health: HealthSpec | None = None
         self._port = PORTS[0]
         self.is_down = False
@@ -103,8 +93,7 @@ class ControllerProcess:
     def crash(self) -> None:
         """Kill the process: event "controller-crashed". ValueError if it isn't running.
 
-        Switches keep their flows and GPUs their routes. Lost are events that it hasn't handled, the history of scores
-        and the embedded registry (an etcd continues, without new documents).
+        Switches keep their flows and GPUs their routes; the history of scores and the embedded registry are lost.
         """
         at_ns = time.monotonic_ns()
         with self._send_lock:
@@ -112,15 +101,13 @@ class ControllerProcess:
                 raise ValueError("the controller can't crash: it is not running")
             process, self._process, self.is_down = self._process, None, True
         process.end()
-        if self._on_event:
-            self._on_event(at_ns, "controller-crashed", {})
+        self._on_event(at_ns, "controller-crashed", {})
 
     def restart(self) -> None:
         """Start the process again after a crash; return when it listens and all switches were asked to connect.
 
-        It gets the last "silence". Events: "controller-restarted" when it listens, "resumed" when it acts on what it
-        found. Scores start anew if there were any. ValueError if it hasn't crashed; RailyardError if it can't restart,
-        or if its registry can't, in which case the controller itself runs.
+        Events: "controller-restarted" when it listens, "resumed" when it acts. Scores start anew if there were any.
+        ValueError if it hasn't crashed; RailyardError if it can't restart, or if only its registry can't.
         """
         if not self.is_down or self._plan is None:
             raise ValueError("the controller can't restart: it has not crashed")
@@ -131,7 +118,7 @@ class ControllerProcess:
             with self._send_lock:
                 self._process, self.is_down = process, False
                 if self._silence:
-                    process.send(messages.SetSilence(silence=self._silence))
+                    process.send(self._silence)
             namespaces.in_threads(lambda switch: set_controller_port(switch.name, port), self._plan.switches)
             self._send(messages.AwaitSwitches(seconds=GRACE_S))
         except BaseException:
@@ -149,13 +136,12 @@ class ControllerProcess:
             "railyard.controller.processes.controller_main",
             "the controller",
             messages.Counters,
-            on_event=self._on_event or _ignore,
-            awaited=_AWAITED,
+            on_event=self._on_event,
+            awaited=("ready", "learned", "registry", "relearned", "controller-restarted"),
             pass_fds=numbers,
         )
-        process.send(
-            messages.ConnectController(plan=plan, reroute=self._reroute, sockets=tuple(numbers), resume=resume)
-        )
+        connect = messages.ConnectController(plan=plan, reroute=self._reroute, sockets=tuple(numbers), resume=resume)
+        process.send(connect)
         for sock in sockets:
             sock.close()
         return process
@@ -209,13 +195,12 @@ class ControllerProcess:
         It replaces the one before. A crashed controller gets the last one when it restarts.
         """
         with self._send_lock:
-            self._silence = silence
+            self._silence = messages.SetSilence(silence=silence)
             if not self.is_down:
-                self._running.send(messages.SetSilence(silence=silence))
+                self._running.send(self._silence)
 
     def replace_gpu(self, gpu_name: str) -> None:
-        """Return when the GPU that has replaced the one of this name, in a new namespace, can be routed and has its
-        detours.
+        """Return when the GPU that has replaced the one of this name, in a new namespace, has its detours.
 
         RailyardError if there is no such namespace; then nothing changes.
         """
@@ -266,7 +251,7 @@ class AgentsProcess:
             "railyard.controller.processes.agents_main",
             "the agents",
             on_event=on_event or _ignore,
-            awaited=_AGENT_AWAITED,
+            awaited=("connected", "steering", "released", "failed"),
         )
         self._worker.send(messages.ConnectAgents(plan=plan))
         self._worker.await_events({"connected"})

@@ -11,7 +11,6 @@ from typing import Final
 
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
-from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.monitor import HealthLoop
@@ -21,10 +20,9 @@ from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll
-from railyard.core.worker import Message, Parent
+from railyard.core.worker import Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
-from railyard.topologies.plan import Plan
 
 RECONNECT_POLL_S: Final = 0.02
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -34,56 +32,21 @@ MAX_HELD_OUTAGE_S: Final = 0.1
 needs."""
 
 
-class _Process:
-    """Receiver of commands."""
+class Controller:
+    """The controller of a fabric: it executes commands, and passes events of switches on."""
 
-    def __init__(self, parent: Parent) -> None:
+    def __init__(self, parent: Parent, command: messages.ConnectController) -> None:
         self._parent, self.emit = parent, parent.emit
-        self._manager: FailoverManager | None = None
-        self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
-        self._agent: RouteAgent | None = None
-        self._precompute_started = False
-        self._plan: Plan | None = None
-        self._health: HealthLoop | None = None
-        self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
-        self._server = OpenFlowServer(self._on_event)
-        self._names: dict[int, str] = {}
-        self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
-
-    def execute(self, command: Message) -> None:
-        match command:
-            case messages.ConnectController():
-                self._connect(command)
-            case messages.LearnInterfaces() if self._agent:
-                self._agent.learn_interfaces()
-                self.emit("learned", {})
-            case messages.ReadCounters():
-                self._stats_requested = set(self._names.values())
-                self._server.app.ask_stats()
-            case messages.AwaitSwitches() if self._manager:
-                args = (self._manager, command.seconds)
-                threading.Thread(target=self._await_switches, args=args, name="grace", daemon=True).start()
-            case messages.ReplaceGpu() if self._agent and self._manager:
-                self._replace_gpu(self._agent, self._manager, gpu_of_name(command.gpu))
-            case messages.SetSilence() if self._manager:
-                with self._manager_lock:
-                    self._manager.on_heartbeats(SilentComponents.from_dict(command.silence))
-            case messages.CrossConnect() if self._plan and self._manager:
-                self._cross_connect(self._plan, self._manager, command)
-            case messages.StartHealth() if self._plan:
-                self._registry_executor.submit(self._start_health, self._plan, command.spec)
-            case messages.StopHealth():
-                self._registry_executor.submit(self._stop_health)
-            case messages.CrashRegistry():
-                self._registry_executor.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
-            case messages.RestartRegistry():
-                self._registry_executor.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
-
-    def _connect(self, command: messages.ConnectController) -> None:
         self._plan = plan = command.plan
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
         self._manager = FailoverManager(plan, self._agent, command.reroute, self.emit)
+        self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
+        self._precompute_started = False
+        self._health: HealthLoop | None = None
+        self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
+        self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
+        self._server = OpenFlowServer(self._on_event)
         if command.resume:
             self._agent.learn_interfaces()
             self._manager.resume(self._agent.routes(DETOUR_METRIC))
@@ -91,41 +54,71 @@ class _Process:
         if command.resume:
             self.emit("controller-restarted", {})
 
-    def _await_switches(self, manager: FailoverManager, grace_s: float) -> None:
+    def execute(self, command: messages.ToController) -> None:
+        """Execute a command, or begin to."""
+        match command:
+            case messages.LearnInterfaces():
+                self._agent.learn_interfaces()
+                self.emit("learned", {})
+            case messages.ReadCounters():
+                self._stats_requested = set(self._names.values())
+                self._server.app.ask_stats()
+            case messages.AwaitSwitches():
+                args = (command.seconds,)
+                threading.Thread(target=self._await_switches, args=args, name="grace", daemon=True).start()
+            case messages.ReplaceGpu():
+                self._replace_gpu(gpu_of_name(command.gpu))
+            case messages.SetSilence():
+                with self._manager_lock:
+                    self._manager.on_heartbeats(command.silence)
+            case messages.CrossConnect():
+                self._cross_connect(command)
+            case messages.StartHealth():
+                self._registry_executor.submit(self._start_health, command.spec)
+            case messages.StopHealth():
+                self._registry_executor.submit(self._stop_health)
+            case messages.CrashRegistry():
+                self._registry_executor.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
+            case messages.RestartRegistry():
+                self._registry_executor.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
+
+    def _await_switches(self, grace_s: float) -> None:
         """Wake the switches until they connect, and declare those dead that don't in time."""
 
         def are_connected() -> bool:
-            for switch in manager.pending:
+            for switch in self._manager.pending:
                 ovs.wake_vswitchd(switch)
-            return not manager.pending
+            return not self._manager.pending
 
         poll(are_connected, grace_s, RECONNECT_POLL_S)
         with self._manager_lock:
-            manager.finish_resume()
+            self._manager.finish_resume()
 
-    def _replace_gpu(self, agent: RouteAgent, manager: FailoverManager, gpu: Gpu) -> None:
+    def _replace_gpu(self, gpu: Gpu) -> None:
+        why = ""
         with self._manager_lock:
             try:
-                agent.rebind_gpu(gpu)
+                self._agent.rebind_gpu(gpu)
+                self._manager.on_gpu_replaced(gpu)
             except OSError as error:
-                self.emit("relearned", {"gpu": gpu.name, "why": str(error)})
-                return
-            manager.on_gpu_replaced(gpu)
-        self.emit("relearned", {"gpu": gpu.name, "why": ""})
+                why = str(error)
+        self.emit("relearned", {"gpu": gpu.name, "why": why})
 
-    def _cross_connect(self, plan: Plan, manager: FailoverManager, command: messages.CrossConnect) -> None:
-        outage_s = plan.spec.optical.switching_time if plan.spec.optical else 0.0
+    def _cross_connect(self, command: messages.CrossConnect) -> None:
+        optical = self._plan.spec.optical
+        outage_s = optical.switching_time if optical else 0.0
         detail = {"moves": command.moves, "layers": list(command.layers)}
         pending_numbers = list[int]()
 
         def on_start(affected_ports: AffectedPorts) -> None:
             if outage_s <= MAX_HELD_OUTAGE_S:
                 with self._manager_lock:
-                    pending_numbers.append(manager.expect_reconnect(network_sides_in(affected_ports)))
+                    sides = network_sides_in(affected_ports)
+                    pending_numbers.append(self._manager.state.expect_reconnect(sides))
 
         def on_timeout(number: int) -> None:
             with self._manager_lock:
-                manager.on_timeout(number)
+                self._manager.on_timeout(number)
 
         def on_done() -> None:
             self.emit("optical-links-up", detail)
@@ -141,9 +134,9 @@ class _Process:
         else:
             self.emit("optical-links-down", detail)
 
-    def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
+    def _start_health(self, spec: HealthSpec) -> None:
         try:
-            health = HealthLoop(plan, spec, self._server.app.ask_stats, self.emit)
+            health = HealthLoop(self._plan, spec, self._server.app.ask_stats, self.emit)
         except (RailyardError, OSError) as error:
             self.emit("registry-failed", {"why": str(error)})
             self.emit("registry", {"address": "", "why": str(error)})
@@ -174,7 +167,7 @@ class _Process:
             if name in self._stats_requested:
                 self._stats_requested.discard(name)
                 self._parent.send(messages.Counters(switch=name, ports=event.counters))
-        elif self._manager:
+        else:
             with self._manager_lock:
                 self._manager.on_event(event)
             if self._manager.is_ready and not self._precompute_started:
@@ -187,22 +180,10 @@ def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    parent = Parent(
-        messages.ConnectController,
-        messages.LearnInterfaces,
-        messages.ReadCounters,
-        messages.AwaitSwitches,
-        messages.ReplaceGpu,
-        messages.SetSilence,
-        messages.CrossConnect,
-        messages.StartHealth,
-        messages.StopHealth,
-        messages.CrashRegistry,
-        messages.RestartRegistry,
-    )
-    process = _Process(parent)
+    parent = Parent(*messages.ToController.__subclasses__())
+    controller = Controller(parent, parent.receive())
     for command in parent:
-        process.execute(command)
+        controller.execute(command)
 
 
 if __name__ == "__main__":

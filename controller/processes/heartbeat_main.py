@@ -11,14 +11,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Final
 
-from railyard.controller.failover.heartbeat_detector import Heartbeat, HeartbeatDetector, SilentComponents
+from railyard.controller.failover.heartbeat_detector import HeartbeatDetector, SilentComponents
 from railyard.controller.processes import messages
 from railyard.core.host import raise_open_file_limit
-from railyard.core.worker import Message, Parent
+from railyard.core.worker import Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import HEARTBEAT_PORT
@@ -56,14 +56,14 @@ class HeartbeatSender:
         while True:
             self._read()  # before a round is planned, so that what came late counts
             self._send()
-            _sleep_until(time.monotonic() + self._period_s / 2)
+            time.sleep(self._period_s / 2)
             self._read()
             silence = self._detector.evaluate()
             if silence != reported:
-                self._parent.emit("silence", silence.as_dict())
+                self._parent.emit("silence", asdict(silence))
                 reported = silence
             due_s = max(due_s + self._period_s, time.monotonic())  # what was missed is not made up for
-            _sleep_until(due_s)
+            time.sleep(max(0.0, due_s - time.monotonic()))
 
     def send_cost(self) -> None:
         """Send how many heartbeats were sent and received, and the CPU time of this process, since the first."""
@@ -76,16 +76,13 @@ class HeartbeatSender:
         number, heartbeats = self._detector.begin_round()
         data = HEARTBEAT.pack(number)
         for device, pairs in heartbeats.items():
-            self._send_from(device, pairs, data)
+            for src, dst in pairs:
+                if src not in self._hung_this_round:
+                    with suppress(OSError):  # no link: the others will find that nothing arrives
+                        self._sockets[src, device].sendto(data, self._addresses[dst])
+                        self._sent += 1
         if number == 1:
             self._parent.emit("started", {})
-
-    def _send_from(self, device: Device, heartbeats: Iterable[Heartbeat], data: bytes) -> None:
-        for src, dst in heartbeats:
-            if src not in self._hung_this_round:
-                with suppress(OSError):  # no link: that is what silence is
-                    self._sockets[src, device].sendto(data, self._addresses[dst])
-                    self._sent += 1
 
     def _read(self) -> None:
         while ready := self._epoll.poll(0):
@@ -112,39 +109,23 @@ def _open(gpu: Gpu, device: Device) -> socket.socket:
     return sock
 
 
-def _sleep_until(at_s: float) -> None:
-    time.sleep(max(0.0, at_s - time.monotonic()))
-
-
-class _Process:
-    """Receiver of commands."""
-
-    def __init__(self, parent: Parent) -> None:
-        self._parent = parent
-        self._sender: HeartbeatSender | None = None
-
-    def execute(self, command: Message) -> None:
-        match command:
-            case messages.StartHeartbeats():
-                self._sender = HeartbeatSender(command.plan, command.period_s, command.multiplier, self._parent)
-                threading.Thread(target=self._sender.run, name="heartbeats", daemon=True).start()
-            case messages.Hang() if self._sender:
-                self._sender.hung_gpus |= {gpu_of_name(command.gpu)}
-            case messages.Wake() if self._sender:
-                self._sender.hung_gpus -= {gpu_of_name(command.gpu)}
-            case messages.ReadCost() if self._sender:
-                self._sender.send_cost()
-
-
 def main() -> None:
     """Execute the parent's commands until it ends."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real GPUs' agents have processors of their own, and don't queue behind the traffic
     raise_open_file_limit()
-    parent = Parent(messages.StartHeartbeats, messages.Hang, messages.Wake, messages.ReadCost)
-    process = _Process(parent)
+    parent = Parent(*messages.ToHeartbeats.__subclasses__())
+    start = parent.receive()
+    sender = HeartbeatSender(start.plan, start.period_s, start.multiplier, parent)
+    threading.Thread(target=sender.run, name="heartbeats", daemon=True).start()
     for command in parent:
-        process.execute(command)
+        match command:
+            case messages.Hang():
+                sender.hung_gpus |= {gpu_of_name(command.gpu)}
+            case messages.Wake():
+                sender.hung_gpus -= {gpu_of_name(command.gpu)}
+            case messages.ReadCost():
+                sender.send_cost()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import InstanceOf
 
@@ -31,7 +31,6 @@ BATCH_S: Final = 0.001
 class Open(Message):
     """Open a socket in each GPU: Ready."""
 
-    kind: Literal["open"] = "open"
     gpus: InstanceOf[tuple]  # type: ignore[type-arg]
 
 
@@ -41,7 +40,6 @@ class Probe(Message):
     Pairs in `expected` that don't answer within `timeout_s` are probed again.
     """
 
-    kind: Literal["probe"] = "probe"
     expected: InstanceOf[frozenset]  # type: ignore[type-arg]
     timeout_s: float
     end_s: float
@@ -50,7 +48,6 @@ class Probe(Message):
 class Answered(Message):
     """The answer of each pair; None if there was too little time."""
 
-    kind: Literal["answered"] = "answered"
     pairs: InstanceOf[dict] | None  # type: ignore[type-arg]
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from pydantic import InstanceOf
 
@@ -40,34 +40,28 @@ class ProbePair:
 class StartProbing(Message):
     """Probe each pair every two milliseconds from now on: Ready."""
 
-    kind: Literal["start"] = "start"
     pairs: tuple[InstanceOf[ProbePair], ...]
 
 
 class HaveAnswered(Message):
     """Question whether each pair has an answer to a probe sent since `since_ns`: Answered."""
 
-    kind: Literal["have-answered"] = "have-answered"
     since_ns: int
 
 
 class Answered(Message):
     """The reply to HaveAnswered."""
 
-    kind: Literal["answered"] = "answered"
     by_all: bool
 
 
 class StopProbing(Message):
     """Stop, without waiting for more answers: Logs."""
 
-    kind: Literal["stop"] = "stop"
-
 
 class Logs(Message):
     """A log for each pair."""
 
-    kind: Literal["logs"] = "logs"
     logs: list[InstanceOf[ProbeLog]]
 
 

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import InstanceOf
 
@@ -72,27 +72,22 @@ class TrafficLog:
 class Connect(Message):
     """Connect the streams and open the probes' sockets: Ready, or Failed."""
 
-    kind: Literal["connect"] = "connect"
     job: InstanceOf[TrafficJob]
 
 
 class Start(Message):
     """Start sending. There is no answer."""
 
-    kind: Literal["start"] = "start"
-
 
 class Stop(Message):
     """Stop sending, and wait `drain_s` for what is on its way: Finished."""
 
-    kind: Literal["stop"] = "stop"
     drain_s: float
 
 
 class Finished(Message):
     """The log of everything."""
 
-    kind: Literal["finished"] = "finished"
     log: InstanceOf[TrafficLog]
 
 

@@ -6,6 +6,7 @@
 """
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
 
 def silent(*hb_links: str) -> dict[str, Any]:
     """What hearts tell when these HB links are silent."""
-    return SilentComponents(hb_links=frozenset(map(gpu_of_name, hb_links))).as_dict()
+    return asdict(SilentComponents(hb_links=frozenset(map(gpu_of_name, hb_links))))
 
 
 def test_restarted_controller_handles_faults_of_its_absence() -> None:

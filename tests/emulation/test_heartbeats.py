@@ -15,6 +15,7 @@ import pytest
 
 from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.heartbeat_detector import SilentComponents
+from railyard.controller.processes import messages
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -50,7 +51,11 @@ class Watched:
             self.fabric.controller.on_heartbeats(detail)
 
     def silences(self) -> list[tuple[int, SilentComponents]]:
-        return [(ns, SilentComponents.from_dict(detail)) for ns, what, detail in list(self.told) if what == "silence"]
+        return [
+            (ns, messages.SetSilence.model_validate({"silence": detail}).silence)
+            for ns, what, detail in list(self.told)
+            if what == "silence"
+        ]
 
     def is_at_peace(self, seconds: float) -> bool:
         """Whether nobody is blamed for so long."""

@@ -7,7 +7,7 @@ from pathlib import Path as File
 import pytest
 
 from railyard.controller.agent import steering
-from railyard.controller.agent.steering import ChoiceServer, ask
+from railyard.controller.agent.steering import ask, serve_choices
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares
 
@@ -37,7 +37,7 @@ def test_an_answer_is_what_is_held(held: Shares | None, told: list[Path] | None)
         asked.append((src, dst))
         return held
 
-    ChoiceServer(chosen).start()
+    serve_choices(chosen)
     assert ask(SRC, DST) == told
     assert asked == [(SRC, DST)]
 
@@ -49,7 +49,7 @@ def test_many_may_ask_at_once() -> None:
         together.wait(10)
         return (Share(Path("rd", src.rank)),)
 
-    ChoiceServer(chosen).start()
+    serve_choices(chosen)
     found: list[list[Path] | None] = []
     threads = [threading.Thread(target=lambda: found.append(ask(SRC, DST))) for _ in range(8)]
     for thread in threads:
@@ -61,9 +61,9 @@ def test_many_may_ask_at_once() -> None:
 
 def test_without_agents_there_is_no_answer(place: File) -> None:
     assert ask(SRC, DST) is None
-    ChoiceServer(lambda src, dst: ()).start()
+    serve_choices(lambda src, dst: ())
     assert ask(SRC, DST) == []
-    ChoiceServer(lambda src, dst: None).start()  # takes the place of one that died
+    serve_choices(lambda src, dst: None)  # takes the place of one that died
     assert ask(SRC, DST) is None
     place.unlink()
     with socket.socket(socket.AF_UNIX) as dead:

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
+from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes import clients, messages
 from railyard.controller.processes.clients import PORTS, ControllerProcess
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message
+from railyard.topologies.addresses import Gpu
 from tests.unit.broken_fabrics import plan
 
-SILENCE = {"links": ["d0g1"], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
+SILENCE = {"links": [[0, 1]], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
 
 
 class FakeWorker:
@@ -33,7 +35,7 @@ class FakeWorker:
         self.stopped = True
 
     def words(self) -> list[str]:
-        return [command.kind for command in self.sent]
+        return [type(command).__name__ for command in self.sent]
 
 
 class Lab:
@@ -80,7 +82,7 @@ def test_restart_listens_elsewhere_and_redirects_all_switches(lab: Lab) -> None:
     lab.controller.restart()
     assert lab.listened == [PORTS[0], PORTS[1]]
     assert lab.called == {("rail0", PORTS[1]), ("rail1", PORTS[1])}
-    assert lab.children[1].words() == ["connect-controller", "await-switches"]
+    assert lab.children[1].words() == ["ConnectController", "AwaitSwitches"]
     assert [child.sent[0].resume for child in lab.children] == [False, True]
     lab.controller.crash()
     lab.controller.restart()
@@ -93,9 +95,9 @@ def test_restarted_controller_gets_the_last_silence_first(lab: Lab) -> None:
     lab.controller.crash()
     lab.controller.on_heartbeats(SILENCE)  # nobody is there to hear it
     lab.controller.restart()
-    assert lab.children[0].words() == ["connect-controller", "silence"]
-    assert lab.children[1].words() == ["connect-controller", "silence", "await-switches"]
-    assert lab.children[1].sent[1].silence == SILENCE
+    assert lab.children[0].words() == ["ConnectController", "SetSilence"]
+    assert lab.children[1].words() == ["ConnectController", "SetSilence", "AwaitSwitches"]
+    assert lab.children[1].sent[1].silence == SilentComponents(links=frozenset({Gpu(0, 1)}))
 
 
 def test_while_it_is_away_asking_says_so_in_a_line(lab: Lab) -> None:
@@ -109,12 +111,12 @@ def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> Non
     lab.controller.start_health(HealthSpec())
     lab.controller.crash()
     lab.controller.restart()
-    assert lab.children[1].words() == ["connect-controller", "await-switches", "start-health"]
+    assert lab.children[1].words() == ["ConnectController", "AwaitSwitches", "StartHealth"]
     assert lab.children[1].sent[2] == lab.children[0].sent[1]
     lab.controller.crash()
     lab.controller.stop_health()
     lab.controller.restart()
-    assert lab.children[2].words() == ["connect-controller", "await-switches"]
+    assert lab.children[2].words() == ["ConnectController", "AwaitSwitches"]
 
 
 def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.openflow.optical import AffectedPorts
 from railyard.controller.processes import controller_main, messages
 from railyard.core.errors import RailyardError
-from railyard.core.worker import Message, Parent
+from railyard.core.worker import Parent
 from railyard.topologies.addresses import OPTICAL_DPID, Gpu, gpu_port, network_port
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import plan
 
-COMMANDS: Mapping[str, Message] = {
+COMMANDS: Mapping[str, messages.ToController] = {
     "start-health": messages.StartHealth(spec=HealthSpec()),
     "crash-registry": messages.CrashRegistry(),
     "restart-registry": messages.RestartRegistry(),
@@ -57,11 +57,13 @@ class Lab:
         monkeypatch.setattr(Registry, "may_start", threading.Event())
         monkeypatch.setattr(Registry, "why", "")
         app = SimpleNamespace(ask_stats=lambda: self.told.append(("asked", {})))
-        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app))
+        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app, serve=list))
         monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
         parent = SimpleNamespace(emit=lambda what, detail: self.told.append((what, detail)))
-        self.process = controller_main._Process(cast(Parent, parent))
-        self.process._plan = plan("rail-only", "dr", 2, 2)
+        monkeypatch.setattr(controller_main, "RouteAgent", lambda plan: None)
+        fabric = plan("rail-only", "dr", 2, 2)
+        connect = messages.ConnectController(plan=fabric, reroute=True, sockets=(), resume=False)
+        self.process = controller_main.Controller(cast(Parent, parent), connect)
 
     def execute(self, *words: str) -> None:
         for word in words:
@@ -108,7 +110,7 @@ class Light:
     NUMBER = 7
 
     def __init__(self, why: str = "") -> None:
-        self.why, self.awaited, self.ended = why, list[dict[Gpu, bool]](), list[int]()
+        self.why, self.awaited, self.ended, self.state = why, list[dict[Gpu, bool]](), list[int](), self
         self.is_over = threading.Event()
         self.switch_on: Callable[[], None] = lambda: None
 

@@ -71,7 +71,7 @@ def test_late_switch_is_dead_until_it_connects() -> None:
     lab.switch(RAIL_DPID + 2, up=True)
     lab.manager.finish_resume()
     assert lab.told[:2] == [("resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
-    assert lab.manager.broken == Broken(rails=frozenset({1}))
+    assert lab.manager.state.broken == Broken(rails=frozenset({1}))
     assert lab.router.table == flat(lab) != {}
     told = len(lab.told)
     lab.manager.finish_resume()  # the wait is over: once more is nothing
@@ -96,7 +96,7 @@ def test_silence_received_while_resuming_counts() -> None:
     lab.switch(RAIL_DPID + 2, up=True)
     lab.switch(RAIL_DPID + 2, up=False)
     lab.switch(RAIL_DPID + 2, up=True)
-    assert lab.manager.broken == DEAD_LINK
+    assert lab.manager.state.broken == DEAD_LINK
     assert lab.router.table == flat(lab)
 
 

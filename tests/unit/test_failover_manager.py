@@ -38,9 +38,9 @@ class FakeRouter:
         if gpu in self.dead:
             raise OSError(19, "No such device")
         for route in put:
-            self.table[gpu, route.prefix] = route
+            self.table[gpu, route.key] = route
         for route in remove:
-            gone = self.table.pop((gpu, route.prefix), None)
+            gone = self.table.pop((gpu, route.key), None)
             assert gone == route or gpu in self.crashed
         return len(remove) + len(put)
 
@@ -127,7 +127,7 @@ def test_dead_link_is_reported_decided_and_rerouted_in_order() -> None:
     assert lab.told[1][1] == {"switch": "rail1", "port": "d0g1"}
     routes = len(lab.router.table)
     assert lab.told[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes, "detours": routes})]
-    assert lab.manager.broken == Broken(links=frozenset({Gpu(0, 1)}))
+    assert lab.manager.state.broken == Broken(links=frozenset({Gpu(0, 1)}))
 
 
 def test_reroute_off_changes_nothing_and_still_tells() -> None:
@@ -141,9 +141,9 @@ def test_reroute_off_changes_nothing_and_still_tells() -> None:
 def test_the_single_switch_is_dead_or_alive() -> None:
     lab = Lab(plan("single-switch", "spine", 2, 2)).connect()
     lab.port(SINGLE_DPID, 1 + 256, up=False)
-    assert lab.manager.broken == Broken(links=frozenset({Gpu(1, 0)}))
+    assert lab.manager.state.broken == Broken(links=frozenset({Gpu(1, 0)}))
     lab.switch(SINGLE_DPID, up=False)
-    assert lab.manager.broken == Broken(rails=frozenset({0}))
+    assert lab.manager.state.broken == Broken(rails=frozenset({0}))
 
 
 def test_one_dead_spine_of_two_reroutes_none_and_both_all() -> None:
@@ -151,7 +151,7 @@ def test_one_dead_spine_of_two_reroutes_none_and_both_all() -> None:
     lab.switch(SPINE_DPID, up=False)
     assert not lab.router.calls
     lab.switch(SPINE_DPID + 1, up=False)
-    assert lab.manager.broken == Broken(disconnected_ranks=frozenset({(0, 1), (1, 0)}))
+    assert lab.manager.state.broken == Broken(disconnected_ranks=frozenset({(0, 1), (1, 0)}))
     assert {gpu for gpu, _ in lab.router.table} == set(lab.plan.gpus)
     lab.switch(SPINE_DPID, up=True)
     assert not lab.router.table
@@ -162,9 +162,9 @@ def test_cut_uplink_disconnects_ranks_without_another_spine(end: str) -> None:
     lab = Lab(plan("rail-optimized", "spine", 2, 3, spines=2)).connect()
     for spine in (0, 1):
         dpid, port = (SPINE_DPID + spine, 1) if end == "spine" else (RAIL_DPID, UPLINK_PORT + spine)
-        assert lab.manager.broken.disconnected_ranks == frozenset()
+        assert lab.manager.state.broken.disconnected_ranks == frozenset()
         lab.port(dpid, port, up=False)
-    assert lab.manager.broken.disconnected_ranks == {(0, 1), (1, 0), (0, 2), (2, 0)}
+    assert lab.manager.state.broken.disconnected_ranks == {(0, 1), (1, 0), (0, 2), (2, 0)}
 
 
 def test_cuts_at_two_spines_disconnect_ranks_that_share_none() -> None:
@@ -177,7 +177,7 @@ def test_switch_that_returns_without_a_port_is_not_intact() -> None:
     lab.switch(RAIL_DPID, up=False)
     lab.up[RAIL_DPID].discard(3)
     lab.switch(RAIL_DPID, up=True)
-    assert lab.manager.broken == Broken(links=frozenset({Gpu(2, 0)}))
+    assert lab.manager.state.broken == Broken(links=frozenset({Gpu(2, 0)}))
 
 
 def test_a_gpu_that_refuses_stops_no_other() -> None:
@@ -260,12 +260,12 @@ def test_what_other_switches_say_is_ignored() -> None:
     lab.manager.on_event(SwitchEvent("switch-down", 0x1099, 0))
     lab.manager.on_event(SwitchEvent("port", RAIL_DPID, 0, 99, False))
     assert lab.whats() == ["ready"]
-    assert not lab.manager.broken
+    assert not lab.manager.state.broken
 
 
 def flat(lab: Lab) -> dict[tuple[Gpu, str], AnyRoute]:
     """The detours that what is dead calls for."""
-    wanted = detours(lab.plan, lab.manager.broken)
+    wanted = detours(lab.plan, lab.manager.state.broken)
     return {(gpu, prefix): route for gpu, routes in wanted.items() for prefix, route in routes.items()}
 
 
@@ -282,7 +282,7 @@ def test_any_fault_series_gives_its_detours_and_repair_none(choice: tuple[Any, A
     for dpid, port in ports:
         lab.port(dpid, port, up=True)
     lab.connect()
-    assert not lab.manager.broken
+    assert not lab.manager.state.broken
     assert lab.router.table == {}
 
 
@@ -294,12 +294,12 @@ def test_silent_components_are_rerouted_and_named() -> None:
     )
     assert lab.told[1:4] == [("silent", {"gpu": "d0g1"}), ("silent", {"hb-link": "d0g1"}), ("silent", {"link": "d0g1"})]
     assert lab.whats()[4:] == ["decided", "rerouted"]
-    assert lab.manager.broken == Broken(links=frozenset({gpu}), hb=frozenset({gpu}))
+    assert lab.manager.state.broken == Broken(links=frozenset({gpu}), hb=frozenset({gpu}))
     assert lab.router.table == flat(lab)
     lab.port(RAIL_DPID + 1, 1, up=False)
     lab.manager.on_heartbeats(SilentComponents())
     assert lab.whats()[6:] == ["port-down", *["resumed"] * 3, "decided", "rerouted"]
-    assert lab.manager.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
+    assert lab.manager.state.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
     lab.port(RAIL_DPID + 1, 1, up=True)
     assert lab.router.table == {}
 
@@ -310,7 +310,7 @@ def test_link_of_a_silent_rail_is_not_reported_as_recovered() -> None:
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     assert lab.told[-3] == ("silent", {"rail": "rail1"})
     assert "resumed" not in lab.whats()
-    assert lab.manager.broken == Broken(rails=frozenset({1}))
+    assert lab.manager.state.broken == Broken(rails=frozenset({1}))
     lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}
 
@@ -327,6 +327,18 @@ def test_recovered_gpu_gets_all_its_detours_again() -> None:
     assert lab.router.table == flat(lab)
 
 
+def test_returned_plane_1_link_gets_all_its_detours_again() -> None:
+    lab = Lab(plan("dual-plane", "dr", 3, 3)).connect()
+    gone, dead = Gpu(0, 1), frozenset({(Gpu(1, 0), 1), (Gpu(1, 1), 1)})
+    lab.manager.on_heartbeats(SilentComponents(planes=dead))
+    lab.manager.on_heartbeats(SilentComponents(planes=dead | {(gone, 1)}))
+    lab.router.table = {key: route for key, route in lab.router.table.items() if key[0] != gone}  # by its kernel
+    lab.router.crashed.add(gone)
+    lab.manager.on_heartbeats(SilentComponents(planes=dead))
+    assert any(gpu == gone for gpu, _ in lab.router.table)
+    assert lab.router.table == flat(lab)
+
+
 def test_silence_reroutes_nothing_before_the_fabric_was_whole() -> None:
     lab = Lab(rail_only())
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
@@ -337,7 +349,7 @@ def test_silence_reroutes_nothing_before_the_fabric_was_whole() -> None:
 def test_silent_hb_ports_and_domains_are_broken() -> None:
     lab = Lab(rail_only()).connect()
     lab.manager.on_heartbeats(SilentComponents(hb_links=frozenset({Gpu(0, 1)}), hb_domains=frozenset({2})))
-    assert lab.manager.broken == Broken(hb=frozenset({Gpu(0, 1), Gpu(2, 0), Gpu(2, 1), Gpu(2, 2)}))
+    assert lab.manager.state.broken == Broken(hb=frozenset({Gpu(0, 1), Gpu(2, 0), Gpu(2, 1), Gpu(2, 2)}))
     assert lab.router.table == flat(lab)
     to = {(src.name, route.prefix) for (src, _), route in lab.router.table.items()}
     assert ("d0g1", "198.18.0.1/32") in to  # its HB port is dead, so rd to d1g0
@@ -354,7 +366,7 @@ def test_connected_rail_switch_that_is_still_silent_is_unused() -> None:
     turned = dict(lab.router.table)
     lab.switch(RAIL_DPID + 1, up=True)
     assert lab.router.table == turned
-    assert lab.manager.broken == Broken(rails=frozenset({1}))
+    assert lab.manager.state.broken == Broken(rails=frozenset({1}))
     lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}
 

@@ -58,28 +58,28 @@ def test_disabled_network_side_at_a_bridge_is_a_dead_hb_port(plan: Plan) -> None
     manager.on_event(port(OCS1, gpu_port(GPU), up=False))
     assert told == [("port-down", {"switch": "ocs1", "port": "d0g1"})]
     manager.on_event(port(OCS1, network_port(GPU), up=False))
-    assert manager.broken == Broken(hb=frozenset({GPU}))
+    assert manager.state.broken == Broken(hb=frozenset({GPU}))
     assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
     manager.on_event(port(OCS1, network_port(GPU), up=True))  # another's fibre leads there now; the first stays dark
-    assert not manager.broken
+    assert not manager.state.broken
 
 
 def test_a_rail_is_up_again_when_its_own_switch_says_so(plan: Plan) -> None:
     manager, _ = whole(plan)
     for dpid, number in ((OCS0, gpu_port(GPU)), (OCS0, network_port(GPU))):
         manager.on_event(port(dpid, number, up=False))
-    assert not manager.broken
+    assert not manager.state.broken
     manager.on_event(port(RAIL_DPID + 1, port_of("rail", GPU), up=False))
-    assert manager.broken == Broken(links=frozenset({GPU}))
+    assert manager.state.broken == Broken(links=frozenset({GPU}))
     manager.on_event(port(RAIL_DPID + 1, port_of("rail", GPU), up=True))
-    assert not manager.broken
+    assert not manager.state.broken
 
 
 @pytest.mark.parametrize("dpid", [OCS0, OCS1])
 def test_optical_switch_keeps_its_state_without_controller(plan: Plan, dpid: int) -> None:
     manager, _ = whole(plan)
     manager.on_event(SwitchEvent("switch-down", dpid, 0))
-    assert not manager.broken
+    assert not manager.state.broken
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ class TestAnOpticalSwitchForEachDomain:
     def test_a_dark_place_of_its_is_no_dead_hb_port(self) -> None:
         manager, told = whole(plan_with(("rail",)))
         manager.on_event(port(OCS1, network_port(self.OF_DOMAIN_1), up=False))
-        assert (told, manager.broken) == ([], Broken())
+        assert (told, manager.state.broken) == ([], Broken())
         manager.on_event(port(OCS1, gpu_port(self.OF_DOMAIN_1), up=False))
         assert told == [("port-down", {"switch": "ocs1", "port": "d1g1"})]
-        assert not manager.broken
+        assert not manager.state.broken
 
     @pytest.mark.parametrize(
         ("kind", "by"), [("link-down", {"ocs1", "rail1"}), ("hb-port-down", set()), ("gpu-crash", {"ocs1", "rail1"})]
@@ -120,7 +120,7 @@ class TestLightIsAwaited:
 
     def test_nothing_is_rerouted_for_light_that_is_soon_back(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        number = manager.expect_reconnect({GPU: True, self.SPARE: False})
+        number = manager.state.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
             manager.on_event(port(RAIL_DPID + gpu.rank, port_of("rail", gpu), up=False))
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=True))
@@ -128,11 +128,11 @@ class TestLightIsAwaited:
         manager.on_timeout(number)
         assert [what for what, _ in told[3:]] == ["decided", "rerouted"]  # the place that was left is dark
         assert told[-1][1]["detours"] > 0
-        assert manager.broken == Broken(links=frozenset({self.SPARE}))
+        assert manager.state.broken == Broken(links=frozenset({self.SPARE}))
 
     def test_what_stays_dark_counts_when_the_time_is_over(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        number = manager.expect_reconnect({GPU: True, self.SPARE: False})
+        number = manager.state.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
             manager.on_event(port(RAIL_DPID + gpu.rank, port_of("rail", gpu), up=False))
         told.clear()
@@ -141,7 +141,7 @@ class TestLightIsAwaited:
 
     def test_who_is_back_counts_again_at_once(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        manager.expect_reconnect({GPU: True})
+        manager.state.expect_reconnect({GPU: True})
         for up in (False, True):
             manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=up))
         told.clear()
@@ -152,7 +152,7 @@ class TestLightIsAwaited:
         manager, told = whole(plan)
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
         told.clear()
-        manager.expect_reconnect({GPU: True})
+        manager.state.expect_reconnect({GPU: True})
         manager.on_event(port(RAIL_DPID, port_of("rail", Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
         manager.on_event(port(RAIL_DPID, port_of("rail", Gpu(1, 0)), up=True))
@@ -163,7 +163,7 @@ class TestLightIsAwaited:
 
     def test_an_hb_port_too(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        number = manager.expect_reconnect({GPU: True})
+        number = manager.state.expect_reconnect({GPU: True})
         manager.on_event(port(OCS1, network_port(GPU), up=False))
         assert [what for what, _ in told] == []
         manager.on_timeout(number)
@@ -173,7 +173,7 @@ class TestLightIsAwaited:
     def test_replacement_waits_for_both_optical_layers(self, plan: Plan, hb_first: bool) -> None:
         manager, told = whole(plan)
         ports = [(RAIL_DPID + GPU.rank, port_of("rail", GPU)), (OCS1, network_port(GPU))]
-        manager.expect_reconnect({GPU: True})
+        manager.state.expect_reconnect({GPU: True})
         for each in ports:
             manager.on_event(port(*each, up=False))
         first, second = ports[::-1] if hb_first else ports
@@ -187,7 +187,7 @@ class TestLightIsAwaited:
 
     def test_a_move_of_hb_cables_alone_ends_when_they_are_lit(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        manager.expect_reconnect({GPU: True})
+        manager.state.expect_reconnect({GPU: True})
         for up in (False, True):
             manager.on_event(port(OCS1, network_port(GPU), up=up))
         assert told == []
@@ -196,8 +196,8 @@ class TestLightIsAwaited:
 
     def test_older_moves_time_does_not_end_a_newer_wait(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        older = manager.expect_reconnect({GPU: True, self.SPARE: False})
-        newer = manager.expect_reconnect({GPU: True})
+        older = manager.state.expect_reconnect({GPU: True, self.SPARE: False})
+        newer = manager.state.expect_reconnect({GPU: True})
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
         manager.on_timeout(older)
         assert [what for what, _ in told] == ["port-down"]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import pytest
@@ -44,7 +44,6 @@ for command in parent:
 class Do(Message):
     """What the child of these tests is to do."""
 
-    kind: Literal["do"] = "do"
     send: Any = None
     raw: bool = False
     partial: bool = False
@@ -57,7 +56,6 @@ class Do(Message):
 class Echo(Message):
     """Its answer."""
 
-    kind: Literal["echo"] = "echo"
     value: Any
 
 

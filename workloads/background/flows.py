@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import InstanceOf
 
@@ -103,7 +103,6 @@ START_DELAY_NS: Final = 20_000_000  # the process has read the start time by the
 class BackgroundJob(Message):
     """Open the sockets of these flows: Ready. Every datagram fills the fabric's MTU (bytes)."""
 
-    kind: Literal["job"] = "job"
     flows: tuple[InstanceOf[BackgroundFlow], ...]
     mtu: int
 
@@ -111,20 +110,16 @@ class BackgroundJob(Message):
 class StartAt(Message):
     """Send from that time on (ns, monotonic): Ready."""
 
-    kind: Literal["start"] = "start"
     start_ns: int
 
 
 class Stop(Message):
     """Stop sending: Sent."""
 
-    kind: Literal["stop"] = "stop"
-
 
 class Sent(Message):
     """Wire bytes of each flow: (requested, sent)."""
 
-    kind: Literal["sent"] = "sent"
     counts: list[tuple[int, int]]
 
 

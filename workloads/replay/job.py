@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pydantic import InstanceOf
 
@@ -188,20 +188,16 @@ class PhaseTracker:
 class Listen(Message):
     """Open the listening sockets of a job: Ready, or Failed."""
 
-    kind: Literal["listen"] = "listen"
     job: InstanceOf[Job]
 
 
 class Connect(Message):
     """Connect to the other workers, which all listen: Ready, or Failed."""
 
-    kind: Literal["connect"] = "connect"
-
 
 class Go(Message):
     """Play the job from `start_ns` to `deadline_ns` (monotonic) at the latest: Delivered, PhaseOver, and Finished."""
 
-    kind: Literal["go"] = "go"
     start_ns: int
     deadline_ns: int
 
@@ -209,19 +205,16 @@ class Go(Message):
 class Delivered(Message):
     """Verified bytes so far."""
 
-    kind: Literal["delivered"] = "delivered"
     size: int
 
 
 class PhaseOver(Message):
     """The end of a watched phase in this worker."""
 
-    kind: Literal["phase-over"] = "phase-over"
     end: InstanceOf[PhaseEnd]
 
 
 class Finished(Message):
     """The outcome of the job."""
 
-    kind: Literal["finished"] = "finished"
     outcome: InstanceOf[Outcome]

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from pydantic import InstanceOf
@@ -261,32 +261,26 @@ def latencies_s(reports: Sequence[RankReport]) -> list[float]:
 class Rank(Message):
     """Number of a rank, which it sends as it connects."""
 
-    kind: Literal["rank"] = "rank"
     number: int
 
 
 class Join(Message):
     """Join the group as a rank, or listen as an aggregator: Ready, or Failed."""
 
-    kind: Literal["join"] = "join"
     task: InstanceOf[NodeTask] | InstanceOf[AggregatorTask] | InstanceOf[RankConfig]
 
 
 class Run(Message):
     """Do operations: Report."""
 
-    kind: Literal["run"] = "run"
     operations: InstanceOf[Operations]
 
 
 class Report(Message):
     """Report of a rank on operations."""
 
-    kind: Literal["report"] = "report"
     report: InstanceOf[RankReport]
 
 
 class Leave(Message):
     """Leave the group and end."""
-
-    kind: Literal["leave"] = "leave"

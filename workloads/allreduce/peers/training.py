@@ -240,7 +240,6 @@ def train(backend: str, rank: int, nodes: int, init_method: str, training: Train
 class Train(Message):
     """Train once: Trained. `number` keeps the files through which ranks meet apart."""
 
-    kind: Literal["train"] = "train"
     number: int
     backend: Backend
     policy: str
@@ -250,7 +249,6 @@ class Train(Message):
 class Trained(Message):
     """Result of a training on a rank."""
 
-    kind: Literal["trained"] = "trained"
     result: InstanceOf[TrainingResult]
 
 
