@@ -9,7 +9,7 @@ from rich.table import Table
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
-from railyard.results.theory.iteration.job import Job, Recipe, Strategy, make_cluster, taken_from_a100
+from railyard.results.theory.iteration.job import Job, Recipe, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import Weighed, weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS, Platform
@@ -46,7 +46,7 @@ def show(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: i
     cluster = job.cluster
     title = (
         f"{model}, batch {batch:,}, on {gpus:,} GPUs ({platform}) in HB domains of {cluster.domain_gpus:,}: "
-        f"{min(top, len(found.strategies)):,} fastest of {len(found.strategies):,} strategies that divide and fit "
+        f"{min(top, len(found.gpu_bytes)):,} fastest of {len(found.gpu_bytes):,} strategies that divide and fit "
         f"{cluster.memory_bytes / 1e9:,.0f} GB"
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
@@ -77,7 +77,7 @@ def _table(found: Weighed, top: int) -> Table:
 
 
 def _cells(found: Weighed, index: int) -> Iterator[str]:
-    s: Strategy = found.strategies[index]
+    s = found.strategy(index)
     pairs = (
         (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
     )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from railyard.results.theory.iteration.iteration_time import gpu_bytes, iteration_time
-from railyard.results.theory.iteration.job import Job, Recipe, Strategies, Strategy, make_cluster
+from railyard.results.theory.iteration.job import FloatArray, Job, Recipe, Strategy, make_cluster
 from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.parallelism import Parallelism
 
@@ -29,13 +31,18 @@ def job(gpus: int = 64, domain_gpus: int = 8, global_batch: int = 128) -> Job:
     return Job(MODEL, Recipe(global_batch), make_cluster("h100", gpus, domain_gpus))
 
 
-def seconds(of: Job, strategy: Strategy = STRATEGY) -> float:
-    return float(iteration_time(of, Strategies.one(strategy, of.recipe.global_batch)).total_s[0])
+def one(strategy: Strategy[float]) -> Strategy[FloatArray]:
+    """Arrays of length 1."""
+    return Strategy(*(np.array([float(value)]) for value in strategy.columns))
 
 
-def size(of: Job, strategy: Strategy = STRATEGY) -> float:
+def seconds(of: Job, strategy: Strategy[float] = STRATEGY) -> float:
+    return float(iteration_time(of, one(strategy)).total_s[0])
+
+
+def size(of: Job, strategy: Strategy[float] = STRATEGY) -> float:
     """Bytes of the fullest GPU."""
-    return float(gpu_bytes(of, Strategies.one(strategy, of.recipe.global_batch))[0])
+    return float(gpu_bytes(of, one(strategy))[0])
 
 
 def with_constants(of: Job, **changed: float) -> Job:

@@ -26,7 +26,7 @@ from railyard.workloads.placement.parallelism import Parallelism
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 
 
-def plain(of: Job, rules: Rules) -> Iterator[Strategy]:
+def plain(of: Job, rules: Rules) -> Iterator[Strategy[float]]:
     """Every strategy, one by one, by trying all numbers."""
     k, domains = of.cluster.domain_gpus, of.cluster.gpus // of.cluster.domain_gpus
     batch, model = of.recipe.global_batch, of.model
@@ -65,7 +65,7 @@ def test_the_search_finds_what_plain_loops_find(
     of = replace(base, model=model, cluster=replace(base.cluster, memory_bytes=memory))
     every = list(plain(of, rules))
     found = candidates(of, rules)
-    assert sorted(map(str, (found[i] for i in range(len(found))))) == sorted(map(str, every))
+    assert sorted(str(Strategy(*map(int, s))) for s in zip(*found.columns, strict=True)) == sorted(map(str, every))
     fitting = [s for s in every if size(of, s) <= memory]
     if not fitting:
         with pytest.raises(BadInput, match=r"gpus: .* no strategy (divides|fits)"):

@@ -21,9 +21,9 @@ from railyard.results.theory.iteration.iteration_time import (
     iteration_time,
     stage_parameters,
 )
-from railyard.results.theory.iteration.job import A100, Job, Recipe, Strategies, Strategy, make_cluster
+from railyard.results.theory.iteration.job import A100, Job, Recipe, Strategy, make_cluster
 from railyard.workloads.models.catalogue import load_gpt
-from tests.unit.iteration_jobs import with_constants
+from tests.unit.iteration_jobs import one, with_constants
 
 GPT_1T = load_gpt("gpt-1008b")
 
@@ -46,7 +46,7 @@ def test_the_network_terms_by_hand() -> None:
     """GPT-1T on A100s, t=8 in the domain, p=64 and d=6 over rails: Eq. 8, 10 and 11 written out."""
     of = Job(GPT_1T, Recipe(3072), make_cluster("a100", 3072, 8))
     of = with_constants(of, hb_latency_s=0.0, rail_latency_s=0.0)
-    times = iteration_time(of, Strategies.one(Strategy(8, 1, 1, 64, 1, 6, 1, 1), 3072))
+    times = iteration_time(of, one(Strategy(8, 1, 1, 64, 1, 6, 1, 1)))
     gathered, boundary = 2 * 25_600 * 2048, 2 * 25_600 * 2048 / 8
     assert times.bubble_network_s[0] == pytest.approx(2 * 63 * boundary / 25e9)
     gather_s = 7 / 8 * gathered / 300e9
@@ -62,7 +62,7 @@ def test_latency_adds_a_hop_for_each_ring_step_and_message() -> None:
         Job(GPT_1T, Recipe(3072), make_cluster("a100", 3072, 8)), hb_latency_s=1e-3, rail_latency_s=1e-2
     )
     without = with_constants(of, hb_latency_s=0.0, rail_latency_s=0.0)
-    s = Strategies.one(Strategy(4, 2, 2, 32, 1, 6, 1, 2), 3072)
+    s = one(Strategy(4, 2, 2, 32, 1, 6, 1, 2))
     late, prompt = iteration_time(of, s), iteration_time(without, s)
     assert (late.sync_s - prompt.sync_s)[0] == pytest.approx(2 * 5 * 1e-2)
     assert (late.bubble_network_s - prompt.bubble_network_s)[0] == pytest.approx(2 * 31 * 1e-2 + 2 * 32 * 1e-3)
@@ -76,15 +76,15 @@ def test_memory_by_hand() -> None:
     """Korthikanti's 22B on 8 GPUs: 16 bytes of 2.78 G parameters, and 34 s b h l/t with selective recomputation."""
     model = load_gpt("gpt-22b")
     of = Job(model, Recipe(4), make_cluster("a100", 8, 8))
-    s = Strategies.one(Strategy(8, 1, 1, 1, 1, 1, 4, 1), 4)
+    s = one(Strategy(8, 1, 1, 1, 1, 1, 4, 1))
     held = (48 * (12 * 6144**2 + 13 * 6144) + (51_200 + 2048) * 6144) / 8
     unit = 2048 * 4 * 6144
     kept, attention = 34 * unit * 48 / 8, 5 * 64 * 2048 / 6144 * unit / 8
     assert stage_parameters(of, s)[0] == held
     assert activation_bytes(of, s)[0] == pytest.approx(kept + attention)
     assert gpu_bytes(of, s)[0] == pytest.approx(16 * held + kept + attention)
-    interleaved = Strategies.one(Strategy(8, 1, 1, 8, 1, 1, 1, 3), 64)
-    plain = Strategies.one(Strategy(8, 1, 1, 8, 1, 1, 1, 1), 64)
+    interleaved = one(Strategy(8, 1, 1, 8, 1, 1, 1, 3))
+    plain = one(Strategy(8, 1, 1, 8, 1, 1, 1, 1))
     of = replace(of, recipe=Recipe(64, "none"))
     assert activation_bytes(of, interleaved)[0] / activation_bytes(of, plain)[0] == pytest.approx(1 + 7 / 24)
 

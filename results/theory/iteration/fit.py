@@ -21,10 +21,11 @@ from railyard.results.theory.iteration.iteration_time import compute_parts, iter
 from railyard.results.theory.iteration.job import (
     A100,
     Constants,
+    FloatArray,
     Job,
     Recipe,
     Recompute,
-    Strategies,
+    Strategy,
     hardware_flops,
     make_cluster,
     place_strategy,
@@ -66,12 +67,12 @@ def _read(row: dict[str, str]) -> Measured:
     return Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit")
 
 
-def as_job(row: Measured) -> tuple[Job, Strategies]:
+def as_job(row: Measured) -> tuple[Job, Strategy[FloatArray]]:
     """Return the row's job, on DGX A100, and the strategy that it was measured with."""
     model = load_gpt(row.model)
     cluster = make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
     strategy = place_strategy(model.training, cluster.domain_gpus)
-    return Job(model, row.recipe, cluster), Strategies.one(strategy, row.recipe.global_batch)
+    return Job(model, row.recipe, cluster), Strategy(*(np.array([float(n)]) for n in strategy.columns))
 
 
 def predicted_s(row: Measured) -> float:

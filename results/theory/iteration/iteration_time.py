@@ -11,7 +11,7 @@ work of a GPU shrinks and the overhead doesn't.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from railyard.results.theory.iteration.job import (
     FloatArray,
     Job,
     Recompute,
-    Strategies,
+    Strategy,
     attention_flops,
     output_flops,
     parameter_flops,
@@ -30,6 +30,7 @@ from railyard.workloads.collectives.all_gather import all_gather_s
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import FP16_BYTES
 
+Strategies = Strategy[FloatArray]
 FORWARD_TRAFFIC: Final = 2
 """A stored byte of activation is written by a kernel and read by the next; backward moves twice that, as with FLOPs."""
 OPTIMIZER_BYTES: Final = 26
@@ -40,11 +41,9 @@ PASSES: Final[dict[Recompute, int]] = {"none": 3, "selective": 3, "full": 4}
 """Of a layer: forward, two of backward (gradients of inputs and of parameters), and forward again."""
 
 
-@dataclass(frozen=True)
-class ComputeParts:
-    """Seconds at a GPU's data-sheet peaks, before any constant: of matmuls and of moving bytes.
-
-    `pass_s`: of one FLOP more in each pass of each layer.
+class ComputeParts(NamedTuple):
+    """Seconds at a GPU's data-sheet peaks, before any constant: of matmuls, of moving bytes, and of one FLOP more in
+    each pass of each layer.
     """
 
     matmul_s: FloatArray
@@ -73,27 +72,25 @@ def micro_batch_parts(job: Job, s: Strategies) -> ComputeParts:
     )
 
 
+def _stored(job: Job, s: Strategies) -> tuple[FloatArray, FloatArray]:
+    """Return what a layer stores of a micro-batch, in units of s b h bytes: attention's inner part, and all else.
+
+    Together 10 + 24/t + 5 a s/(h t), Korthikanti Eq. 2; sequence parallelism divides the 10 by t too (Eq. 4).
+    """
+    model = job.model
+    other = 34 / s.tensor if job.recipe.sequence_parallel else 10 + 24 / s.tensor
+    return 5 * model.heads * model.sequence / model.hidden / s.tensor, other
+
+
 def _layer_traffic(job: Job, s: Strategies) -> FloatArray:
     """Bytes that a layer's kernels other than matmuls move for a micro-batch, all passes, at one GPU.
 
-    Proportional to the activations that they store: s b h (10 + 24/t + 5 a s/(h t)), Korthikanti Eq. 2, where sequence
-    parallelism divides the 10 by t too (Eq. 4), and 5 a s/h is attention's inner part.
+    Proportional to the activations that they store.
     """
-    model, recipe = job.model, job.recipe
-    attention = 5 * model.heads * model.sequence / model.hidden / s.tensor
-    other_activations = 34 / s.tensor if recipe.sequence_parallel else 10 + 24 / s.tensor
-    recomputed = {
-        "none": np.zeros_like(other_activations),
-        "selective": attention,
-        "full": other_activations + attention,
-    }[recipe.recompute]
-    return (
-        FORWARD_TRAFFIC
-        * s.micro_batch
-        * model.sequence
-        * model.hidden
-        * (3 * (other_activations + attention) + recomputed)
-    )
+    attention, other = _stored(job, s)
+    recomputed = {"none": 0 * other, "selective": attention, "full": other + attention}[job.recipe.recompute]
+    unit = FORWARD_TRAFFIC * s.micro_batch * job.model.sequence * job.model.hidden
+    return unit * (3 * (other + attention) + recomputed)
 
 
 def optimizer_parts(job: Job, parameters: FloatArray) -> ComputeParts:
@@ -122,14 +119,13 @@ def activation_bytes(job: Job, s: Strategies) -> FloatArray:
     """
     model, recipe = job.model, job.recipe
     unit = s.micro_batch * model.sequence * model.hidden
-    attention = 5 * model.heads * model.sequence / model.hidden / s.tensor
-    rest = 34 / s.tensor if recipe.sequence_parallel else 10 + 24 / s.tensor
+    attention, rest = _stored(job, s)
     edge = 2 / s.tensor if recipe.sequence_parallel else 2 * np.ones_like(s.tensor)
     kept = {"none": rest + attention, "selective": rest, "full": edge}[recipe.recompute]
     working = {"none": 0 * rest, "selective": attention, "full": rest + attention}[recipe.recompute]
     p, v = s.pipeline, s.virtual_stages
     interleaving = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
-    in_flight = np.minimum(s.micro_batches, p) / p * interleaving
+    in_flight = np.minimum(s.micro_batches(recipe.global_batch), p) / p * interleaving
     return np.asarray(unit * (kept * model.layers * in_flight + working))
 
 
@@ -168,12 +164,14 @@ class IterationTime:
 
 def iteration_time(job: Job, s: Strategies) -> IterationTime:
     """Rail-only Eq. 6: bubble (7, 8), last stage (9, 10), synchronisation (11)."""
-    c, m, p, v = job.cluster.constants, s.micro_batches, s.pipeline, s.virtual_stages
-    t_b = micro_batch_parts(job, s).seconds(c)
+    c, p, v = job.cluster.constants, s.pipeline, s.virtual_stages
+    t_b, m = micro_batch_parts(job, s).seconds(c), s.micro_batches(job.recipe.global_batch)
+    k, stages = job.cluster, (s.pipeline_network, s.pipeline_hb)
     boundary = np.where(p > 1, FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence / s.tensor, 0.0)
     return IterationTime(
         bubble_compute_s=eq.bubble_compute_s(p, v, t_b),
-        bubble_network_s=_bubble_network_s(job, s, boundary),
+        bubble_network_s=eq.bubble_network_s(boundary, *stages, k.hb_bytes_per_s, k.rail_bytes_per_s)
+        + eq.bubble_latency_s(*stages, c.hb_latency_s, c.rail_latency_s),
         last_stage_compute_s=eq.last_stage_compute_s(m, t_b),
         last_stage_network_s=_last_stage_network_s(job, s, boundary),
         sync_s=_sync_s(job, s),
@@ -184,21 +182,12 @@ def iteration_time(job: Job, s: Strategies) -> IterationTime:
 def compute_parts(job: Job, s: Strategies) -> ComputeParts:
     """All computing of an iteration: (m + (p - 1)/v) t(b) and the optimizer's step, before any constant."""
     one, step = micro_batch_parts(job, s), optimizer_parts(job, stage_parameters(job, s))
-    times = s.micro_batches + (s.pipeline - 1) / s.virtual_stages
-    return ComputeParts(
-        times * one.matmul_s + step.matmul_s, times * one.memory_s + step.memory_s, times * one.pass_s + step.pass_s
-    )
-
-
-def _bubble_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArray:
-    k = job.cluster
-    sent = eq.bubble_network_s(boundary, s.pipeline_network, s.pipeline_hb, k.hb_bytes_per_s, k.rail_bytes_per_s)
-    hb, rail = k.constants.hb_latency_s, k.constants.rail_latency_s
-    return sent + eq.bubble_latency_s(s.pipeline_network, s.pipeline_hb, hb, rail)
+    times = s.micro_batches(job.recipe.global_batch) + (s.pipeline - 1) / s.virtual_stages
+    return ComputeParts(*(times * each + once for each, once in zip(one, step, strict=True)))
 
 
 def _last_stage_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArray:
-    k, m, v = job.cluster, s.micro_batches, s.virtual_stages
+    k, m, v = job.cluster, s.micro_batches(job.recipe.global_batch), s.virtual_stages
     gathered = FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence
     gather = all_gather_s(gathered, s.tensor_hb, s.tensor_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
     late = eq.all_gather_latency_s(s.tensor_hb, s.tensor_network, k.constants.hb_latency_s, k.constants.rail_latency_s)

@@ -11,13 +11,14 @@ calculon's A100 and H100 systems (Isaev et al. 2023); Rail-only counts latency w
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, Self
+from typing import Final, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.workloads.collectives.all_gather import N
 from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.parallelism import Parallelism
 
@@ -46,17 +47,11 @@ A100: Final = Constants(
 )
 
 
-def constants_of(platform: Platform) -> Constants:
-    """Return what the platform's file gives, and the A100's values for the rest."""
-    return replace(A100, **{name: value for name in _NAMES if (value := getattr(platform, name)) is not None})
-
-
 def taken_from_a100(platform: Platform) -> tuple[str, ...]:
     """Return the constants that the platform's file leaves open."""
-    return tuple(name for name in _NAMES if getattr(platform, name) is None)
+    return tuple(field.name for field in fields(Constants) if getattr(platform, field.name) is None)
 
 
-_NAMES: Final = tuple(field.name for field in fields(Constants))
 Recompute = Literal["none", "selective", "full"]
 """What is computed a second time in the backward pass: nothing, attention's inner part, or all of a layer's forward."""
 
@@ -132,88 +127,55 @@ def make_cluster(platform: str, gpus: int, domain_gpus: int) -> Cluster:
     if gpus < 1 or domain_gpus < 1 or gpus % domain_gpus:
         raise BadInput("domain_gpus", domain_gpus, f"must divide the {gpus} GPUs")
     p = PLATFORMS[platform]
-    return Cluster(gpus, domain_gpus, p.flops, p.hb_bps / 8, p.rail_bps / 8, float(p.memory_bytes), constants_of(p))
+    given = {field.name for field in fields(Constants)} - set(taken_from_a100(p))
+    constants = replace(A100, **{name: getattr(p, name) for name in given})
+    return Cluster(gpus, domain_gpus, p.flops, p.hb_bps / 8, p.rail_bps / 8, float(p.memory_bytes), constants)
 
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """A single strategy, in whole numbers."""
+class Strategy(Generic[N]):
+    """t = t_h t_l, p = p_h p_l, d = d_h d_l (in an HB domain, over the network), b and v: of one, or arrays of many.
 
-    tensor_hb: int
-    tensor_network: int
-    pipeline_hb: int
-    pipeline_network: int
-    data_hb: int
-    data_network: int
-    micro_batch: int
-    virtual_stages: int
+    Whole numbers; in arrays they are floats, so that products can't overflow and every formula works on them unchanged.
+    """
+
+    tensor_hb: N
+    tensor_network: N
+    pipeline_hb: N
+    pipeline_network: N
+    data_hb: N
+    data_network: N
+    micro_batch: N
+    virtual_stages: N
 
     def __str__(self) -> str:
         """`t=8x1 p=1x64 d=1x6 b=1 v=1`, HB x network."""
-        t = f"t={self.tensor_hb}x{self.tensor_network}"
-        p = f"p={self.pipeline_hb}x{self.pipeline_network}"
-        d = f"d={self.data_hb}x{self.data_network}"
-        return f"{t} {p} {d} b={self.micro_batch} v={self.virtual_stages}"
-
-
-@dataclass(frozen=True)
-class Strategies:
-    """t = t_h t_l, p = p_h p_l, d = d_h d_l (in an HB domain, over the network), b and v; arrays of one length.
-
-    Whole numbers, kept as floats: so that products can't overflow and every formula works on them unchanged.
-    """
-
-    global_batch: int
-    tensor_hb: FloatArray
-    tensor_network: FloatArray
-    pipeline_hb: FloatArray
-    pipeline_network: FloatArray
-    data_hb: FloatArray
-    data_network: FloatArray
-    micro_batch: FloatArray
-    virtual_stages: FloatArray
+        return "t={}x{} p={}x{} d={}x{} b={} v={}".format(*self.columns)
 
     @property
-    def tensor(self) -> FloatArray:
+    def columns(self) -> tuple[N, ...]:
+        """All of them, in their order."""
+        return tuple(vars(self).values())
+
+    @property
+    def tensor(self) -> N:
         """t."""
         return self.tensor_hb * self.tensor_network
 
     @property
-    def pipeline(self) -> FloatArray:
+    def pipeline(self) -> N:
         """p."""
         return self.pipeline_hb * self.pipeline_network
 
-    @property
-    def data(self) -> FloatArray:
-        """d."""
-        return self.data_hb * self.data_network
-
-    @property
-    def micro_batches(self) -> FloatArray:
+    def micro_batches(self, global_batch: int) -> N:
         """m, of one pipeline."""
-        return self.global_batch / (self.data * self.micro_batch)
-
-    def __len__(self) -> int:
-        return len(self.tensor_hb)
-
-    def __getitem__(self, index: int) -> Strategy:
-        return Strategy(*(int(getattr(self, f.name)[index]) for f in fields(Strategy)))
-
-    def where(self, chosen: NDArray[np.bool_]) -> Self:
-        """Return the strategies for which `chosen` is true."""
-        kept = (getattr(self, f.name)[chosen] for f in fields(Strategy))
-        return type(self)(self.global_batch, *kept)
-
-    @classmethod
-    def one(cls, strategy: Strategy, global_batch: int) -> Self:
-        """Return a single strategy, in arrays of length 1."""
-        return cls(global_batch, *(np.array([float(getattr(strategy, f.name))]) for f in fields(Strategy)))
+        return global_batch / (self.data_hb * self.data_network * self.micro_batch)
 
 
-def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy:
+def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy[float]:
     """Return the strategy of a published job on HB domains of `domain_gpus`.
 
     Tensor ranks fill a domain first, then data, then stages: Megatron-LM's order. ValueError if a dimension

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput
 from railyard.results.theory.iteration.iteration_time import IterationTime, gpu_bytes, iteration_time
-from railyard.results.theory.iteration.job import FloatArray, Job, Strategies, Strategy
+from railyard.results.theory.iteration.job import FloatArray, Job, Strategy
 
 IntArray = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Rules:
 class Best:
     """The fastest strategy, its seconds, those of them spent on the network, and how many strategies were weighed."""
 
-    strategy: Strategy
+    strategy: Strategy[float]
     seconds: float
     network_s: float
     gpu_bytes: float
@@ -49,13 +49,17 @@ class Best:
 class Weighed:
     """Strategies, the terms of their times, and the bytes that they take of a GPU; side by side."""
 
-    strategies: Strategies
+    strategies: Strategy[FloatArray]
     times: IterationTime
     gpu_bytes: FloatArray
 
     def order(self) -> IntArray:
         """Return the indices from the fastest on; equals in their own order."""
         return np.argsort(self.times.total_s, kind="stable")
+
+    def strategy(self, index: int) -> Strategy[float]:
+        """Return one of them."""
+        return Strategy(*(int(column[index]) for column in self.strategies.columns))
 
 
 @cache
@@ -70,34 +74,29 @@ def best_strategy(job: Job, rules: Rules | None = None) -> Best:
     found = weigh(job, rules)
     first = found.order()[0]
     seconds, network_s = float(found.times.total_s[first]), float(found.times.network_s[first])
-    return Best(found.strategies[first], seconds, network_s, float(found.gpu_bytes[first]), len(found.strategies))
+    return Best(found.strategy(first), seconds, network_s, float(found.gpu_bytes[first]), len(found.gpu_bytes))
 
 
 def weigh(job: Job, rules: Rules | None = None) -> Weighed:
     """Return all of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
     rules = rules or Rules()
     found = candidates(job, rules)
-    if not len(found):
-        allowed = f"can't train {_job_text(job)}: no strategy divides its heads, layers and batch"
-        raise BadInput("gpus", job.cluster.gpus, allowed)
     sizes = gpu_bytes(job, found)
-    if rules.fits_memory:
-        fitting, memory_bytes = sizes <= job.cluster.memory_bytes, job.cluster.memory_bytes
-        if not fitting.any():
-            allowed = (
-                f"can't train {_job_text(job)}: no strategy fits the memory of a GPU, {memory_bytes / 1e9:,.0f} GB; "
-                f"the leanest takes {sizes.min() / 1e9:,.1f} GB"
-            )
-            raise BadInput("gpus", job.cluster.gpus, allowed)
-        found, sizes = found.where(fitting), sizes[fitting]
-    return Weighed(found, iteration_time(job, found), sizes)
+    fitting = sizes <= (job.cluster.memory_bytes if rules.fits_memory else np.inf)
+    if not fitting.any():
+        reason = (
+            f"fits the memory of a GPU, {job.cluster.memory_bytes / 1e9:,.0f} GB; the leanest takes "
+            f"{sizes.min() / 1e9:,.1f} GB"
+            if len(sizes)
+            else "divides its heads, layers and batch"
+        )
+        allowed = f"can't train this model with a batch of {job.recipe.global_batch:,}: no strategy {reason}"
+        raise BadInput("gpus", job.cluster.gpus, allowed)
+    found = Strategy(*(column[fitting] for column in found.columns))
+    return Weighed(found, iteration_time(job, found), sizes[fitting])
 
 
-def _job_text(job: Job) -> str:
-    return f"this model with a batch of {job.recipe.global_batch:,}"
-
-
-def candidates(job: Job, rules: Rules) -> Strategies:
+def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
     """Return all strategies that divide, whether they fit memory or not; always in the same order."""
     layouts = _layouts(job, rules)
     batch, layers = job.recipe.global_batch, job.model.layers
@@ -110,8 +109,7 @@ def candidates(job: Job, rules: Rules) -> Strategies:
     divides = (batch % samples_per_step == 0) & (layers % (p * v) == 0) & ((v == 1) | (p > 1))
     if rules.whole_rounds:
         divides &= (v == 1) | (batch // samples_per_step % p == 0)
-    kept = (column[divides].astype(np.float64) for column in (th, tl, ph, pl, dh, dl, b, v))
-    return Strategies(batch, *kept)
+    return Strategy(*(column[divides].astype(np.float64) for column in (th, tl, ph, pl, dh, dl, b, v)))
 
 
 def _layouts(job: Job, rules: Rules) -> IntArray:
@@ -122,8 +120,7 @@ def _layouts(job: Job, rules: Rules) -> IntArray:
     t, p, d = (h * n).T
     model = job.model
     divides = (model.heads % t == 0) & (model.layers % p == 0) & (job.recipe.global_batch % d == 0)
-    if rules.max_tensor is not None:
-        divides &= t <= rules.max_tensor
+    divides &= t <= (rules.max_tensor or np.inf)
     rows: IntArray = np.stack((h, n), axis=2).reshape(-1, 6)[divides]
     return rows
 
