@@ -7,9 +7,8 @@ two. Where the counts divide, as in Table II, that many can be wired evenly; els
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, Literal
-
-Design = Literal["rail-optimized", "rail-only"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +26,16 @@ AT_400G: Final = Equipment(switch_port_usd=694, transceiver_usd=199, switch_port
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """A tier of switches, 1 next to the GPUs, and the transceivers on its links downwards, one at each end."""
-
-    tier: int
-    switches: int
-    transceivers: int
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
-    """Network of `gpus` GPUs, a port each, with switches of `radix` ports; layers from the GPUs up."""
+    """Network of `gpus` GPUs, a port each, with switches of `radix` ports; so many in each layer, from the GPUs up.
 
-    design: Design
+    Each layer has a link down for every GPU, and a transceiver at each of its ends.
+    """
+
+    design: Literal["rail-optimized", "rail-only"]
     gpus: int
     radix: int
-    layers: tuple[Layer, ...]
+    layers: tuple[int, ...]
 
     @property
     def tiers(self) -> int:
@@ -52,12 +45,12 @@ class Network:
     @property
     def switches(self) -> int:
         """N_SW."""
-        return sum(layer.switches for layer in self.layers)
+        return sum(self.layers)
 
     @property
     def transceivers(self) -> int:
         """N_TR."""
-        return sum(layer.transceivers for layer in self.layers)
+        return self.tiers * 2 * self.gpus
 
     def cost_usd(self, equipment: Equipment = AT_400G) -> float:
         """Rail-only Eq. 4: a switch is paid with all its ports, used or not."""
@@ -101,16 +94,9 @@ def rail_only(gpus: int, domain_gpus: int, radix: int) -> Network:
     tiers = tiers_for(rail, radix)
     if tiers > 1:
         return Network("rail-only", gpus, radix, _layers(gpus, radix, tiers))
-    switches = _shares(domain_gpus, radix // rail)
-    return Network("rail-only", gpus, radix, (Layer(1, switches, 2 * gpus),))
+    return Network("rail-only", gpus, radix, (ceil(domain_gpus / (radix // rail)),))
 
 
-def _layers(gpus: int, radix: int, tiers: int) -> tuple[Layer, ...]:
-    """Return the tiers; each has a port down, and so a link, for each GPU."""
-    below = [_shares(gpus, radix // 2)] * (tiers - 1)
-    return tuple(Layer(n, switches, 2 * gpus) for n, switches in enumerate([*below, _shares(gpus, radix)], start=1))
-
-
-def _shares(count: int, each: int) -> int:
-    """Return the whole switches for `count` ports or rails, `each` in one."""
-    return -(-count // each)
+def _layers(gpus: int, radix: int, tiers: int) -> tuple[int, ...]:
+    """Return the switches of each tier, which has a port down for each GPU."""
+    return (*[ceil(gpus / (radix // 2))] * (tiers - 1), ceil(gpus / radix))

@@ -4,13 +4,13 @@ Every collective is predicted by a lower bound on its completion time, from the 
 are of payload, in bytes a second: `payload_rates` computes them from a fabric's link rates and MTU.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import isclose
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,32 +126,16 @@ def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
     return f"{BOTTLENECK}, not {algorithm.equation}"
 
 
-@dataclass(frozen=True, slots=True)
-class IterationTime:
-    """The terms of Rail-only Eq. 6, and one that it leaves out; seconds.
+class IterationTime(NamedTuple):
+    """Rail-only Eq. 6, the sum of Eq. 7 to 11, and with a term that it leaves out; seconds.
 
     Eq. 7-8 count computing and pipeline traffic of the bubble, but not the collectives that a micro-batch waits for
-    at every other stage as well. `bubble_collectives_s` is that time, (p - 1)/v micro-batches' worth: it vanishes
+    at every other stage as well. `critical_path_s` has that time too, (p - 1)/v micro-batches' worth: it vanishes
     with many micro-batches, and counts with few.
     """
 
-    bubble_compute_s: float
-    bubble_network_s: float
-    last_stage_compute_s: float
-    last_stage_network_s: float
-    sync_s: float
-    bubble_collectives_s: float
-
-    @property
-    def printed_s(self) -> float:
-        """Rail-only Eq. 6: the sum of Eq. 7 to 11."""
-        bubble = self.bubble_compute_s + self.bubble_network_s
-        return bubble + self.last_stage_compute_s + self.last_stage_network_s + self.sync_s
-
-    @property
-    def critical_path_s(self) -> float:
-        """Eq. 6 with the collectives of the bubble."""
-        return self.printed_s + self.bubble_collectives_s
+    printed_s: float
+    critical_path_s: float
 
 
 def predict_iteration(
@@ -169,14 +153,12 @@ def predict_iteration(
     collectives_s = phases_s(iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
     m, p, v = iteration.micro_batches, iteration.stages, iteration.virtual_stages
-    return IterationTime(
-        bubble_compute_s=equations.bubble_compute_s(p, v, iteration.compute_s),
-        bubble_network_s=equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail),
-        last_stage_compute_s=equations.last_stage_compute_s(m, iteration.compute_s),
-        last_stage_network_s=equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail),
-        sync_s=phases_s(iteration.sync),
-        bubble_collectives_s=(p - 1) / v * collectives_s,
-    )
+    bubble_s = equations.bubble_compute_s(p, v, iteration.compute_s)
+    bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail)
+    compute_s = equations.last_stage_compute_s(m, iteration.compute_s)
+    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail)
+    printed_s = bubble_s + compute_s + network_s + phases_s(iteration.sync)
+    return IterationTime(printed_s, printed_s + (p - 1) / v * collectives_s)
 
 
 def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, float]:
@@ -195,16 +177,13 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> di
     return times
 
 
-def _own_sizes(schedule: Schedule) -> dict[int, dict[tuple[int, int], int]]:
+def _own_sizes(schedule: Schedule) -> Mapping[int, Mapping[tuple[int, int], int]]:
     """Return the bytes of each pair in the first run of every phase that has no algorithm, by phase number."""
-    first: dict[str, int] = {}
-    for number, phase in enumerate(schedule.phases):
-        if not phase.collective:
-            first.setdefault(phase.name, number)
-    sizes: dict[int, dict[tuple[int, int], int]] = {number: {} for number in first.values()}
+    first = {p.name: n for n, p in reversed(list(enumerate(schedule.phases))) if not p.collective}
+    sizes = {number: Counter[tuple[int, int]]() for number in first.values()}
     for _, t in schedule.transfers if first else ():
         if t.phase in sizes:
-            sizes[t.phase][t.src, t.dst] = sizes[t.phase].get((t.src, t.dst), 0) + t.bytes
+            sizes[t.phase][t.src, t.dst] += t.bytes
     return sizes
 
 

@@ -15,7 +15,7 @@ gpus = st.integers(1, 200_000)
 def ports_below(network: Network) -> list[int]:
     """Of each tier: half of a switch's, and all of them at the top."""
     downs = [network.radix // 2] * (network.tiers - 1) + [network.radix]
-    return [layer.switches * ports for layer, ports in zip(network.layers, downs, strict=True)]
+    return [switches * ports for switches, ports in zip(network.layers, downs, strict=True)]
 
 
 @given(n=gpus, radix=radices)
@@ -24,15 +24,14 @@ def test_tiers_have_a_port_for_each_gpu_and_are_the_fewest(n: int, radix: int) -
     assert min(ports_below(network)) >= n
     assert capacity(network.tiers, radix) >= n
     assert network.tiers == 1 or capacity(network.tiers - 1, radix) < n
-    assert [layer.tier for layer in network.layers] == list(range(1, network.tiers + 1))
 
 
 @given(n=gpus, radix=radices)
 def test_no_switch_is_left_over(n: int, radix: int) -> None:
     network = rail_optimized(n, radix)
     downs = [radix // 2] * (network.tiers - 1) + [radix]
-    for layer, down in zip(network.layers, downs, strict=True):
-        assert (layer.switches - 1) * down < n
+    for switches, down in zip(network.layers, downs, strict=True):
+        assert (switches - 1) * down < n
 
 
 @given(half=st.integers(2, 32), tiers=st.integers(1, 4))

@@ -51,10 +51,8 @@ def _names(network: Network) -> list[str]:
 
 def _rows(network: Network) -> list[tuple[str | int, ...]]:
     of = (network.gpus, network.radix, network.design)
-    return [
-        (*of, layer.tier, name, layer.switches, layer.transceivers)
-        for layer, name in zip(network.layers, _names(network), strict=True)
-    ]
+    layers = enumerate(zip(_names(network), network.layers, strict=True), start=1)
+    return [(*of, tier, name, switches, 2 * network.gpus) for tier, (name, switches) in layers]
 
 
 def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
@@ -66,12 +64,12 @@ def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
     for number, network in enumerate(networks):
         place = number + 0.6 * (number // 2)  # pairs stand together
         left = 0
-        for layer, name in zip(network.layers, _names(network), strict=True):
-            axes.barh(place, layer.switches, left=left, color=colours[name], edgecolor=PAPER, height=0.85)
-            if layer.switches > most / 20:
-                middle = left + layer.switches / 2
-                axes.annotate(f"{layer.switches:,}", (middle, place), ha="center", va="center", color=PAPER, fontsize=8)
-            left += layer.switches
+        for switches, name in zip(network.layers, _names(network), strict=True):
+            axes.barh(place, switches, left=left, color=colours[name], edgecolor=PAPER, height=0.85)
+            if switches > most / 20:
+                middle = left + switches / 2
+                axes.annotate(f"{switches:,}", (middle, place), ha="center", va="center", color=PAPER, fontsize=8)
+            left += switches
         tiers = "1 tier" if network.tiers == 1 else f"{network.tiers} tiers"
         axes.annotate(f"{left:,} in {tiers}", (left, place), xytext=(5, 0), textcoords="offset points", va="center")
         labels.append((place, f"{network.gpus:,} GPUs, radix {network.radix}, {network.design}"))

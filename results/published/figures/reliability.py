@@ -79,8 +79,7 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         ("lost, rerouted", "ppm", found.lost_rerouted, 1e6),
     )
     for what, unit, e, scale in named:
-        numbers = (e.mean, e.low, e.high, e.first_order, e.year_p5, e.year_p95)
-        yield (net.gpus, case.wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in numbers))
+        yield (net.gpus, case.wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
 
 
 def expected_llama3(components: Components) -> float:

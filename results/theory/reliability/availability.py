@@ -13,7 +13,7 @@ domain, as a plan numbers them.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,7 @@ def read_components(path: Path = DEFAULT_COMPONENTS) -> Components:
 
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -117,22 +118,6 @@ class Wiring:
         rails_each = net.radix // domains if net.design == "rail-only" else k
         return np.asarray(rank // rails_each)
 
-    @cached_property
-    def gpus_by_switch(self) -> tuple[Ints, Ints, Ints]:
-        """GPUs sorted by switch, where each switch's begin, and how many it has."""
-        counts = np.bincount(self.switch_of, minlength=self.network.layers[0].switches)
-        return np.argsort(self.switch_of, kind="stable"), np.cumsum(counts) - counts, counts
-
-    @property
-    def upper_switches(self) -> int:
-        """Above the first tier: no GPU hangs on them, and routes go around one that is out."""
-        return self.network.switches - self.network.layers[0].switches
-
-    @property
-    def upper_transceivers(self) -> int:
-        """Transceivers above the first tier."""
-        return self.network.transceivers - self.network.layers[0].transceivers
-
 
 def both(gpus: int, domain_gpus: int, radix: int) -> tuple[Wiring, Wiring]:
     """Rail-optimized and rail-only, for the same GPUs. ValueError if they aren't whole HB domains."""
@@ -140,12 +125,7 @@ def both(gpus: int, domain_gpus: int, radix: int) -> tuple[Wiring, Wiring]:
     return Wiring(rail_optimized(gpus, radix), domain_gpus), Wiring(narrow, domain_gpus)
 
 
-Floats = npt.NDArray[np.float64]
-Z95: Final = 1.96
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean over simulated years with its 95% confidence interval, the closed form, and how single years vary."""
 
     mean: float
@@ -156,8 +136,7 @@ class Estimate:
     year_p95: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reliability:
+class Reliability(NamedTuple):
     """Failures a year, all tiers; `access_failures`: those that leave a GPU without its rail, a switch counting once.
 
     lost: share of all GPU-time, 0 to 1, as in the paper; lost_rerouted: with rerouting by the HB domain.
@@ -171,8 +150,7 @@ class Reliability:
     lost_rerouted: Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class _Outages:
+class _Outages(NamedTuple):
     """Of what one kind of component does in all years. Times in years; arrays of one length."""
 
     part: Ints
@@ -210,38 +188,34 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     """
     if years < 2:
         raise ValueError(f"{years} years must be 2 or more, to tell how they vary")
-    rng = np.random.default_rng(seed)
-    layer, gpus = wiring.network.layers[0], wiring.network.gpus
-    switches = _outages(components.switch, layer.switches, years, rng)
-    optics = _outages(components.transceiver, layer.transceivers, years, rng)
-    nics = _outages(components.nic, gpus, years, rng)
-    upper_switches = rng.poisson(components.switch.failures_per_year * wiring.upper_switches, years)
-    upper_optics = rng.poisson(components.transceiver.failures_per_year * wiring.upper_transceivers, years)
-
-    access_failures_a_year = [_a_year(outages, years) for outages in (switches, optics, nics)]
+    rng, net = np.random.default_rng(seed), wiring.network
+    kinds = (components.switch, components.transceiver, components.nic)
+    counts, access = (net.switches, net.transceivers, net.gpus), (net.layers[0], 2 * net.gpus, net.gpus)
+    outages = [_outages(kind, count, years, rng) for kind, count in zip(kinds, access, strict=True)]
+    switches, optics, nics = outages
+    upper = [
+        rng.poisson(kind.failures_per_year * (count - low), years)
+        for kind, count, low in zip(kinds, counts, access, strict=True)
+    ]
+    # how many began in each year
+    begun = np.array([np.bincount(each.start.astype(np.int64), minlength=years) for each in outages])
     # two transceivers a link, one at each end
-    changes = _changes([_spread(switches, wiring), _Outages(optics.part // 2, optics.start, optics.end), nics])
-    lost = {
-        rerouted: _estimate(
+    changes = _changes([_spread(switches, wiring), optics._replace(part=optics.part // 2), nics])
+    lost = (
+        _estimate(
             _lost_a_year(changes, wiring, components.rail_time_share, rerouted, years),
             first_order_lost(wiring, components, rerouted),
         )
         for rerouted in (False, True)
-    }
-    rates = [components.switch.failures_per_year, components.transceiver.failures_per_year]
-    by_switches, by_optics = rates[0] * wiring.network.switches, rates[1] * wiring.network.transceivers
-    by_nics = components.nic.failures_per_year * gpus
-    above = rates[0] * wiring.upper_switches + rates[1] * wiring.upper_transceivers
-    total = by_switches + by_optics + by_nics
+    )
+    expected = [kind.failures_per_year * count for kind, count in zip(kinds, counts, strict=True)]
+    above = sum(k.failures_per_year * (count - low) for k, count, low in zip(kinds, counts, access, strict=True))
     return Reliability(
-        switch_failures=_estimate(access_failures_a_year[0] + upper_switches, by_switches),
-        transceiver_failures=_estimate(access_failures_a_year[1] + upper_optics, by_optics),
-        network_failures=_estimate(sum(access_failures_a_year) + upper_switches + upper_optics, total),
-        access_failures=_estimate(
-            access_failures_a_year[0] + access_failures_a_year[1] + access_failures_a_year[2], total - above
-        ),
-        lost=lost[False],
-        lost_rerouted=lost[True],
+        _estimate(begun[0] + upper[0], expected[0]),
+        _estimate(begun[1] + upper[1], expected[1]),
+        _estimate(np.sum(begun, 0) + np.sum(upper, 0), sum(expected)),
+        _estimate(np.sum(begun, 0), sum(expected) - above),
+        *lost,
     )
 
 
@@ -251,30 +225,18 @@ def _outages(component: Component, count: int, years: int, rng: np.random.Genera
     return _Outages(rng.integers(count, size=events), start, start + rng.exponential(component.repair_years, events))
 
 
-def _a_year(outages: _Outages, years: int) -> Ints:
-    """How many began in each year."""
-    return np.bincount(outages.start.astype(np.int64), minlength=years)
-
-
 def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
     """A switch's outage as one of each GPU behind it."""
-    sorted_gpus, first, counts = wiring.gpus_by_switch
+    counts = np.bincount(wiring.switch_of, minlength=wiring.network.layers[0])
+    sorted_gpus, first = np.argsort(wiring.switch_of, kind="stable"), np.cumsum(counts) - counts
     gpu_counts = counts[switches.part]
     begin = np.cumsum(gpu_counts) - gpu_counts
     place = np.arange(gpu_counts.sum()) + np.repeat(first[switches.part] - begin, gpu_counts)
     return _Outages(sorted_gpus[place], np.repeat(switches.start, gpu_counts), np.repeat(switches.end, gpu_counts))
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """When a GPU's rail goes (+1) or is back (-1), overlapping outages being one."""
-
-    gpu: Ints
-    time: Floats
-    step: Ints
-
-
-def _changes(kinds: list[_Outages]) -> _Changes:
+def _changes(kinds: list[_Outages]) -> tuple[Ints, Floats, Ints]:
+    """Return GPU, time and step of each time at which a GPU's rail goes (+1) or is back (-1): overlaps are one."""
     gpu = np.concatenate([outages.part for outages in kinds] * 2)
     time = np.concatenate([outages.start for outages in kinds] + [outages.end for outages in kinds])
     step = np.repeat([1, -1], len(gpu) // 2)
@@ -283,24 +245,25 @@ def _changes(kinds: list[_Outages]) -> _Changes:
     # every outage ends, so the count is back at 0 where the next GPU's begin
     running = np.cumsum(step)
     seen = ((step == 1) & (running == 1)) | ((step == -1) & (running == 0))
-    return _Changes(gpu[seen], time[seen], step[seen])
+    return gpu[seen], time[seen], step[seen]
 
 
-def _lost_a_year(changes: _Changes, wiring: Wiring, rail_time_share: float, rerouted: bool, years: int) -> Floats:
+def _lost_a_year(
+    changes: tuple[Ints, Floats, Ints], wiring: Wiring, rail_time_share: float, rerouted: bool, years: int
+) -> Floats:
     """Share of each year's GPU-time, all GPUs; an outage that spans two years counts in the first."""
-    k = wiring.domain_gpus
-    domain = changes.gpu // k
-    order = np.lexsort((changes.time, domain))
-    out = np.cumsum(changes.step[order])  # rails out in this domain, until the next change
+    k, (gpu, time, step) = wiring.domain_gpus, changes
+    order = np.lexsort((time, gpu // k))
+    out = np.cumsum(step[order])  # rails out in this domain, until the next change
     # the last of a domain has another's after it, but then none of its rails is out, and nothing lost
-    durations = np.diff(changes.time[order], append=0.0)
-    year = np.minimum(changes.time[order].astype(np.int64), years - 1)
+    durations = np.diff(time[order], append=0.0)
+    year = np.minimum(time[order].astype(np.int64), years - 1)
     lost = lost_share(out, k, rail_time_share, rerouted) * durations * k
     return np.bincount(year, weights=lost, minlength=years) / wiring.network.gpus
 
 
 def _estimate(yearly: npt.NDArray[np.floating] | npt.NDArray[np.integer], first_order: float) -> Estimate:
     mean = float(np.mean(yearly))
-    half = Z95 * float(np.std(yearly, ddof=1)) / len(yearly) ** 0.5
+    half = 1.96 * float(np.std(yearly, ddof=1)) / len(yearly) ** 0.5
     p5, p95 = (float(p) for p in np.percentile(yearly, (5, 95)))
     return Estimate(mean, mean - half, mean + half, first_order, p5, p95)
