@@ -15,7 +15,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import options
 from railyard.experiments.commands.options import Overrides, PluginFiles, plain_table
-from railyard.experiments.run.initial_state import initial_states
+from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, sections

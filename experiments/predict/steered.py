@@ -3,21 +3,19 @@
 Times follow from max-min fair shares, where these decide alone; `WHY_NOT` names the other cases.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from railyard.experiments.commands.options import plain_table
+from railyard.experiments.predict.steered_times import InitialState, completion_s, initial_states
 from railyard.experiments.predict.unsteered import png, print_rates, save
-from railyard.experiments.run.initial_state import InitialState, initial_states
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
@@ -35,8 +33,7 @@ WHY_NOT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SteeredPrediction:
+class SteeredPrediction(NamedTuple):
     """A row of NAME.csv. `predicted` (s) is of the whole workload; None where it isn't known: see `why`."""
 
     fabric: str
@@ -50,8 +47,7 @@ class SteeredPrediction:
     why: str
 
 
-STEERED_COLUMNS: Final = tuple(field.name for field in fields(SteeredPrediction))
-Policies = dict[str, list[SteeredPrediction]]
+STEERED_COLUMNS: Final = SteeredPrediction._fields
 _COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 
 
@@ -67,74 +63,73 @@ def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
 
 def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
     """Return a row for each fabric, workload, policy and seed; none without health routing."""
-    rows = [
-        SteeredPrediction(label, policy, name, initial.seed, "completion_time", predicted, "s", equation, why)
-        for label, name, initial in initial_states(spec)
-        for policy in initial.routing.policies
-        for predicted, equation, why in [_predict(initial, policy)]
-    ]
-    return tuple(row for by in by_fabric_and_workload(rows).values() for own in by.values() for row in own)
+    return tuple(
+        SteeredPrediction(label, policy, name, initial.seed, "completion_time", *_predict(initial, policy))
+        for (label, name), group in groupby(initial_states(spec), key=lambda found: found[:2])
+        for states in [[initial for *_, initial in group]]
+        for policy in states[0].routing.policies
+        for initial in states
+    )
 
 
-def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str]:
-    """Return the seconds, the formula that gives them, and the reason if none does."""
+def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str, str]:
+    """Return the time, its unit, the formula that gives it, and the reason if none does."""
     plan = initial.plan
     if not initial.pattern.steady:
-        return None, "", WHY_NOT["moving"]
-    if initial.independent:
-        known = initial.completion_s(policy)
-        return (known, SHARES, "") if known is not None else (None, "", WHY_NOT["several"])
+        return None, "s", "", WHY_NOT["moving"]
+    if initial.workload.is_independent:
+        known = completion_s(initial.pattern, initial.flows, initial.steering(policy))
+        return (known, "s", SHARES, "") if known is not None else (None, "s", "", WHY_NOT["several"])
     if policy != plan.policy or initial.background:
-        return None, "", WHY_NOT["dependent"]
+        return None, "s", "", WHY_NOT["dependent"]
     # the fabric's own policy and no other traffic: as on a fabric without health routing
     times = predict_schedule(initial.schedule, payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec)
-    return times.get(WHOLE, next(iter(times.values()))), EQUATIONS, ""
+    return times.get(WHOLE, next(iter(times.values()))), "s", EQUATIONS, ""
 
 
-def by_fabric_and_workload(rows: Iterable[SteeredPrediction]) -> dict[tuple[str, str], Policies]:
-    """Return (fabric, workload) -> policy -> its rows."""
-    found: defaultdict[tuple[str, str], Policies] = defaultdict(dict)
-    for row in rows:
-        found[row.fabric, row.workload].setdefault(row.policy, []).append(row)
-    return dict(found)
-
-
-def times_of(rows: Iterable[SteeredPrediction]) -> list[float]:
-    """Return the predictions that are known, s."""
-    return [row.predicted for row in rows if row.predicted is not None]
+def _by_workload(rows: Sequence[SteeredPrediction]) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield (fabric, workload, its times): seconds by seed (rows) and policy (columns), NaN where not known."""
+    frame = pd.DataFrame(rows).astype({"predicted": float})
+    for (fabric, workload), own in frame.groupby(["fabric", "workload"], sort=False):
+        yield (
+            str(fabric),
+            str(workload),
+            own.pivot(index="seed", columns="policy", values="predicted")[own["policy"].unique()],
+        )
 
 
 def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
     """Draw for each fabric and workload a bar a policy to the median of the seeds, and a dot for each seed."""
-    found = by_fabric_and_workload(rows)
-    heights = [len(policies) + 1.5 for policies in found.values()]
+    found = list(_by_workload(rows))
+    heights = [len(times.columns) + 1.5 for *_, times in found]
     figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
     panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for axes, (key, policies) in zip(panels[:, 0], found.items(), strict=True):
-        for y, (policy, own) in enumerate(policies.items()):
-            times = times_of(own)
-            if times:
-                axes.barh(y, median(times), height=0.62, color=_COLOUR.get(policy, style.SKY))
-                axes.plot(times, [y] * len(times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
-            text = fmt.seconds(median(times)) if times else f"{fmt.NOTHING} {own[0].why}"
-            at = (max(times, default=0.0), y)
+    reasons = {(row.fabric, row.workload, row.policy): row.why for row in reversed(rows)}  # of each policy's first seed
+    for axes, (fabric, workload, times) in zip(panels[:, 0], found, strict=True):
+        for y, policy in enumerate(times.columns):
+            known = times[policy].dropna()
+            if len(known):
+                axes.barh(y, known.median(), height=0.62, color=_COLOUR.get(policy, style.SKY))
+                axes.plot(known, [y] * len(known), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
+            text = fmt.seconds(known.median()) if len(known) else f"{fmt.NOTHING} {reasons[fabric, workload, policy]}"
+            at = (max(known, default=0.0), y)
             axes.annotate(text, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
-        axes.set_yticks(range(len(policies)), list(policies))
-        axes.set_xlim(0, 1.15 * max((t for own in policies.values() for t in times_of(own)), default=1.0))
-        axes.set_title(f"{key[1]} on {key[0]}")
+        axes.set_yticks(range(len(times.columns)), list(times.columns))
+        axes.set_xlim(0, 1.15 * (1.0 if times.isna().all(axis=None) else float(times.max().max())))
+        axes.set_title(f"{workload} on {fabric}")
         _finish(axes)
     return figure
 
 
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
-    found, names = by_fabric_and_workload(rows), list(dict.fromkeys(row.policy for row in rows))
+    """Draw a line for each scene, with a ring for each policy."""
+    found, names = list(_by_workload(rows)), list(dict.fromkeys(row.policy for row in rows))
     figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(found))
     axes = figure.subplots()
     for policy, colour in style.colours(names).items():
-        known = [(y, times_of(policies[policy])) for y, policies in enumerate(found.values())]
-        marks = [(median(times), y) for y, times in known if times]
-        axes.plot(*zip(*marks, strict=True), "o", ms=7, mfc="none", mec=colour, mew=1.8, label=policy)
-    axes.set_yticks(range(len(found)), [f"{workload} on {fabric}" for fabric, workload in found], fontsize=8)
+        medians = [times[policy].median() for *_, times in found]
+        axes.plot(medians, range(len(found)), "o", ms=7, mfc="none", mec=colour, mew=1.8, label=policy)
+    axes.set_yticks(range(len(found)), [f"{workload} on {fabric}" for fabric, workload, _ in found], fontsize=8)
     axes.set_xlim(left=0)
     figure.legend(loc="outside upper right", ncols=len(names))
     _finish(axes)
@@ -153,35 +148,29 @@ def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console
     if spec.grid:
         policies = list(dict.fromkeys(row.policy for row in rows))
         table = plain_table("fabric", "workload and scene", *policies, right=policies, title=f"{title}, scene by scene")
-        for key, own in by_fabric_and_workload(rows).items():
-            known = map(times_of, own.values())
-            table.add_row(*key, *(fmt.seconds(median(times) if times else None) for times in known))
+        for fabric, workload, times in _by_workload(rows):
+            table.add_row(fabric, workload, *map(_seconds, times.median()))
         console.print(table)
     else:
         seeds = f"seed {spec.seed}" if spec.repeats == 1 else f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
-        for (fabric, workload), own in by_fabric_and_workload(rows).items():
-            console.print(_policies(own, f"{title} of {workload} on {fabric}, {seeds}"))
+        equations = {(row.fabric, row.workload, row.policy): row.equation for row in rows if row.equation}
+        numbers = ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}")
+        for fabric, workload, times in _by_workload(rows):
+            heading = f"{title} of {workload} on {fabric}, {seeds}"
+            table = plain_table("policy", *numbers, right=numbers, title=heading)
+            table.add_column("by", style="dim")
+            unknown = times[times.columns[0]] * float("nan")
+            for policy, own in ((policy, times[policy]) for policy in map(str, times)):
+                # ratios are medians over the seeds that both have
+                over = (times.get(BASELINE_POLICY, unknown) / own, own / times.get(ORACLE_POLICY, unknown))
+                ratios = (fmt.NOTHING if ratio.isna().all() else f"{ratio.median():.2f}" for ratio in over)
+                figures = map(_seconds, (own.median(), own.min(), own.max()))
+                table.add_row(policy, *figures, *ratios, equations.get((fabric, workload, policy)))
+            console.print(table)
     for why in dict.fromkeys(row.why for row in rows if row.why):
         console.print(f"{fmt.NOTHING}: {why}", highlight=False)
     print_rates(spec, console)
 
 
-def _policies(policies: Policies, title: str) -> RichTable:
-    """Return a table with a row for each policy, over its seeds."""
-    numbers = ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}")
-    table = plain_table("policy", *numbers, right=numbers, title=title)
-    table.add_column("by", style="dim")
-    for policy, own in policies.items():
-        times = times_of(own)
-        figures = [fmt.seconds(of(times) if times else None) for of in (median, min, max)]
-        over = (_over(policies.get(BASELINE_POLICY, []), own), _over(own, policies.get(ORACLE_POLICY, [])))
-        by = dict.fromkeys(row.equation for row in own if row.equation)
-        table.add_row(policy, *figures, *(fmt.NOTHING if r is None else f"{r:.2f}" for r in over), *by)
-    return table
-
-
-def _over(these: Iterable[SteeredPrediction], those: Iterable[SteeredPrediction]) -> float | None:
-    """Return the median ratio over the seeds that both have."""
-    below = {row.seed: row.predicted for row in those}
-    ratios = [row.predicted / known for row in these if row.predicted and (known := below.get(row.seed))]
-    return median(ratios) if ratios else None
+def _seconds(value: float) -> str:
+    return fmt.seconds(None if pd.isna(value) else value)

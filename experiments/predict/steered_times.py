@@ -7,6 +7,7 @@ and no formula covers damping while the background moves.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import floor
 
 from railyard.controller.agent.steering import Steering
@@ -15,6 +16,8 @@ from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
 from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Scores, idle
 from railyard.core.errors import RailyardError
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.forwarding import Path, Shares
@@ -23,6 +26,7 @@ from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.spec import BackgroundSpec, Wave
 from railyard.workloads.jobs.transfers import RECEIPT
 from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import Workload, build
 
 
 def flows_in(schedule: Schedule, gpus: Sequence[Gpu]) -> tuple[Flow, ...]:
@@ -139,3 +143,66 @@ def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) ->
     wire = payload_fraction(plan.spec.mtu)
     on_the_wire = [Flow(flow.src, flow.dst, round(flow.size / wire)) for flow in flows]
     return max(finish_s(plan, on_the_wire, paths, as_fair_share(background)), default=None)
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """One workload on one fabric with one seed, beside a background, before anything of it is sent.
+
+    For `predict` and `dry-run`; a run does the same with scores that are measured.
+    """
+
+    plan: Plan
+    routing: RoutingSpec
+    workload: Workload
+    background: tuple[BackgroundSpec, ...]
+    seed: int
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The workload's schedule."""
+        return build(self.workload, self.plan.spec, self.plan.rail_bps, self.plan.hb_bps, seed=self.seed)[0]
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """The flows that cross domains."""
+        return flows_in(self.schedule, self.plan.gpus)
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """The background over time."""
+        return Pattern(self.plan, self.background)
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Scores by the background alone, as it begins."""
+        return expected_scores(self.plan, self.pattern.flows(self.pattern.at(0.0)))
+
+    def steering(self, policy: str) -> Steering:
+        """Return how agents apply a policy; one that knows the load has its paths for the background as it begins."""
+        background = self.pattern.flows(self.pattern.at(0.0))
+        assigned = oracle_paths(self.plan, self.flows, background) if HEALTH_POLICIES[policy].knows_load else {}
+        return self.routing.steering(policy, self.plan.spec, self.seed, assigned)
+
+    def chosen(self, policy: str) -> dict[tuple[Gpu, Gpu], Shares]:
+        """Return the paths of each pair once those scores have lasted."""
+        steering = self.steering(policy)
+        return {(f.src, f.dst): settled_paths(steering, f.src, f.dst, self.scores) for f in self.flows}
+
+
+def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, InitialState]]:
+    """Yield (fabric, workload, initial state) for the first `seeds` (None: all) of each workload on each fabric.
+
+    A scene of a grid makes a workload of its own. Nothing if routes are not steered.
+    """
+    if spec.routing is None:
+        return
+    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+        plan = nominal_plan(fabric)
+        for workload_label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+            scenes = [(workload_label, spec.background)]
+            if spec.grid:
+                scenes = [(scene.label(workload_label), scene.background(fabric)) for scene in spec.grid.scenes]
+            for name, background in scenes:
+                for seed in range(spec.seed, spec.seed + (spec.repeats if seeds is None else seeds)):
+                    yield label, name, InitialState(plan, spec.routing, workload, background, seed)

@@ -3,9 +3,8 @@
 import io
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -28,8 +27,7 @@ PNG_METADATA: Final = {"Software": "Railyard"}
 """Mark of a drawing that may be overwritten."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s."""
 
     fabric: str
@@ -42,7 +40,7 @@ class Prediction:
     equation: str
 
 
-PREDICTION_COLUMNS: Final = tuple(field.name for field in fields(Prediction))
+PREDICTION_COLUMNS: Final = Prediction._fields
 
 
 def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
@@ -85,26 +83,21 @@ def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, P
         opened = Folder(folder, make=True)
     with opened:
         for file, (mark, _) in files.items():
-            _check_replaceable(opened, file, mark)
+            path = folder / file
+            with reporting_path_errors("--out", path):
+                try:
+                    old = opened.read(file)
+                except IsADirectoryError:
+                    allowed = "is there already and no file: move it away, or choose another --out"
+                    raise BadInput("--out", str(path), allowed) from None
+            if old and mark not in old:
+                allowed = "is there already and no prediction like this one, so it is left as it is"
+                raise BadInput("--out", str(path), f"{allowed}: choose another --out")
         for file, (_, content) in files.items():
             with reporting_path_errors("--out", folder / file):
                 opened.write(file, content)
     first, second = files
     return folder / first, folder / second
-
-
-def _check_replaceable(folder: Folder, file: str, mark: bytes) -> None:
-    """Raise BadInput for a file that holds anything without the mark of an older prediction."""
-    path = folder.path / file
-    with reporting_path_errors("--out", path):
-        try:
-            old = folder.read(file)
-        except IsADirectoryError:
-            allowed = "is there already and no file: move it away, or choose another --out"
-            raise BadInput("--out", str(path), allowed) from None
-    if old and mark not in old:
-        allowed = "is there already and no prediction like this one, so it is left as it is: choose another --out"
-        raise BadInput("--out", str(path), allowed)
 
 
 def png(title: str, draw: Callable[[], Figure]) -> bytes:
@@ -140,11 +133,11 @@ def _curves(found: Sequence[sweep.Curve]) -> Figure:
 
 def _panels(rows: Sequence[Prediction]) -> Figure:
     """Draw a panel for each workload: for each of its phases a bar for each fabric."""
-    bars: defaultdict[str, defaultdict[str, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        bars[row.workload][row.phase].append(row)
+    by_workload: defaultdict[str, list[Prediction]] = defaultdict(list)
+    order = {key: n for n, key in enumerate(dict.fromkeys((row.workload, row.phase) for row in rows))}
+    for row in sorted(rows, key=lambda row: order[row.workload, row.phase]):
+        by_workload[row.workload].append(row)
     colours = style.colours(list(dict.fromkeys(row.fabric for row in rows)))
-    by_workload = {workload: [row for phase in phases.values() for row in phase] for workload, phases in bars.items()}
     heights = [len(own) + 1 for own in by_workload.values()]
     figure = style.new_figure(style.WIDTH, 1.2 + 0.3 * sum(heights))
     panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})

@@ -48,14 +48,10 @@ class RoutingSpec(ConfigModel):
         margin = own_margin(fabric.domains) if self.margin == "auto" else self.margin
         return Damping(margin, 0 if self.dwell == "none" else round(self.dwell * 1e9), self.noise)
 
-    def context(self, fabric: FabricSpec, seed: int, assigned: Assigned) -> Context:
-        """Return the context that policies see besides scores."""
-        return Context(fabric.kind, seed, self.delta, assigned)
-
-    def steering(self, policy: str, fabric: FabricSpec, context: Context) -> Steering:
-        """Return what agents need to apply a policy."""
-        is_damped = HEALTH_POLICIES[policy].is_damped
-        return Steering(policy, context, self.damping(fabric) if is_damped else Damping(None, 0, 0))
+    def steering(self, policy: str, fabric: FabricSpec, seed: int, assigned: Assigned) -> Steering:
+        """Return what agents need to apply a policy. `assigned`: the paths of a policy that knows the load."""
+        damping = self.damping(fabric) if HEALTH_POLICIES[policy].is_damped else Damping(None, 0, 0)
+        return Steering(policy, Context(fabric.kind, seed, self.delta, assigned), damping)
 
 
 def own_margin(domains: int) -> int:

@@ -99,7 +99,7 @@ def test_what_is_resolved_says_everything_and_reads_back() -> None:
 def test_agents_are_told_what_was_written() -> None:
     spec = RoutingSpec.model_validate({"margin": 20, "dwell": "none", "delta": 30, "noise": 3})
     fabric = FabricSpec(kind="rail-optimized", domains=3, rails=4)
-    steering = spec.steering("health-drd", fabric, spec.context(fabric, 7, {}))
+    steering = spec.steering("health-drd", fabric, 7, {})
     assert (steering.policy, steering.damping) == ("health-drd", Damping(20, 0, 3))
     assert (steering.context.kind, steering.context.seed, steering.context.delta) == ("rail-optimized", 7, 30)
 
@@ -107,7 +107,7 @@ def test_agents_are_told_what_was_written() -> None:
 def test_nothing_damps_the_oracle() -> None:
     spec = RoutingSpec.model_validate({"margin": 20, "dwell": "1s"})
     fabric = FabricSpec(kind="rail-only", domains=3, rails=4)
-    damping = spec.steering("oracle", fabric, spec.context(fabric, 1, {})).damping
+    damping = spec.steering("oracle", fabric, 1, {}).damping
     assert (damping.margin, damping.dwell_ns) == (None, 0)
 
 

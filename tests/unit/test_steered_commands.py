@@ -16,7 +16,7 @@ from railyard.experiments import cli
 from railyard.experiments.commands import trace
 from railyard.experiments.commands.dry_run import describe_background, format_shares
 from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
-from railyard.experiments.run.initial_state import initial_states
+from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.multi_rail import is_multirail
