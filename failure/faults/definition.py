@@ -79,7 +79,7 @@ class FaultKind:
     is_rerouted: ClassVar[bool] = True
     """The controller moves traffic away from what breaks."""
     first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()
-    """Recovery targets (results/runs/recovery_targets.py)."""
+    """Recovery targets (results/runs/targets.py)."""
 
     def targets(self, plan: Any) -> Sequence[str]:
         """Return the names of all possible targets on a fabric."""

@@ -5,17 +5,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
+
+import pandas as pd
 
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
+Grouped = TypeVar("Grouped")
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
 FULL_SIZE = "projected_full_size"
 HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
+
+
+def grouped(rows: Sequence[Grouped], *keys: str) -> dict[Any, list[Grouped]]:
+    """Return the rows that are alike in these attributes, by their values (of one attribute: its value)."""
+    series = pd.Series(list(rows), dtype=object)
+    by = [[getattr(row, key) for row in rows] for key in keys]
+    return {key: list(group) for key, group in series.groupby(by if len(keys) > 1 else by[0], sort=False)}
 
 
 @dataclass(frozen=True, slots=True)

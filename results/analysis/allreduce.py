@@ -5,35 +5,29 @@ Where Nezha's text states a figure, it is what a target asks for; the rest is as
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from statistics import fmean, geometric_mean, median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pandas as pd
 
 from railyard.core.records import IntervalId
+from railyard.results.analysis.aggregate import grouped
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point, size_name
 from railyard.results.runs.records import Rails
-from railyard.results.runs.targets import AT_LEAST, AT_MOST, Comparison, Outcome, Target
+from railyard.results.runs.targets import Limits, Outcome, Sample, Target
 from railyard.results.views.format import times
 
 SINGLE: Final = "single"
 """A policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost."""
 _COLUMNS: Final = ("policy", "size", "repeat", "mean_s", "typical_s", "split")
-Row = TypeVar("Row")
 
 
 def is_single(policy: str) -> bool:
     """Return if a policy uses one rail."""
     return policy.partition(":")[0] == SINGLE
-
-
-def grouped(rows: Sequence[Row], *keys: str) -> list[list[Row]]:
-    """Return the rows that are alike in these attributes together, in the order in which they come."""
-    series = pd.Series(list(rows), dtype=object)
-    return [list(group) for _, group in series.groupby([[getattr(r, key) for r in rows] for key in keys], sort=False)]
 
 
 @dataclass(frozen=True)
@@ -55,11 +49,8 @@ class FabricMeasurements:
     @cached_property
     def seconds(self) -> dict[str, dict[int, float]]:
         """Policy -> size -> seconds of an operation (the mean of a start, the median over starts)."""
-        found: dict[str, dict[int, float]] = {}
-        medians = self.frame.groupby(["policy", "size"], sort=False).mean_s.median().reset_index()
-        for policy, size, seconds in medians.itertuples(index=False, name=None):
-            found.setdefault(policy, {})[size] = seconds
-        return found
+        by_policy = self.frame.groupby("policy", sort=False)
+        return {str(name): dict(rows.groupby("size", sort=False).mean_s.median()) for name, rows in by_policy}
 
     @cached_property
     def _typical(self) -> pd.DataFrame:
@@ -76,6 +67,11 @@ class FabricMeasurements:
         """Sizes that were measured, smallest first."""
         return tuple(sorted({point.size for point in self.points}))
 
+    @property
+    def large(self) -> int | None:
+        """The largest size, if it is one of the large ones."""
+        return self.sizes[-1] if self.sizes[-1] >= nezha.LARGE else None
+
     def starts(self, policy: str, size: int) -> tuple[Point, ...]:
         """Return the point of each start, in their order."""
         return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
@@ -89,9 +85,9 @@ class FabricMeasurements:
         by_policy = self.frame[self.frame["size"] == size].groupby("policy").mean_s
         return float(((by_policy.max() - by_policy.min()) / by_policy.median()).max())
 
-    def at(self, policy: str, size: int) -> float | None:
-        """Return the seconds of an operation; None where it wasn't measured."""
-        return self.seconds.get(policy, {}).get(size)
+    def at(self, policy: str, size: int | None) -> float | None:
+        """Return the seconds of an operation; None where it wasn't measured, or without a size."""
+        return self.seconds.get(policy, {}).get(size) if size is not None else None
 
     def ratios(self, policy: str, other: str, size: int) -> list[float]:
         """Return what an operation usually takes over the other's, start by start.
@@ -104,23 +100,22 @@ class FabricMeasurements:
         ratios: list[float] = (typical[policy] / typical[other]).loc[size].dropna().tolist()
         return ratios
 
-    def singles(self, size: int) -> dict[str, float]:
+    def singles(self, size: int | None) -> dict[str, float]:
         """Return the seconds of each single rail; of `single` itself only where no rail is given by its name."""
-        found = {policy: by[size] for policy, by in self.seconds.items() if is_single(policy) and size in by}
+        found = {each: s for each in self.seconds if is_single(each) and (s := self.at(each, size)) is not None}
         return {policy: seconds for policy, seconds in found.items() if policy != SINGLE} or found
 
-    def gain(self, policy: str, size: int) -> float | None:
+    def gain(self, policy: str, size: int | None) -> float | None:
         """Return the throughput over that of the better rail alone."""
-        own = self.at(policy, size)
-        best = min((by[size] for each, by in self.seconds.items() if is_single(each) and size in by), default=None)
-        return best / own if own and best else None
+        gains = [self.over(policy, each, size) for each in self.seconds if is_single(each)]
+        return min((gain for gain in gains if gain), default=None)
 
-    def over(self, policy: str, other: str, size: int) -> float | None:
+    def over(self, policy: str, other: str, size: int | None) -> float | None:
         """Return the throughput over another policy's."""
         own, others = self.at(policy, size), self.at(other, size)
         return others / own if own and others else None
 
-    def of_ideal(self, policy: str, size: int) -> float | None:
+    def of_ideal(self, policy: str, size: int | None) -> float | None:
         """Return the throughput over the sum of all rails' own, measured alone; None unless each was."""
         own, alone = self.at(policy, size), self.singles(size)
         if not own or len(alone) < len(self.rails.names):
@@ -158,12 +153,10 @@ def by_fabric(found: AllreduceResults) -> tuple[FabricMeasurements, ...]:
 
 # Performance targets --------------------------------------------------------------------------------------------------
 
-Figure = tuple[float | None, str]
-"""A value (None: never), and of what it is."""
 Scope = Callable[[AllreduceResults], Iterable[tuple[IntervalId, Any]]]
 """Parts of the results, and their identity."""
-Measure = Callable[[Any], Figure | None]
-"""From such a part to its figure; None where it has none."""
+Measure = Callable[[Any], float | tuple[float | None, str] | None]
+"""From such a part to its value, or a value (None: never) and of what it is; None where it has none."""
 _MEASURES: Final[dict[Target, tuple[Scope, Measure]]] = {}
 
 
@@ -172,8 +165,13 @@ def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
     scopes = {scope: list(scope(found)) for scope, _ in _MEASURES.values()}
     outcomes: list[Outcome] = []
     for target, (scope, measure) in _MEASURES.items():
-        figures = [(interval, measure(part)) for interval, part in scopes[scope]]
-        measured = [Outcome(target, interval, *figure) for interval, figure in figures if figure]
+        measured = []
+        for interval, part in scopes[scope]:
+            figure = measure(part)
+            if figure is not None:
+                value, of = figure if isinstance(figure, tuple) else (figure, "")
+                place = ": ".join(filter(None, (interval.fabric, interval.part))) or "all"
+                measured.append(Outcome(target, place, samples=(Sample(value, of, interval),)))
         outcomes += measured or [Outcome(target)]
     return tuple(outcomes)
 
@@ -187,18 +185,16 @@ def _of_fabrics(found: AllreduceResults) -> Iterator[tuple[IntervalId, FabricMea
 
 
 def _of_faults(found: AllreduceResults) -> Iterator[tuple[IntervalId, list[Cut]]]:
-    return ((IntervalId(c[0].fabric, part=c[0].name), c) for c in grouped(found.cuts, "fabric", "name"))
+    return ((IntervalId(fabric, part=name), c) for (fabric, name), c in grouped(found.cuts, "fabric", "name").items())
 
 
 def _of_ddp_runs(found: AllreduceResults) -> Iterator[tuple[IntervalId, DdpRun]]:
     return ((ddp_run.interval, ddp_run) for ddp_run in found.ddp_runs)
 
 
-def _target(
-    scope: Scope, quantity: str, comparison: Comparison, limit: float, unit: str, **more: Any
-) -> Callable[[Measure], Target]:
+def _target(scope: Scope, quantity: str, limits: Limits, unit: str, **more: Any) -> Callable[[Measure], Target]:
     """Register a target with the function that measures it; the function's name becomes the target."""
-    target = Target(quantity, comparison, limit, unit, **more)
+    target = Target(quantity, limits, unit, **more)
 
     def register(measure: Measure) -> Target:
         _MEASURES[target] = (scope, measure)
@@ -207,8 +203,8 @@ def _target(
     return register
 
 
-@_target(_of_run, "elements other than numpy's sum", AT_MOST, 0, "elements", required=True)
-def correct_sums(found: AllreduceResults) -> Figure | None:
+@_target(_of_run, "elements other than numpy's sum", Limits(most=0), "elements", required=True)
+def correct_sums(found: AllreduceResults) -> tuple[float, str] | None:
     """All fabrics and policies together: a single wrong element is one too many."""
     checked = [p for p in found.points if p.checked]
     if not checked:
@@ -216,11 +212,6 @@ def correct_sums(found: AllreduceResults) -> Figure | None:
     worst, wrong = max(checked, key=lambda p: p.wrong), sum(p.wrong for p in checked)
     where = f"; {worst.policy} on {worst.fabric}" if wrong else ""
     return float(wrong), f"of {sum(p.checked for p in checked):,} in {len(checked)} points{where}"
-
-
-def _large(m: FabricMeasurements) -> int | None:
-    """Return the largest size, if it is one of the large ones."""
-    return m.sizes[-1] if m.sizes[-1] >= nezha.LARGE else None
 
 
 def _has_two_like_rails(m: FabricMeasurements) -> bool:
@@ -231,85 +222,78 @@ def _has_unlike_rails(m: FabricMeasurements) -> bool:
     return len(set(m.rails.kinds)) > 1
 
 
-def _figure(value: float | None, of: str = "") -> Figure | None:
-    return None if value is None else (value, of)
-
-
-@_target(_of_fabrics, "single rail, ring, large: of its links' bound", AT_LEAST, 0.95, "share")
-def link_bound(m: FabricMeasurements) -> Figure | None:
+@_target(_of_fabrics, "single rail, ring, large: of its links' bound", Limits(least=0.95), "share")
+def link_bound(m: FabricMeasurements) -> tuple[float, str] | None:
     """The worst of the rings at the largest size: what its links alone would take, over what it took.
 
     Of a ring of N no rank's link can carry less than 2(N-1)/N of the buffer (Patarasuk and Yuan, 2009). Set-up is not
     included. Rails whose processor is slower than their links are left out.
     """
-    size, rails = _large(m), m.rails
+    rails = m.rails
     cpus = rails.cpu_s_per_byte or (0.0,) * len(rails.names)
     rows = zip(rails.names, rails.kinds, rails.bps, cpus, strict=True)
     bps = {f"{SINGLE}:{name}": rate for name, kind, rate, cpu in rows if kind != "sharp" and cpu <= 8 / rate}
-    sent = {p.policy: p.sent for p in m.points if p.size == size and p.policy in bps}
+    sent = {p.policy: p.sent for p in m.points if p.size == m.large and p.policy in bps}
     bits = 8 * 2 * (rails.nodes - 1) / rails.nodes
-    found = [(bits * sent[by] / bps[by] / m.seconds[by][size], by) for by in sent] if size is not None else []
-    return min(found, default=None)
+    return min(((bits * sent[by] / bps[by] / (m.at(by, m.large) or inf), by) for by in sent), default=None)
 
 
-def _best_gain(m: FabricMeasurements) -> Figure | None:
-    size = _large(m)
-    return _figure(m.gain("nezha", size)) if size is not None else None
+def _like_rails(nodes: int) -> Target:
+    """Register the gain on so many nodes."""
 
-
-def _like_rails(nodes: int, m: FabricMeasurements) -> Figure | None:
-    return _best_gain(m) if _has_two_like_rails(m) and m.rails.nodes == nodes else None
-
-
-PAIR: Final = {
-    nodes: _target(
+    @_target(
         _of_fabrics,
         f"two like rails, {nodes} nodes, large: of one",
-        AT_LEAST,
-        nezha.GAINS["tcp+tcp", nodes, "nezha"],
+        Limits(least=nezha.GAINS["tcp+tcp", nodes, "nezha"]),
         "times",
         source="Nezha 5.2.1",
         goal=1.95,
-    )(partial(_like_rails, nodes))
-    for nodes in (4, 8)
-}
-
-
-def _over_baseline(baseline: str, m: FabricMeasurements) -> Figure | None:
-    """The size of the large ones where it was worst."""
-    sizes = [size for size in m.sizes if nezha.LARGE <= size <= nezha.LARGEST]
-    found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(baseline, "nezha", size))]
-    ratio, size = min(found, default=(None, 0))
-    return _figure(ratio, f"at {size_name(size)}")
-
-
-_STATED: Final = {
-    "mptcp": "Nezha 5.2.2, unlike rails: up to 1.80x",
-    "mrib": "Nezha 5.2.2, unlike rails: up to 1.41x",
-    "slicing": "",
-}
-"""Policy -> what is stated of Nezha over it."""
-OVER_BASELINE: Final = {
-    baseline: _target(_of_fabrics, f"nezha, large: throughput of {baseline}'s", AT_LEAST, 0.98, "times", source=stated)(
-        partial(_over_baseline, baseline)
     )
-    for baseline, stated in _STATED.items()
+    def gain(m: FabricMeasurements) -> float | None:
+        return m.gain("nezha", m.large) if _has_two_like_rails(m) and m.rails.nodes == nodes else None
+
+    return gain
+
+
+PAIR: Final = {nodes: _like_rails(nodes) for nodes in (4, 8)}
+
+
+def _over_baseline(baseline: str, stated: str) -> Target:
+    """Register the throughput over a baseline's, at the size of the large ones where it was worst."""
+
+    @_target(_of_fabrics, f"nezha, large: throughput of {baseline}'s", Limits(least=0.98), "times", source=stated)
+    def throughput(m: FabricMeasurements) -> tuple[float, str] | None:
+        sizes = [size for size in m.sizes if nezha.LARGE <= size <= nezha.LARGEST]
+        found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(baseline, "nezha", size))]
+        ratio, size = min(found, default=(None, 0))
+        return None if ratio is None else (ratio, f"at {size_name(size)}")
+
+    return throughput
+
+
+OVER_BASELINE: Final = {
+    "mptcp": _over_baseline("mptcp", "Nezha 5.2.2, unlike rails: up to 1.80x"),
+    "mrib": _over_baseline("mrib", "Nezha 5.2.2, unlike rails: up to 1.41x"),
+    "slicing": _over_baseline("slicing", ""),
 }
 
 
 @_target(
-    _of_fabrics, "unlike rails, large: of the better one", AT_LEAST, 1.4, "times", source="Nezha 5.2.2: 1.46 to 1.63"
+    _of_fabrics,
+    "unlike rails, large: of the better one",
+    Limits(least=1.4),
+    "times",
+    source="Nezha 5.2.2: 1.46 to 1.63",
 )
-def unlike(m: FabricMeasurements) -> Figure | None:
+def unlike(m: FabricMeasurements) -> float | None:
     """Gain at the largest size."""
-    return _best_gain(m) if _has_unlike_rails(m) else None
+    return m.gain("nezha", m.large) if _has_unlike_rails(m) else None
 
 
-@_target(_of_fabrics, "unlike rails, large: of the sum of both", AT_LEAST, 0.95, "share")
-def sum_of_rails(m: FabricMeasurements) -> Figure | None:
+@_target(_of_fabrics, "unlike rails, large: of the sum of both", Limits(least=0.95), "share")
+def sum_of_rails(m: FabricMeasurements) -> float | None:
     """Throughput at the largest size, over that of all rails alone."""
-    size = _large(m)
-    return _figure(m.of_ideal("nezha", size)) if size is not None and _has_unlike_rails(m) else None
+    return m.of_ideal("nezha", m.large) if _has_unlike_rails(m) else None
 
 
 def _small_sizes(m: FabricMeasurements) -> list[int]:
@@ -321,8 +305,8 @@ def _starts(values: Sequence[float], show: Callable[[float], str]) -> str:
     return f"; {show(min(values))} to {show(max(values))} in {len(values)} starts" if len(values) > 1 else ""
 
 
-@_target(_of_fabrics, "small, cold: latency of the best single rail's", AT_MOST, 1.03, "times")
-def small_latency(m: FabricMeasurements) -> Figure | None:
+@_target(_of_fabrics, "small, cold: latency of the best single rail's", Limits(most=1.03), "times")
+def small_latency(m: FabricMeasurements) -> tuple[float, str] | None:
     """The small size where it was worst, beside the rail that was best there.
 
     The median of all sizes is given with it: one size has few operations, so its figure varies by chance.
@@ -331,119 +315,126 @@ def small_latency(m: FabricMeasurements) -> Figure | None:
     for size in _small_sizes(m):
         ratios = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
         if ratios:
-            found.append((max(ratios, key=geometric_mean), size))
+            by_start = max(ratios, key=geometric_mean)
+            found.append((geometric_mean(by_start), size, by_start))
     if not found:
         return None
-    worst, at, by_start = max((geometric_mean(ratios), size, ratios) for ratios, size in found)
-    middle = times(median(geometric_mean(ratios) for ratios, _ in found))
+    worst, at, by_start = max(found)
+    middle = times(median(ratio for ratio, *_ in found))
     return worst, f"at {size_name(at)}; median of {len(found)} sizes {middle}{_starts(by_start, times)}"
 
 
-def _small_latency_over(baseline: str, m: FabricMeasurements) -> Figure | None:
-    """The median of small sizes: the paper's 15% are of set-ups, which all of them have, so one slow operation of the
-    baseline's must not count.
+def _small_latency_over(baseline: str) -> Target:
+    """Register the median of small sizes: the paper's 15% are of set-ups, which all of them have, so one slow operation
+    of the baseline's must not count.
     """
-    found = [ratios for size in _small_sizes(m) if (ratios := m.ratios("nezha", baseline, size))]
-    if not found:
-        return None
-    by_start = [1 - median(ratios) for ratios in zip(*found, strict=False)]
-    of = f"median of {len(found)} sizes{_starts(by_start, SMALL_LATENCY_OVER_BASELINE[baseline].text)}"
-    return 1 - median(map(geometric_mean, found)), of
+    quantity = f"small, cold: less latency than {baseline}"
+
+    @_target(_of_fabrics, quantity, Limits(least=0.15), "share", source="Nezha 5.2.1")
+    def latency(m: FabricMeasurements) -> tuple[float, str] | None:
+        found = [ratios for size in _small_sizes(m) if (ratios := m.ratios("nezha", baseline, size))]
+        if not found:
+            return None
+        by_start = [1 - median(ratios) for ratios in zip(*found, strict=False)]
+        of = f"median of {len(found)} sizes{_starts(by_start, SMALL_LATENCY_OVER_BASELINE[baseline].text)}"
+        return 1 - median(map(geometric_mean, found)), of
+
+    return latency
 
 
-SMALL_LATENCY_OVER_BASELINE: Final = {
-    baseline: _target(
-        _of_fabrics, f"small, cold: less latency than {baseline}", AT_LEAST, 0.15, "share", source="Nezha 5.2.1"
-    )(partial(_small_latency_over, baseline))
-    for baseline in ("mrib", "mptcp")
-}
-
-
-@_target(_of_fabrics, "balancer converges in", AT_MOST, nezha.CONVERGENCE_OPERATIONS, "operations", source="Nezha 4.3")
-def convergence(m: FabricMeasurements) -> Figure | None:
-    """The size, and of its starts the one, that took longest: it has to converge however often it is started."""
-    split = [p for p in m.points if p.policy == "nezha" and p.split]
-    if not split:
-        return None
-    slowest = max(split, key=lambda p: inf if p.settled_after is None else p.settled_after)
-    return slowest.settled_after, f"at {size_name(slowest.size)}"
+SMALL_LATENCY_OVER_BASELINE: Final = {baseline: _small_latency_over(baseline) for baseline in ("mrib", "mptcp")}
 
 
 @_target(
-    _of_fabrics, "time between rails after that", AT_MOST, nezha.MEAN_RAIL_TIME_SPREAD, "share", source="Nezha 5.3.2"
+    _of_fabrics, "balancer converges in", Limits(most=nezha.CONVERGENCE_OPERATIONS), "operations", source="Nezha 4.3"
 )
-def rail_time_spread(m: FabricMeasurements) -> Figure | None:
+def convergence(m: FabricMeasurements) -> tuple[float | None, str] | None:
+    """The size, and of its starts the one, that took longest: it has to converge however often it is started."""
+    split = [p for p in m.points if p.policy == "nezha" and p.split]
+    slowest = max(split, key=lambda p: inf if p.settled_after is None else p.settled_after, default=None)
+    return (slowest.settled_after, f"at {size_name(slowest.size)}") if slowest else None
+
+
+@_target(
+    _of_fabrics,
+    "time between rails after that",
+    Limits(most=nezha.MEAN_RAIL_TIME_SPREAD),
+    "share",
+    source="Nezha 5.3.2",
+)
+def rail_time_spread(m: FabricMeasurements) -> tuple[float, str] | None:
     """Nezha's is an average. A size counts once, as the mean of its starts: small ones have more than large ones."""
     split = [p for p in m.points if p.policy == "nezha" and p.split]
-    sizes = [fmean(p.relative_spread for p in starts) for starts in grouped(split, "size")]
+    sizes = [fmean(p.relative_spread for p in starts) for starts in grouped(split, "size").values()]
     return (fmean(sizes), f"mean of {len(sizes)} sizes") if sizes else None
 
 
-def _migration(cuts: list[Cut], combine: Callable[[list[float]], float]) -> Figure | None:
-    """Of faults that fell into an operation."""
+def _migration(cuts: list[Cut], combine: Callable[[list[float]], float]) -> tuple[float | None, str] | None:
+    """Return the time from the fault, of faults that fell into an operation."""
     values = [inf if cut.migrate_ms is None else cut.migrate_ms for cut in cuts if cut.inside]
     value = combine(values) if values else inf
     return (None if value == inf else value, f"n={len(values)}") if values else None
 
 
-@_target(
-    _of_faults, "NIC cut until migrated, median", AT_MOST, 50, "ms", source="Nezha 4.4: below 200, from detection on"
+migration: Final = _target(
+    _of_faults,
+    "NIC cut until migrated, median",
+    Limits(most=50),
+    "ms",
+    source="Nezha 4.4: below 200, from detection on",
+)(lambda cuts: _migration(cuts, median))
+migration_worst: Final = _target(_of_faults, "NIC cut until migrated, worst", Limits(most=200), "ms")(
+    lambda cuts: _migration(cuts, max)
 )
-def migration(cuts: list[Cut]) -> Figure | None:
-    """Time from the fault."""
-    return _migration(cuts, median)
 
 
-@_target(_of_faults, "NIC cut until migrated, worst", AT_MOST, 200, "ms")
-def migration_worst(cuts: list[Cut]) -> Figure | None:
-    """Time from the fault."""
-    return _migration(cuts, max)
-
-
-@_target(_of_faults, "elements wrong while a rail was cut", AT_MOST, 0, "elements", required=True)
-def correct_during_cut(cuts: list[Cut]) -> Figure | None:
+@_target(_of_faults, "elements wrong while a rail was cut", Limits(most=0), "elements", required=True)
+def correct_during_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Sum over the repeats."""
     return float(sum(c.wrong for c in cuts)), f"of {sum(c.checked for c in cuts):,}"
 
 
-@_target(_of_faults, "cuts that ended the operations", AT_MOST, 0, "cuts", required=True)
-def aborted_by_cut(cuts: list[Cut]) -> Figure | None:
+@_target(_of_faults, "cuts that ended the operations", Limits(most=0), "cuts", required=True)
+def aborted_by_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Repeats with an error."""
     errors = [c.error for c in cuts if c.error]
     return float(len(errors)), next(iter(errors), f"of {len(cuts)}")
 
 
-@_target(_of_faults, "cuts after whose repair the rail stayed idle", AT_MOST, 0, "cuts", required=True)
-def rail_reused(cuts: list[Cut]) -> Figure | None:
+@_target(_of_faults, "cuts after whose repair the rail stayed idle", Limits(most=0), "cuts", required=True)
+def rail_reused(cuts: list[Cut]) -> tuple[float, str] | None:
     """Repeats in which the rail carried something before its fault, and nothing after its repair."""
     carried = [c.home_ms for c in cuts if c.carried]
     return (float(carried.count(None)), f"of {len(carried)}") if carried else None
 
 
-@_target(_of_fabrics, "one tcp rail, large: throughput of Gloo's", AT_LEAST, 1.0, "times")
-def gloo(m: FabricMeasurements) -> Figure | None:
+@_target(_of_fabrics, "one tcp rail, large: throughput of Gloo's", Limits(least=1.0), "times")
+def gloo(m: FabricMeasurements) -> float | None:
     """The first TCP rail that was measured."""
-    size = _large(m)
     rails = [f"{SINGLE}:{name}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True) if kind == "tcp"]
-    policies = (*rails, SINGLE) if rails and size is not None else ()
-    found = (m.over(policy, "gloo", size) for policy in policies if size is not None)
-    return _figure(next((ratio for ratio in found if ratio is not None), None))
+    found = (m.over(policy, "gloo", m.large) for policy in ((*rails, SINGLE) if rails else ()))
+    return next((ratio for ratio in found if ratio is not None), None)
 
 
-@_target(_of_fabrics, "two tcp rails, large: throughput of Gloo's", AT_LEAST, 1.8, "times", source="Nezha: 1.7 to 4.3")
-def gloo_pair(m: FabricMeasurements) -> Figure | None:
+@_target(
+    _of_fabrics,
+    "two tcp rails, large: throughput of Gloo's",
+    Limits(least=1.8),
+    "times",
+    source="Nezha: 1.7 to 4.3",
+)
+def gloo_pair(m: FabricMeasurements) -> float | None:
     """Nezha over Gloo at the largest size."""
-    size = _large(m)
-    return _figure(m.over("nezha", "gloo", size)) if size is not None and _has_two_like_rails(m) else None
+    return m.over("nezha", "gloo", m.large) if _has_two_like_rails(m) else None
 
 
-@_target(_of_ddp_runs, "DDP: losses differ from Gloo's by", AT_MOST, 1e-3, "share", required=True)
-def ddp_loss_difference(ddp_run: DdpRun) -> Figure:
+@_target(_of_ddp_runs, "DDP: losses differ from Gloo's by", Limits(most=1e-3), "share", required=True)
+def ddp_loss_difference(ddp_run: DdpRun) -> tuple[float, str]:
     """Difference of any rank and step."""
     return ddp_run.losses_apart, f"{len(ddp_run.losses)} steps"
 
 
-@_target(_of_ddp_runs, "DDP: steps as fast as Gloo's", AT_LEAST, 1.0, "times")
-def ddp_speedup(ddp_run: DdpRun) -> Figure:
+@_target(_of_ddp_runs, "DDP: steps as fast as Gloo's", Limits(least=1.0), "times")
+def ddp_speedup(ddp_run: DdpRun) -> tuple[float, str]:
     """Gloo's step over ours."""
     return ddp_run.gloo_step_s / ddp_run.step_s, ddp_run.policy

@@ -37,7 +37,7 @@ Interval = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`n` repeats, their median, 95th percentile and worst, and where the first two lie with 95% confidence.
+    """`n` repeats, their median, 95th percentile, most and least, and where the first two lie with 95% confidence.
 
     An interval is None if the repeats are too few for it.
     """
@@ -46,6 +46,7 @@ class Figure:
     median: float | None
     p95: float | None
     most: float | None
+    least: float | None
     median_interval: Interval | None
     p95_interval: Interval | None
 
@@ -72,6 +73,7 @@ def figure(values: Iterable[float | None]) -> Figure | None:
         median=_none_if_never(_medians(ordered_values[None, :])[0]),
         p95=_none_if_never(ordered_values[_rank95(n)]),
         most=_none_if_never(ordered_values[-1]),
+        least=_none_if_never(ordered_values[0]),
         median_interval=None if resampled is None else _interval(_medians(resampled)),
         p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else _interval(resampled[:, _rank95(n)]),
     )

@@ -16,8 +16,7 @@ from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ConnectivityCheck, Measurement, Run
-from railyard.results.runs.recovery_targets import Outcome, outcomes
-from railyard.results.runs.targets import Outcome as TargetOutcome
+from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory.spine_condition import Cell, cells
 
 
@@ -98,7 +97,7 @@ class Analysis:
         return AllreduceResults.of(self.run)
 
     @cached_property
-    def performance(self) -> tuple[TargetOutcome, ...]:
+    def performance(self) -> tuple[Outcome, ...]:
         """Performance targets, measured or not; none without allreduces on several rails."""
         return allreduce.outcomes(self.allreduce) if self.allreduce else ()
 
@@ -110,7 +109,7 @@ class Analysis:
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
         """Every recovery target, measured or not."""
-        return outcomes(self.run, self.recovery_rows, self.script_rows)
+        return recovery_outcomes(self.run, self.recovery_rows, self.script_rows)
 
     @cached_property
     def target_outcomes(self) -> tuple[Outcome, ...]:

@@ -20,13 +20,7 @@ from railyard.results.analysis.steering import MeasurementInterval, most_changed
 from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck, Run
-from railyard.results.runs.recovery_targets import (
-    NO_LOSS_ON_RETURN,
-    NO_LOSS_WITHOUT_CONTROLLER,
-    Outcome,
-    RecoveryTarget,
-)
-from railyard.results.runs.targets import Outcome as TargetOutcome
+from railyard.results.runs.targets import NO_LOSS_ON_RETURN, NO_LOSS_WITHOUT_CONTROLLER, Outcome, Target
 from railyard.results.views.format import interval_label, size, workload_label
 from railyard.workloads.spec import traffic_kind
 
@@ -60,7 +54,7 @@ def checks(
     judgement: Judgement,
     outcomes: Sequence[Outcome],
     intervals: Sequence[MeasurementInterval],
-    performance: Sequence[TargetOutcome],
+    performance: Sequence[Outcome],
     skipped: Sequence[Skipped],
 ) -> tuple[Check, ...]:
     """Return those checks for which the run has records."""
@@ -183,18 +177,18 @@ def _too_fast(run: Run) -> Iterator[Check]:
 
 def _no_probe_lost(outcomes: Sequence[Outcome]) -> Iterator[Check]:
     """What a data plane loses while nothing in it is broken."""
-    requirements: tuple[tuple[RecoveryTarget, str], ...] = (
+    requirements: tuple[tuple[Target, str], ...] = (
         (NO_LOSS_WITHOUT_CONTROLLER, "a controller crash loses no packet"),
         (NO_LOSS_ON_RETURN, "no packet is lost while traffic returns"),
     )
-    for recovery_target, claim in requirements:
-        found = [o for o in outcomes if o.recovery_target is recovery_target and o.values]
+    for target, claim in requirements:
+        found = [o for o in outcomes if o.target is target and o.values]
         if found:
             lost = {o: sum(value or 0 for value in o.values) for o in found}
             worst = max(found, key=lambda o: lost[o])
-            faults, pairs = sum(len(o.samples) for o in found), sum(o.pairs for o in found)
+            faults, pairs = sum(len(o.samples) for o in found), sum(sample.pairs for o in found for sample in o.samples)
             detail = f"{sum(lost.values()):,.0f} probes lost over {faults} faults, of {pairs} probed pairs"
-            detail += f"; most: {worst.fabric} {worst.worst}" if lost[worst] else ""
+            detail += f"; most: {worst.fabric} {worst.of}" if lost[worst] else ""
             figures = ("probes lost", sum(lost.values()), 0, "probes")
             yield Check(claim, not any(lost.values()), detail, *figures)
 
@@ -230,15 +224,15 @@ def _fault_label(r: Recovery) -> str:
     return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
 
 
-def _required_targets(outcomes: Sequence[TargetOutcome]) -> Iterator[Check]:
+def _required_targets(outcomes: Sequence[Outcome]) -> Iterator[Check]:
     """Performance targets that a run must meet, with the value that is furthest from the limit."""
     for target in dict.fromkeys(o.target for o in outcomes if o.target.required):
-        found = [o for o in outcomes if o.target == target and o.measured]
+        found = [o for o in outcomes if o.target == target and o.samples]
         if found:
             name = target.quantity if target.limit else f"{target.quantity}: none"
             detail = "; ".join(f"{target.text(o.value)} {o.of} ({o.fabric})" for o in found)
             worst = max(found, key=lambda o: o.value or 0.0)
-            figures = (target.quantity, worst.value, target.limit, target.unit, worst.interval)
+            figures = (target.quantity, worst.value, target.limit, target.unit, worst.worst.interval)
             yield Check(name, all(o.met for o in found), detail, *figures)
 
 

@@ -1,37 +1,90 @@
-"""Targets for what a run measures, and whether it met them: each is met, missed, or was not measured."""
+"""Targets of what a run measures, and whether it met them: each is met, missed, or was not measured.
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+The targets of recovery stand here; those of allreduces beside what measures them, in `results.analysis.allreduce`. The
+times of recovery are Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance",
+leave what a dead link or switch served unavailable until the repair.
+"""
 
-from railyard.core.records import IntervalId
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import inf
+from typing import Any, Final, Literal, NamedTuple
+
+from railyard.core.records import IntervalId, Recovery
+from railyard.failure.faults import FAULTS, definition_of, fault_kinds
+from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.recovery import (
+    Figure,
+    RecoveryRow,
+    ScriptRow,
+    Side,
+    figure,
+    is_probed,
+    median_p95_text,
+    pairs_probed,
+    probed_on,
+    traffic_returns,
+)
+from railyard.results.runs.records import Run
 from railyard.results.views import format as fmt
 
 Comparison = Literal["at least", "at most"]
 AT_LEAST: Final = "at least"
 AT_MOST: Final = "at most"
+MAX_RETURN_MS: Final = 500
+
+
+class Limits(NamedTuple):
+    """Limit of each statistic over the repeats, None where it has none: upper limits, and a lower one of `least`."""
+
+    median: float | None = None
+    p95: float | None = None
+    most: float | None = None
+    least: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A quantity of `at least` or `at most` the limit, in `unit`. `source`: who states it.
+    """A quantity and its limits, in `unit`. `source`: who states it, or what the time consists of.
 
     A run that misses a `required` one has failed; the others are of speed, which a slower machine may miss. `goal`:
     what we want beyond the limit; nothing is judged by it.
     """
 
     quantity: str
-    comparison: Comparison
-    limit: float
-    unit: str
+    limits: Limits
+    unit: str = "ms"
     required: bool = False
     source: str = ""
     goal: float | None = None
 
-    def allows(self, value: float | None) -> bool:
-        """Return if a value meets it; None never came, and meets none."""
-        if value is None:
-            return False
-        return value >= self.limit if self.comparison == AT_LEAST else value <= self.limit
+    @property
+    def comparison(self) -> Comparison:
+        """Whether the limits are the least or the most that is allowed."""
+        return AT_MOST if self.limits.least is None else AT_LEAST
+
+    @property
+    def given_limits(self) -> dict[str, float]:
+        """Statistic -> its limit."""
+        return {name: limit for name, limit in self.limits._asdict().items() if limit is not None}
+
+    @property
+    def limit(self) -> float:
+        """The first of its limits."""
+        return next(iter(self.given_limits.values()))
+
+    def missed(self, found: Figure) -> list[str]:
+        """Return the statistics that don't keep their limits; of few repeats the 95th percentile isn't judged."""
+
+        def is_kept(name: str, limit: float) -> bool:
+            value = getattr(found, name)
+            return value is not None and (value >= limit if name == "least" else value <= limit)
+
+        judged = {name: limit for name, limit in self.given_limits.items() if name != "p95" or found.has_p95}
+        return [name for name, limit in judged.items() if not is_kept(name, limit)]
 
     def text(self, value: float | None) -> str:
         """Return a value in its unit as people read it."""
@@ -39,36 +92,290 @@ class Target:
             return "never"
         if self.unit == "share":
             return fmt.percent(value, 1 if value >= 0.005 else 3)
-        shown = {"times": fmt.times, "ms": fmt.milliseconds}.get(self.unit)
+        shown = {"times": fmt.times, "ms": fmt.milliseconds, "probes": "{:,.0f}\u00a0probes".format}.get(self.unit)
         return shown(value) if shown else f"{value:,.0f}"
 
 
-@dataclass(frozen=True, slots=True)
+class Sample(NamedTuple):
+    """A measured value (None: never), `of` what it is, in which interval, and the number of probed pairs."""
+
+    value: float | None
+    of: str
+    interval: IntervalId
+    pairs: int = 0
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """A target, and what was measured of it in an interval (None: nothing). `of`: of what the value is."""
+    """A target, and what was measured of it on a fabric (by its label); no samples where nothing was.
+
+    `part`: the target of the fault, where that fabric had several of the kind.
+    """
 
     target: Target
-    interval: IntervalId | None = None
-    value: float | None = None
-    of: str = ""
+    fabric: str = ""
+    part: str = ""
+    samples: tuple[Sample, ...] = ()
 
     @property
-    def measured(self) -> bool:
-        """Presence of a measurement, though its value may never have come."""
-        return self.interval is not None
+    def name(self) -> str:
+        """The quantity, and the target of the fault where there were several."""
+        return f"{self.target.quantity}, {self.part}" if self.part else self.target.quantity
 
     @property
-    def fabric(self) -> str:
-        """The fabric, and the fault if there was one."""
-        parts = (self.interval.fabric, self.interval.part) if self.interval else ()
-        return ": ".join(filter(None, parts)) or "all" * self.measured
+    def values(self) -> tuple[float | None, ...]:
+        """Values of the samples."""
+        return tuple(sample.value for sample in self.samples)
+
+    @cached_property
+    def figure(self) -> Figure | None:
+        """Statistics of the values; None where nothing was measured."""
+        return figure(self.values)
 
     @property
     def met(self) -> bool | None:
         """Its result; None where nothing was measured."""
-        return self.target.allows(self.value) if self.measured else None
+        return not self.target.missed(self.figure) if self.figure else None
+
+    @property
+    def statistic(self) -> str:
+        """The first statistic that misses its limit, or else the first one that has a limit."""
+        return next(iter((self.figure and self.target.missed(self.figure)) or self.target.given_limits))
+
+    @property
+    def value(self) -> float | None:
+        """The value of `statistic`; None where it never came, or nothing was measured."""
+        return getattr(self.figure, self.statistic) if self.figure else None
+
+    @property
+    def worst(self) -> Sample:
+        """The sample that is furthest from the target; one of nothing where nothing was measured."""
+        nothing = Sample(None, "", IntervalId())  # what has a lower limit has one sample
+        return max(self.samples, key=lambda sample: inf if sample.value is None else sample.value, default=nothing)
+
+    @property
+    def of(self) -> str:
+        """Of what the worst value is: a fault, or how it was computed."""
+        return self.worst.of
+
+    @property
+    def text(self) -> str:
+        """The measured value: median and 95th percentile (of few repeats the former alone), or the only statistic."""
+        if self.figure is None:
+            return fmt.NOTHING
+        if self.target.limits.median is not None and self.figure.has_p95:
+            return median_p95_text(self.figure)
+        return self.target.text(getattr(self.figure, next(iter(self.target.given_limits))))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for summary.json."""
-        interval = {"interval": self.interval.as_dict()} if self.interval else {}
-        return {**asdict(self.target), "value": self.value, **interval, "of": self.of, "met": self.met}
+        """Return it as plain data, for summary.json: `value` and `limit` are of `statistic`."""
+        limits = self.target.given_limits
+        return {
+            "quantity": self.target.quantity,
+            "comparison": self.target.comparison,
+            "value": self.value,
+            "limit": limits[self.statistic],
+            "unit": self.target.unit,
+            "interval": self.worst.interval.as_dict() if self.samples else None,
+            "what": self.target.quantity,
+            "fabric": self.fabric or None,
+            "target": self.part or None,
+            "limits": limits,
+            "measured": {**self.figure.as_dict(), "most": self.figure.most} if self.figure else None,
+            "worst": self.of or None,
+            "of": self.of,
+            "required": self.target.required,
+            "source": self.target.source,
+            "goal": self.target.goal,
+            "met": self.met,
+        }
+
+
+def first_packet_targets() -> dict[tuple[str, Side | None], Target]:
+    """Return the targets to the first packet that fault kinds state, by kind and side (None: whichever is slower)."""
+    return {
+        (kind, target.side): Target(target.what, Limits(target.median_ms, target.p95_ms), source=target.why)
+        for kind in fault_kinds()
+        for target in FAULTS[kind].first_packet_targets
+    }
+
+
+def first_packet_target(fault: str, side: Side | None) -> Target | None:
+    """Return a fault's target for the first packet; `side` None where it is the same for both."""
+    targets = first_packet_targets()
+    return targets.get((fault, side)) or targets.get((fault, None))
+
+
+NO_LOSS_WITHOUT_CONTROLLER: Final = Target(
+    "controller crash, probes lost",
+    Limits(most=0),
+    "probes",
+    required=True,
+    source="the data plane goes on without it",
+)
+RECOVERY_AFTER_CONTROLLER_RESTART: Final = Target(
+    "fault while the controller is away, far side, from when it listens again",
+    Limits(most=MAX_RETURN_MS),
+    source="its connections, the states of switch ports and heartbeats; its start isn't in it",
+)
+SOURCE_SIDE_WITHOUT_CONTROLLER: Final = Target(
+    "link down while the controller is away, source side",
+    Limits(5, 20),
+    source="the kernel's own backup route: no controller",
+)
+TRAFFIC_RESTORED: Final = Target(
+    "traffic back on its best path",
+    Limits(most=1000),
+    source="from the repair until the last detour is withdrawn and goodput is back, whichever is later",
+)
+NO_LOSS_ON_RETURN: Final = Target(
+    "probes lost after repair",
+    Limits(most=0),
+    "probes",
+    required=True,
+    source="traffic moves back to what forwards already",
+)
+OPTICAL_REPLACEMENT: Final = Target(
+    "optical replacement by an idle GPU, beyond the time its links are down",
+    Limits(most=50),
+    source="a lost carrier, a decision, ports that an optical switch moves one by one, the spare's addresses and "
+    "routes",
+)
+
+
+Found = Iterable[tuple[str, str, Sample]]
+"""Samples with their fabric, and the fault's target where the fabric had several of that kind."""
+
+
+def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> tuple[Outcome, ...]:
+    """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures."""
+    rows = [row for row in rows if row.reroute == "on"]
+    alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
+    in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
+    returned = [*(found for found in alone if traffic_returns(found[1])), *in_scripts]
+    measured: list[tuple[Target, Found]] = [
+        *((target, _first_packets(rows, *key)) for key, target in first_packet_targets().items()),
+        (
+            NO_LOSS_WITHOUT_CONTROLLER,
+            ((fabric, "", _sample(r.probes_lost, r)) for fabric, r in alone if _stops_controller(r)),
+        ),
+        (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
+        (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
+        (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in alone)),
+        (NO_LOSS_ON_RETURN, ((fabric, "", _sample(r.probes_lost_after_repair, r)) for fabric, r in returned)),
+        (OPTICAL_REPLACEMENT, _replacements(run)),
+    ]
+    outcomes: list[Outcome] = []
+    for target, found in measured:
+        places: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
+        for fabric, part, sample in found:
+            places[fabric, part].append(sample)
+        outcomes += [Outcome(target, *place, tuple(samples)) for place, samples in places.items()] or [Outcome(target)]
+    return tuple(outcomes)
+
+
+def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Iterator[tuple[str, str, Sample]]:
+    """Yield samples of faults that affected another GPU: of the others there was nothing to recover."""
+    for row in rows:
+        if row.fault == fault and not row.unaffected:
+            for r in row.repeats:
+                if probed_on(r, side) if side else is_probed(r):
+                    yield row.fabric, row.target if row.is_one_of_several else "", _sample(_first_ms(r, side), r)
+
+
+def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
+    return {"source": recovery.source_side_ms, "far": recovery.far_side_ms, None: recovery.first_packet_ms}[side]
+
+
+def _stops_controller(recovery: Recovery) -> bool:
+    return definition_of(recovery.fault).stops_controller
+
+
+def _restored_ms(recovery: Recovery) -> float | None:
+    """Return the later of goodput and the withdrawal of detours: a detour that stays may carry all goodput.
+
+    Faults of the control plane move no traffic, so their goodput varies with the machine's load alone.
+    """
+    if definition_of(recovery.fault).is_control_plane:
+        return recovery.primary_path_ms
+    if recovery.goodput_after_repair_ms is None or recovery.primary_path_ms is None:
+        return None
+    return max(recovery.goodput_after_repair_ms, recovery.primary_path_ms)
+
+
+def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Iterator[tuple[str, str, Sample]]:
+    """Yield samples of faults in scripts while the controller was down, of sides with probed pairs.
+
+    Far: ms from its restart, 0 if before that, of faults that were repaired long enough after it. Source: ms from the
+    fault, of links that went down, since the kernel doesn't notice a silent one.
+    """
+    for script in scripts:
+        outages = [r for r in script.faults if _stops_controller(r) and r.reroute == "on"]
+        faults = [r for r in script.faults if not _stops_controller(r) and probed_on(r, side)]
+        for outage, r in product(outages, faults):
+            if not outage.t_fault <= r.t_fault < outage.t_repair:
+                continue
+            value, targets = _first_ms(r, side), definition_of(r.fault).first_packet_targets
+            if side == "far" and value is not None:
+                value = max(0.0, value + (r.t_fault - outage.t_repair) / 1e6)
+            is_long = r.t_repair > outage.t_repair + MAX_RETURN_MS * 10**6
+            if is_long if side == "far" else any(target.side == "source" for target in targets):
+                yield script.fabric, "", _sample(value, r)
+
+
+def _replacements(run: Run) -> Iterator[tuple[str, str, Sample]]:
+    """Yield ms beyond the time of links that are down, where an idle GPU came in by optical switches."""
+    names = labels(run)
+    for t in run.replacements:
+        if (t.case, t.method) == ("idle-gpu", "optical"):
+            ms, what = t.replaced_ms - t.optical_links_down_ms, f"{t.failed}, repeat {t.repeat}"
+            yield names.get((t.fabric, t.policy), t.fabric), "", Sample(ms, what, t.interval)
+
+
+def _sample(value: float | None, r: Recovery) -> Sample:
+    what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
+    return Sample(value, what, r.interval, pairs_probed(r))
+
+
+def limits_text(target: Target | None) -> str:
+    """Return `5 / 20`, `1,000`: the limits, in the target's unit; a dash without a target."""
+    return " / ".join(f"{limit:,.0f}" for limit in target.given_limits.values()) if target else fmt.NOTHING
+
+
+def target_text(target: Target | None) -> str:
+    """Return the same with the unit: `5 / 20 ms`, `1,000 ms`, `0 probes`."""
+    return f"{limits_text(target)}\u00a0{target.unit}" if target else fmt.NOTHING
+
+
+def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the targets that were missed, by name and fabric; required ones are checks, and not among them."""
+    return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and not o.target.required]
+
+
+class Published(NamedTuple):
+    """Published time of another system, in ms, with its source."""
+
+    name: str
+    ms: float
+    source: str
+
+
+PUBLISHED_SYSTEMS: Final = (
+    Published(
+        "Nezha",
+        200,
+        "Nezha, 4.4 and abstract: from the detection of a NIC's failure until its tasks have moved to the other rails, "
+        "on average, under 200 ms",
+    ),
+    Published(
+        "NCCL",
+        500,
+        "NCCL, src/transport/net_ib/p2p_resiliency_recovery.cc: a failed NIC is tried again every 500 ms "
+        "(NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL)",
+    ),
+)
+
+
+def times_slower(other_system: Published, ms: float | None) -> float | None:
+    """Return how many times as long the other takes; None where ours never came, or took no time."""
+    return other_system.ms / ms if ms else None

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.recovery_targets import REQUIRED_TARGETS, missed_targets
+from railyard.results.runs.targets import missed_targets
 from railyard.results.views import format as fmt
 from railyard.results.views.report import sections
 
@@ -54,7 +54,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
         line = Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
         console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
-    measured = [o for o in analysis.target_outcomes if o.met is not None and o.recovery_target not in REQUIRED_TARGETS]
+    measured = [o for o in analysis.target_outcomes if o.met is not None and not o.target.required]
     if measured:
         names = missed_targets(measured)
         line = Text(f"recovery targets met: {len(measured) - len(names)} of {len(measured)}")

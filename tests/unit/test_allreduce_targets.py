@@ -50,8 +50,8 @@ def with_seconds(fabric: str, policy: str, small: float, large: float) -> Allred
 
 def test_targets_are_met_or_marked_as_not_measured() -> None:
     found = outcomes(sample())
-    assert [o.target.quantity for o in found if o.measured and not o.met] == []
-    assert [o.target for o in found if not o.measured] == [allreduce.PAIR[8]]
+    assert [o.target.quantity for o in found if o.samples and not o.met] == []
+    assert [o.target for o in found if not o.samples] == [allreduce.PAIR[8]]
     assert all(passed for _, passed, _ in requirements(sample()))
 
 
@@ -78,8 +78,8 @@ def test_long_time_misses_its_own_targets_alone(
     fabric: str, policy: str, small: float, large: float, missed: set[Target]
 ) -> None:
     found = outcomes(with_seconds(fabric, policy, small, large))
-    assert {o.target for o in found if o.measured and not o.met} == missed
-    assert {o.fabric for o in found if o.measured and not o.met} == {fabric}
+    assert {o.target for o in found if o.samples and not o.met} == missed
+    assert {o.fabric for o in found if o.samples and not o.met} == {fabric}
 
 
 def test_single_rail_below_its_bound_is_named() -> None:
@@ -145,7 +145,7 @@ def test_small_latency_shows_the_spread_of_starts() -> None:
     """Of the compared policies alone: the spread of mptcp does not appear beside a single rail or mrib."""
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
-    found_of = {o.target: o.of for o in outcomes(AllreduceResults([PAIR], found)) if o.measured}
+    found_of = {o.target: o.of for o in outcomes(AllreduceResults([PAIR], found)) if o.samples}
     assert found_of[allreduce.small_latency] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
     assert found_of[allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
     once = AllreduceResults([PAIR], [p for p in found if p.repeat == 0])
@@ -173,7 +173,7 @@ def test_size_counts_once_whatever_its_number_of_starts() -> None:
 
 def test_few_split_operations_make_no_split() -> None:
     looked = point_of(PAIR.label, "nezha", 512 * KIB, 0.1, shares=(0.997, 0.003), rail_s=(1.0, 0.001))
-    assert [o.measured for o in of(AllreduceResults([PAIR], [looked]), allreduce.rail_time_spread)] == [False]
+    assert [bool(o.samples) for o in of(AllreduceResults([PAIR], [looked]), allreduce.rail_time_spread)] == [False]
     little = replace(looked, shares=(0.98, 0.02))
     assert [o.value for o in of(AllreduceResults([PAIR], [little]), allreduce.rail_time_spread)] == [
         pytest.approx(0.999)
@@ -215,13 +215,13 @@ def test_one_wrong_element_fails_the_run_and_is_located() -> None:
 )
 def test_one_fault_of_twenty_can_miss_a_target(changed: dict[str, object], missed: set[Target]) -> None:
     found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
-    assert {o.target for o in outcomes(found) if o.measured and not o.met} == missed
+    assert {o.target for o in outcomes(found) if o.samples and not o.met} == missed
     assert all(passed for _, passed, _ in requirements(found)) == (not {target for target in missed if target.required})
 
 
 def test_return_of_an_unused_rail_is_not_judged() -> None:
     idle = replace(sample(), cuts=[cut_of(home_ms=None, carried=False)])
-    assert [o.measured for o in of(idle, allreduce.rail_reused)] == [False]
+    assert [bool(o.samples) for o in of(idle, allreduce.rail_reused)] == [False]
     (row,) = tables.cuts_table(idle.cuts).cells
     assert row[6] == NOTHING
     assert all(passed for _, passed, _ in requirements(idle))
@@ -230,7 +230,7 @@ def test_return_of_an_unused_rail_is_not_judged() -> None:
 def test_median_migration_is_a_target_of_its_own() -> None:
     slow = replace(sample(), cuts=[cut_of(n, migrate_ms=60.0) for n in range(20)])
     assert [o.value for o in of(slow, allreduce.migration)] == [60.0]
-    assert {o.target for o in outcomes(slow) if o.measured and not o.met} == {allreduce.migration}
+    assert {o.target for o in outcomes(slow) if o.samples and not o.met} == {allreduce.migration}
 
 
 def test_failed_policy_fails_the_run_a_missing_one_does_not() -> None:
@@ -250,13 +250,13 @@ def test_different_loss_fails_the_run_a_slow_step_does_not() -> None:
         (allreduce.ddp_loss_difference.quantity, f"0.200% 3 steps ({PAIR.label})")
     ]
     slow = replace(found, ddp_runs=[replace(found.ddp_runs[0], step_s=0.3)])
-    assert {o.target for o in outcomes(slow) if o.measured and not o.met} == {allreduce.ddp_speedup}
+    assert {o.target for o in outcomes(slow) if o.samples and not o.met} == {allreduce.ddp_speedup}
     assert all(passed for _, passed, _ in requirements(slow))
 
 
 def test_empty_results_have_no_checks() -> None:
     assert list(requirements(AllreduceResults())) == []
-    assert not any(o.measured for o in outcomes(AllreduceResults()))
+    assert not any(o.samples for o in outcomes(AllreduceResults()))
 
 
 def test_gain_is_over_the_better_rail() -> None:

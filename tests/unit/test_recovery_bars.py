@@ -19,13 +19,12 @@ from railyard.results.analysis.recovery import (
 )
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
-from railyard.results.runs.recovery_targets import (
+from railyard.results.runs.targets import (
     NO_LOSS_WITHOUT_CONTROLLER,
     PUBLISHED_SYSTEMS,
     Outcome,
-    RecoveryTarget,
+    Target,
     first_packet_target,
-    measured_text,
     target_text,
     times_slower,
 )
@@ -37,7 +36,7 @@ from tests.unit.shown import outcomes
 
 
 def of(run: Run, what: str) -> list[Outcome]:
-    found = [o for o in outcomes(run) if o.recovery_target.what.startswith(what)]
+    found = [o for o in outcomes(run) if o.target.quantity.startswith(what)]
     assert found, what
     return found
 
@@ -72,7 +71,7 @@ def test_median_alone_is_judged_with_few_repeats(others: int, slow: float) -> No
     (cable,) = recovery_rows(run)
     _, line = lines_of(cable, both_sides=False)
     assert (median_p95_ms(line.first), line.met) == (cells, "met" if far.met else "not met")
-    assert measured_text(far) == f"{middle:,.1f}\u00a0ms"
+    assert far.text == f"{middle:,.1f}\u00a0ms"
     assert median_and_p95(line.first)[1] == "–"
 
 
@@ -97,10 +96,10 @@ def test_each_fault_target_is_judged_by_itself() -> None:
     ],
 )  # fmt: skip
 def test_each_time_is_made_of_what_finds_that_fault(kind: str, what: str) -> None:
-    recovery_target = first_packet_target(kind, None)
-    assert recovery_target is not None
-    assert what in recovery_target.why
-    assert ("heartbeats" in recovery_target.why) == (what == "heartbeats")
+    target = first_packet_target(kind, None)
+    assert target is not None
+    assert what in target.source
+    assert ("heartbeats" in target.source) == (what == "heartbeats")
 
 
 def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
@@ -133,7 +132,7 @@ def test_a_total_failure_is_not_met_and_reads_never() -> None:
     run = empty()
     run.recoveries = [replace(fault("link-down", None, 2.0, n), source_side_ms=None) for n in range(5)]
     found = [*of(run, "link down, source"), *of(run, "link down, far")]
-    assert [(o.met, measured_text(o)) for o in found] == [(False, "never"), (False, "never")]
+    assert [(o.met, o.text) for o in found] == [(False, "never"), (False, "never")]
     (cable,) = recovery_rows(run)
     assert [(line.side, line.met) for line in lines_of(cable, both_sides=False)] == [
         ("source", "not met"), ("far", "not met"),
@@ -151,10 +150,10 @@ def test_unprobed_fault_is_not_measured() -> None:
 def test_a_controller_crash_may_lose_no_packet() -> None:
     run = empty()
     run.recoveries = [row("controller-crash", "controller", n, 0, SECOND, 0.0, "") for n in range(3)]
-    assert of(run, NO_LOSS_WITHOUT_CONTROLLER.what)[0].met is True
+    assert of(run, NO_LOSS_WITHOUT_CONTROLLER.quantity)[0].met is True
     run.recoveries[1] = replace(run.recoveries[1], probes_lost=1)
-    (outcome,) = of(run, NO_LOSS_WITHOUT_CONTROLLER.what)
-    assert (outcome.met, measured_text(outcome), target_text(outcome.recovery_target)) == (
+    (outcome,) = of(run, NO_LOSS_WITHOUT_CONTROLLER.quantity)
+    assert (outcome.met, outcome.text, target_text(outcome.target)) == (
         False,
         "1\u00a0probes",
         "0\u00a0probes",
@@ -195,7 +194,7 @@ def test_traffic_returns_within_a_second_without_loss() -> None:
     assert [o.met for name in ("traffic back", "probes lost after") for o in of(run, name)] == [
         False, True, False, True,
     ]  # fmt: skip
-    assert of(run, "traffic back")[0].worst == "link-down d0g1, repeat 0"
+    assert of(run, "traffic back")[0].of == "link-down d0g1, repeat 0"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ def test_link_fault_has_a_line_per_side() -> None:
 
 def test_every_kind_with_a_target_has_it_on_both_sides() -> None:
     kinds = ("link-down", "link-silent", "rail-switch-crash", "rail-switch-hang", "gpu-crash")
-    assert all(isinstance(first_packet_target(kind, side), RecoveryTarget) for kind, side in product(kinds, SIDES))
+    assert all(isinstance(first_packet_target(kind, side), Target) for kind, side in product(kinds, SIDES))
     assert first_packet_target("link-gray", "far") is None
 
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, grouped, is_single
+from railyard.results.analysis.aggregate import grouped
+from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
@@ -215,7 +216,7 @@ def targets_table(outcomes: Sequence[Outcome]) -> Table:
         text("quantity", lambda o: o.target.quantity),
         text("fabric", lambda o: o.fabric),
         Column("target", limit),
-        Column("measured", lambda o: o.target.text(o.value) if o.measured else "not measured"),
+        Column("measured", lambda o: o.text if o.samples else "not measured"),
         Column("of", lambda o: o.of, drop=1),
         Column("source", lambda o: o.target.source, drop=2),
     )
@@ -236,7 +237,7 @@ def cuts_table(cuts: Sequence[Cut]) -> Table:
         Column("longest", lambda rows: max(c.worst_s for c in rows), fmt.seconds, drop=3),
         Column("elements wrong", lambda rows: f"{sum(c.wrong for c in rows):,}", drop=4),
     )
-    return Table(columns, grouped(cuts, "fabric", "policy", "name"), title="Rail faults")
+    return Table(columns, list(grouped(cuts, "fabric", "policy", "name").values()), title="Rail faults")
 
 
 def _spread(values: Sequence[float | None]) -> str:
@@ -251,7 +252,7 @@ def _spread(values: Sequence[float | None]) -> str:
 def trainings_table(found: AllreduceResults) -> Table:
     """Return a row for each training and policy: speed, what the equations say, and over one rail and over Gloo."""
     rails, slow = {each.label: each for each in found.fabrics}, is_slowed(found.trainings)
-    runs = {(rows[0].fabric, rows[0].workload): rows for rows in grouped(found.trainings, "fabric", "workload")}
+    runs = grouped(found.trainings, "fabric", "workload")
 
     def over(baseline: str, rows: list[Training]) -> str:
         return _over_baseline(rows, runs[rows[0].fabric, rows[0].workload], rails[rows[0].fabric], baseline)
@@ -271,7 +272,7 @@ def trainings_table(found: AllreduceResults) -> Table:
         Column("over one rail", lambda rows: over("single", rows), drop=3),
         Column("over Gloo", lambda rows: over("gloo", rows), drop=4),
     ]
-    by_policy = [rows for training in runs.values() for rows in grouped(training, "policy")]
+    by_policy = [rows for training in runs.values() for rows in grouped(training, "policy").values()]
     return Table(columns, by_policy, title="Trainings")
 
 
@@ -286,7 +287,7 @@ def _over_baseline(rows: list[Training], training: Sequence[Training], rails: Ra
     others = [t for t in others if t.policy != policy]
     if not others or is_single(policy):
         return fmt.NOTHING
-    best = max(map(_speed, grouped(others, "policy")))
+    best = max(map(_speed, grouped(others, "policy").values()))
     stated = nezha.training_gain(rows[0].workload, rails.mix, rails.nodes, baseline)
     note = f" (Nezha {'≤ ' if stated.at_most else ''}{fmt.times(stated.gain)})" if stated and policy == "nezha" else ""
     return fmt.times(_speed(rows) / best) + note
@@ -333,7 +334,7 @@ def print_tables(analysis: Analysis, console: Console) -> None:
         if table.rows:
             console.print(table.to_terminal(console))
             console.print()
-    missing = [o.target.quantity for o in analysis.performance if not o.measured]
+    missing = [o.target.quantity for o in analysis.performance if not o.samples]
     notes = (
         *[f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}"] * is_slowed((*found.points, *found.trainings)),
         *["?: the machine was measured there, and not the fabric"] * bool(invalid),
@@ -351,4 +352,4 @@ def _tables(analysis: Analysis, invalid: frozenset[IntervalId]) -> Iterator[Tabl
     if paper := table_1(found):
         yield paper
     yield from (thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found))
-    yield from (ddp_runs_table(found), targets_table([o for o in analysis.performance if o.measured]))
+    yield from (ddp_runs_table(found), targets_table([o for o in analysis.performance if o.samples]))

@@ -29,16 +29,14 @@ from railyard.results.analysis.recovery import (
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.recovery_targets import (
+from railyard.results.runs.targets import (
     PUBLISHED_SYSTEMS,
-    REQUIRED_TARGETS,
     Outcome,
     Published,
-    RecoveryTarget,
+    Target,
     first_packet_target,
-    is_first_packet_target,
+    first_packet_targets,
     limits_text,
-    measured_text,
     target_text,
     times_slower,
 )
@@ -110,13 +108,13 @@ class Line:
     row: RecoveryRow
     side: Side | None
     first: Figure
-    recovery_target: RecoveryTarget | None
+    target: Target | None
     is_first_line: bool  # the first of its row's lines
 
     @property
     def met(self) -> str:
         """Result of the target in words; empty where there is none."""
-        return "" if self.recovery_target is None else _MET_TEXT[self.recovery_target.allows(self.first)]
+        return "" if self.target is None else _MET_TEXT[not self.target.missed(self.first)]
 
 
 def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
@@ -153,7 +151,7 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         Column("n", lambda x: x.first.n),
         Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
         Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
-        Column("target", "recovery_target", target_text),
+        Column("target", "target", target_text),
         Column("is", "met"),
     )
     return Table(columns, [line for row in rows for line in lines_of(row, both_sides=True)])
@@ -268,17 +266,17 @@ def targets_table(outcomes: Sequence[Outcome]) -> Table:
         text("fabric", lambda o: o.fabric or None),
         text("is", lambda o: _MET_TEXT[o.met]),
         Column("n", lambda o: len(o.values)),
-        Column("limit", "recovery_target", target_text),
-        Column("measured", measured_text),
-        Column("furthest off", lambda o: o.worst if o.met is False else ""),
+        Column("limit", "target", target_text),
+        Column("measured", "text"),
+        Column("furthest off", lambda o: o.of if o.met is False else ""),
     )
     return Table(columns, outcomes)
 
 
 def reasons_table(outcomes: Iterable[Outcome]) -> Table:
     """Return what each of these times consists of."""
-    targets = list(dict.fromkeys(o.recovery_target for o in outcomes))
-    return Table((text("target", "what"), text("consists of", "why")), targets)
+    targets = list(dict.fromkeys(o.target for o in outcomes))
+    return Table((text("target", "quantity"), text("consists of", "source")), targets)
 
 
 def published_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -391,7 +389,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         Column("n", lambda x: len(x.repeats)),
         *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
         Column(_FIRST_PACKET, first),
-        Column("target ms", lambda x: limits_text(x.on.recovery_target) if x.on else fmt.NOTHING),
+        Column("target ms", lambda x: limits_text(x.on.target) if x.on else fmt.NOTHING),
         Column("", lambda x: _MET_MARK[x.on.met] if x.on else ""),
         step("goodput", "goodput_ms", 2),
         Column("conns\nlost", connections, drop=5),
@@ -419,17 +417,14 @@ def _target_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
 
     Targets that are checks have lines among the checks.
     """
-    others = (
-        o
-        for o in outcomes
-        if o.values and not is_first_packet_target(o.recovery_target) and o.recovery_target not in REQUIRED_TARGETS
-    )
-    for recovery_target, group in groupby(others, key=lambda o: o.recovery_target):
-        line = Text(f"{recovery_target.what} (≤ {target_text(recovery_target)}):")
+    shown_above = first_packet_targets().values()
+    others = (o for o in outcomes if o.samples and not o.target.required and o.target not in shown_above)
+    for target, group in groupby(others, key=lambda o: o.target):
+        line = Text(f"{target.quantity} (≤ {target_text(target)}):")
         for o in group:
-            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst})")
+            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.of})")
             line.append(" ").append_text(
-                Text.assemble(mark, f" {measured_text(o)}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
+                Text.assemble(mark, f" {o.text}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
             )
         yield line
 
