@@ -1,7 +1,7 @@
 """Session on a multi-rail fabric: its rails as predictions take them, and the allreduce engines that run on it."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Self
@@ -64,7 +64,7 @@ class MultirailSession(Session):
         except (RailyardError, GroupBroken) as error:
             Skipped(self.label, policy, str(error), failed=True).add_to(self.run)
 
-    def engine(self, policy: str) -> AbstractContextManager[Group]:
+    def engine(self, policy: str) -> Group:
         """Return the ranks of a policy, not yet started; `recording_skips` takes what they raise."""
         return engine_of(policy).start(self.net, policy)
 

@@ -16,7 +16,7 @@ from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.multi_rail import MultirailExperiment
 from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval, size_name
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
-from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s
+from railyard.workloads.allreduce.engine_kind import definition_of, is_own, peer_rail, predicted_s
 
 CHECKED: Final = 3
 """Operations whose every element is compared: the results come from the same code as those that are timed."""
@@ -63,7 +63,7 @@ class PolicyRun:
         """True while turns are left and the engine works."""
         return not (self.is_done or self.is_broken)
 
-    def take_turn(self, ranks: Group) -> None:
+    def take_turn(self, ranks: MonitoredEngine) -> None:
         """Run the next turn; before the first, the check."""
         if not self.timed:
             self.checked = self._run(ranks, "int32", CHECKED, check=True)
@@ -92,7 +92,7 @@ class PolicyRun:
         """Return the predicted time of all turns, or of the first ones, in s."""
         return sum(map(sum, self.turns[:turns])) * self.predicted_s
 
-    def _run(self, ranks: Group, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
+    def _run(self, ranks: MonitoredEngine, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
         policy = self.policy if is_own(self.policy) else ""
         reports = ranks.run(Operations("allreduce", dtype, self.sent, count, self.seed, check, policy=policy))
         check_complete(reports)

@@ -22,7 +22,7 @@ from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import BySize, Dilation, MultirailSpec, RailSpec, value_for_size
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.spec import ConfigModel, find_problems
-from railyard.workloads.allreduce.engine_kind import check_own, check_policy
+from railyard.workloads.allreduce.engine_kind import check_policy
 from railyard.workloads.allreduce.peers.training import SPEEDS, published_compute_s, training_name
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
@@ -278,7 +278,7 @@ def parse(data: object) -> MultirailExperiment:
     _trainings_are_distinct(spec)
     for number, ddp_run in enumerate(spec.ddp):
         check_on(ddp_run.on, len(spec.fabrics), f"ddp.{number}")
-        check_own(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics)
+        check_policy(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics, own_only=True)
     return spec
 
 
@@ -302,7 +302,7 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
             raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
         if len(names) < 2:
             raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
-        check_own(fault.policy, f"{field}.policy", [fabric])
+        check_policy(fault.policy, f"{field}.policy", [fabric], own_only=True)
 
 
 def _trainings_are_distinct(spec: MultirailExperiment) -> None:

@@ -152,17 +152,17 @@ def test_hung_dead_and_deviating_ranks_are_named_on_all() -> None:
     net = built(["tcp"])
     with Ranks(net, "nezha", Timeouts(operation_s=1.5)) as ranks:
         assert_right(ranks.run(ONE), ONE)
-        os.kill(ranks.pids()[2], signal.SIGSTOP)
+        os.kill(ranks.processes[2].pid, signal.SIGSTOP)
         ranks.begin([ONE] * NODES)
         time.sleep(4.5)  # the others have given up
-        os.kill(ranks.pids()[2], signal.SIGKILL)
+        os.kill(ranks.processes[2].pid, signal.SIGKILL)
         reports = ranks.finish()
         assert all("rank 2 never came" in report.errors[0] for report in reports[:2])
         assert reports[2].errors == ["rank 2 died"]
     with Ranks(net, "nezha") as ranks:
         ranks.begin([LASTING] * NODES)
         time.sleep(0.2)
-        os.kill(ranks.pids()[1], signal.SIGKILL)
+        os.kill(ranks.processes[1].pid, signal.SIGKILL)
         assert all("rank 1" in report.errors[0] for report in ranks.finish())
     with Ranks(net, "nezha") as ranks:
         ranks.begin([ONE, ONE, Operations("allreduce", "int64", 400_000, 1, seed=1)])

@@ -89,7 +89,7 @@ def test_unknown_rail_is_refused() -> None:
 def test_dilated_fabric_has_longer_rank_timeouts() -> None:
     class Seated(PeerRanks):
         def waits_s(self) -> float:
-            return self._rank_config(0).timeout_s
+            return self._rank_config(0).timeouts.operation_s
 
     usual = net()
     slow: Any = Net(usual.plan.dilated(10))
@@ -141,14 +141,15 @@ def test_failing_engine_ends_its_operations_with_an_error(monkeypatch: pytest.Mo
 
         calls = 0
 
-        def allreduce(self, array: Any) -> None:
+        def call(self, collective: str, array: Any, root: int) -> Any:
             self.calls += 1
             if self.calls > 3:
                 raise OverflowError("too much")
+            return array
 
     monkeypatch.setattr(worker, "count_bytes", lambda text, rails: (0,) * rails)
-    config = RankConfig(0, layout(net().plan), ProcessPlacement(), (0,), "")
-    report = run_on_engine(Failing(), config, Operations("allreduce", "int32", 64, count=9, seed=1))  # type: ignore[arg-type]
+    config = RankConfig(0, layout(net().plan), ProcessPlacement())
+    report = run_on_engine(Failing(), config, Operations("allreduce", "int32", 64, count=9, seed=1))
     assert report.errors == ["OverflowError: too much"]
     assert len(report.starts_ns) == len(report.ends_ns) == 2
 

@@ -168,7 +168,7 @@ class Net:
 def test_silent_ranks_have_a_deadline_from_the_first_report_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(railyard, "SLACK_S", 0.2)
     ranks = Ranks(Net(), "equal", Timeouts(operation_s=0.3))
-    ranks._processes = processes = [start(f"rank {rank}") for rank in range(4)]
+    ranks.processes = processes = [start(f"rank {rank}") for rank in range(4)]
     processes[1].send(Do(end=True))  # a dead rank counts as one that has reported
     processes[2].send(Do(send=Report(report=RankReport(2, wrong=5)), raw=True))
     assert all(wait([processes[rank].fileno()], 60) for rank in (1, 2))

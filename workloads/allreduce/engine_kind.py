@@ -14,10 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
@@ -41,6 +40,7 @@ from railyard.workloads.allreduce.engine.jobs import (
     RankReport,
     Report,
     Run,
+    Timeouts,
     checked,
 )
 
@@ -64,20 +64,38 @@ class PlannedFabric(Protocol):
     plan: MultirailPlan
 
 
-class Group(Protocol):
-    """Connected ranks that wait for requests."""
+class Group:
+    """Connected ranks that wait for requests. A context manager, or `start` and `stop`."""
 
-    def run(self, operations: Operations, /) -> Sequence[RankReport]:
-        """Run operations on all ranks and return the report of each."""
-        ...
+    def start(self) -> None:
+        """Start all processes and wait until they have joined."""
+        raise NotImplementedError
+
+    def run(self, operations: Operations) -> list[RankReport]:
+        """Run operations on all ranks and return the report of each. BadInput for operations that can't be run."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End all processes, whatever they are doing."""
+        raise NotImplementedError
 
     def pause(self) -> None:
         """Stop all processes between operations: they use no CPU until `resume`."""
-        ...
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Continue all processes."""
-        ...
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
@@ -124,8 +142,8 @@ def peer_rail(fabric: MultirailSpec) -> int:
     return next((number for number, rail in enumerate(fabric.rails) if RAIL_KINDS[rail.kind].is_tcp), 0)
 
 
-class PeerRanks:
-    """Ranks of another engine, one in each node's namespace. A context manager, or `start` and `stop`.
+class PeerRanks(Group):
+    """Ranks of another engine, one in each node's namespace.
 
         with GlooRanks(net, rail=0) as ranks:
             reports = ranks.run(Operations("allreduce", "float32", 8 << 20, count=20, seed=1))
@@ -163,13 +181,6 @@ class PeerRanks:
     def missing_requirement(cls) -> MissingRequirement | None:
         """Return what this machine lacks for it, None if it can run here."""
         return None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start the ranks and wait until they have joined. MissingRequirement without their library, RailyardError."""
@@ -217,14 +228,6 @@ class PeerRanks:
             raise RailyardError(f"{self.name}: a rank died{self._log_tail()}") from None
         return self._receive(reply, within_s)
 
-    def pause(self) -> None:
-        """Stop all ranks between operations: they use no CPU until `resume`."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue all ranks."""
-        self._signal(signal.SIGCONT)
-
     def stop(self) -> None:
         """Let the ranks leave, then end what is left of them. A second call does nothing."""
         self.resume()
@@ -253,7 +256,8 @@ class PeerRanks:
         return [*python, "-m", module, self.program, f"{self._folder}/{_SOCKET}", *ranks]
 
     def _rank_config(self, rank: int) -> RankConfig:
-        return RankConfig(rank, self.layout, placement(self._plan, rank), self._rails, self._folder, self._timeout_s)
+        limits = Timeouts(operation_s=self._timeout_s)
+        return RankConfig(rank, self.layout, placement(self._plan, rank), limits, "", self._rails, self._folder)
 
     def _all_connected(self, listener: socket.socket) -> bool:
         """Accept the ranks that have connected; return whether all have."""
@@ -285,9 +289,9 @@ class PeerRanks:
         for rank, pipe in sorted(self._pipes.items()):
             try:
                 answer: Any = pipe.receive(deadline)
-            except (EOFError, OSError) as problem:
-                if isinstance(problem, TimeoutError):
-                    raise RailyardError(f"{self.name}: rank {rank} didn't answer in {within_s:g} s") from None
+            except TimeoutError:
+                raise RailyardError(f"{self.name}: rank {rank} didn't answer in {within_s:g} s") from None
+            except (EOFError, OSError):
                 raise RailyardError(f"{self.name}: rank {rank} died{self._log_tail()}") from None
             if isinstance(answer, Failed):
                 raise RailyardError(answer.why)
@@ -329,7 +333,7 @@ class AllreduceEngine:
         """Return the definition that has the equation and colour of `policy`."""
         return self
 
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> Group:
         """Return ranks on a built fabric, not yet started. Entering raises MissingRequirement or RailyardError."""
         if self.ranks is None:
             raise NotImplementedError
@@ -369,17 +373,12 @@ def is_own(policy: str) -> bool:
     return engine_of(policy).runs_policies
 
 
-def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
-    """Raise BadInput unless every one of these fabrics can run a policy or engine."""
+def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec], own_only: bool = False) -> None:
+    """Raise BadInput unless every one of these fabrics can run a policy or engine. `own_only`: no other engine."""
+    if own_only and not is_own(policy):
+        raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
     for fabric in fabrics:
         engine_of(policy).check(policy, field, fabric)
-
-
-def check_own(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
-    """Raise BadInput unless it is a policy of Railyard's engine that every one of these fabrics can run."""
-    if not is_own(policy):
-        raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
-    check_policy(policy, field, fabrics)
 
 
 def definition_of(policy: str) -> AllreducePolicy | AllreduceEngine:

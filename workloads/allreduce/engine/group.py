@@ -136,6 +136,15 @@ class Group:
         own = slice(None) if self.rank == root else None
         self._run(Call("broadcast", len(data), str(data.dtype), root), data, data, len(data), own=own)
 
+    def call(self, collective: str, array: Array, root: int = 0) -> Array:
+        """Return the result of a collective by its name; of an allreduce or a broadcast it is the array."""
+        if collective == "reduce_scatter":
+            return self.reduce_scatter(array)
+        if collective == "all_gather":
+            return self.all_gather(array)
+        self.allreduce(array) if collective == "allreduce" else self.broadcast(array, root)
+        return array
+
     def abandon(self, why: str) -> None:
         """Let the call that runs, and all later ones, end with GroupBroken at once; called from another thread."""
         if (node := self._node) is not None:

@@ -137,39 +137,29 @@ class ProcessPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTask:
-    """Settings of one rank of Railyard's engine."""
-
-    rank: int
-    layout: Layout
-    policy: str
-    timeouts: Timeouts
-    placement: ProcessPlacement = ProcessPlacement()
-
-
-@dataclass(frozen=True, slots=True)
 class AggregatorTask:
     """Settings of a rail's aggregator."""
 
     rail: int
     layout: Layout
-    placement: ProcessPlacement = ProcessPlacement()
+    placement: ProcessPlacement
 
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """Settings of one rank of another engine.
+    """Settings of one rank of an engine.
 
-    `layout` has all rails of the fabric; `rails` are those that the engine is to use. Ranks may exchange addresses in
-    `folder`. `timeout_s`: how long they wait for each other, by this machine's clock.
+    `timeouts`: by this machine's clock. `policy`: of Railyard's engine. Of others, `rails`: those of the layout's that
+    the engine is to use; ranks may exchange addresses in `folder`.
     """
 
     rank: int
     layout: Layout
     placement: ProcessPlacement
-    rails: tuple[int, ...]
-    folder: str
-    timeout_s: float = 60.0
+    timeouts: Timeouts = Timeouts()
+    policy: str = ""
+    rails: tuple[int, ...] = ()
+    folder: str = ""
 
     @property
     def nodes(self) -> int:
@@ -267,7 +257,7 @@ class Rank(Message):
 class Join(Message):
     """Join the group as a rank, or listen as an aggregator: Ready, or Failed."""
 
-    task: InstanceOf[NodeTask] | InstanceOf[AggregatorTask] | InstanceOf[RankConfig]
+    task: InstanceOf[AggregatorTask] | InstanceOf[RankConfig]
 
 
 class Run(Message):

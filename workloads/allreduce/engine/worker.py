@@ -35,7 +35,6 @@ from railyard.workloads.allreduce.engine.jobs import (
     AggregatorTask,
     Join,
     Leave,
-    NodeTask,
     Operations,
     Rank,
     RankConfig,
@@ -56,21 +55,18 @@ _SUM_DTYPES: Final = {"e": np.float64, "f": np.float64, "d": np.longdouble, "F":
 
 
 class Engine(Protocol):
-    """Collectives of an engine, as `Group` has them."""
+    """Another engine, as one rank calls it."""
 
-    def allreduce(self, array: Array) -> None:
-        """Sum over all ranks, in place."""
-
-    def reduce_scatter(self, array: Array) -> Array:
-        """Return this rank's part of the sum."""
+    def call(self, collective: str, array: Array, root: int) -> Array:
+        """Return the result of a collective; of an allreduce or a broadcast it is the array."""
         ...
 
-    def all_gather(self, array: Array) -> Array:
-        """Return every rank's array, one after the other."""
-        ...
 
-    def broadcast(self, array: Array, root: int) -> None:
-        """Copy the root's array to every rank, in place."""
+def result_array(collective: str, array: Array, nodes: int) -> Array:
+    """Return where the result of a collective belongs: in `array` itself, or in a new one of the right length."""
+    if collective == "reduce_scatter":
+        return np.empty(array.size // nodes, array.dtype)
+    return np.empty(array.size * nodes, array.dtype) if collective == "all_gather" else array
 
 
 def elements(operations: Operations, nodes: int) -> int:
@@ -130,16 +126,6 @@ def wrong(result: Array, reference: Array, nodes: int) -> int:
     return int(np.count_nonzero(mismatches.reshape(len(reference), -1).any(axis=1))) if len(reference) else 0
 
 
-def _call(engine: Engine, collective: str, array: Array) -> Array:
-    """Return the result of a collective on an array; of an allreduce or broadcast it is the array."""
-    if collective == "reduce_scatter":
-        return engine.reduce_scatter(array)
-    if collective == "all_gather":
-        return engine.all_gather(array)
-    engine.allreduce(array) if collective == "allreduce" else engine.broadcast(array, ROOT)
-    return array
-
-
 def _run(
     engine: Engine,
     report: RankReport,
@@ -163,7 +149,7 @@ def _run(
         if operations.gap_s:
             time.sleep(operations.gap_s)
         start = time.monotonic_ns()
-        result = _call(engine, operations.collective, array)
+        result = engine.call(operations.collective, array, ROOT)
         report.ends_ns.append(time.monotonic_ns())
         report.starts_ns.append(start)
         after(first.nbytes)
@@ -223,7 +209,7 @@ def run_on_engine(engine: Engine, config: RankConfig, operations: Operations) ->
         report.rail_bytes_over_time.append((time.monotonic_ns(), count_bytes(_COUNTERS.read_text(), rails)))
 
     def before() -> None:
-        engine.allreduce(np.zeros(1, np.uint8))  # all ranks are ready after this
+        engine.call("allreduce", np.zeros(1, np.uint8), ROOT)  # all ranks are ready after this
         sample()
 
     def after(size: int) -> None:
@@ -261,17 +247,17 @@ class Program:
 class _GroupRank:
     """Rank of Railyard's engine."""
 
-    def __init__(self, task: NodeTask) -> None:
+    def __init__(self, task: RankConfig) -> None:
         self.group = Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker())
         self._reported_migrations = 0
 
-    def handle(self, _: NodeTask, command: Run) -> Report:
+    def handle(self, _: RankConfig, command: Run) -> Report:
         report = run_operations(self.group, command.operations, self._reported_migrations)
         self._reported_migrations += len(report.migrations)
         return Report(report=report)
 
 
-def serve(parent: Parent, program: Program, task: NodeTask | RankConfig) -> None:
+def serve(parent: Parent, program: Program, task: RankConfig) -> None:
     """Join the group, and answer commands until Leave or the parent's end. Errors are sent as Failed."""
     task.placement.enter(task.rank)
     try:
@@ -306,29 +292,25 @@ def _aggregate(parent: Parent, task: AggregatorTask) -> None:
     aggregator.run(lambda: False)
 
 
-def _fork_ranks(ranks: Sequence[int]) -> tuple[int, list[int]]:
-    """Fork a process for each rank. Return this one's rank, and in the first one the process ids of the others."""
-    others = []
-    for rank in ranks[1:]:
-        others.append(os.fork())
-        if others[-1] == 0:
-            return rank, []
-    return ranks[0], others
-
-
 def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
     """Serve as a rank of another engine, in a process of its own for each of `ranks`."""
     load_inherited()  # its module may be a plugin's
     program: Program = importlib.import_module(module).PROGRAM
     program.load()
-    rank, others = _fork_ranks([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
+    rank, *other_ranks = ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]
+    others: list[int] = []
+    for other in other_ranks:
+        others.append(os.fork())
+        if others[-1] == 0:
+            rank, others = other, []
+            break
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(path)
     parent = Parent(Join, Leave, *program.commands, sock=sock)
-    parent.send(Rank(number=rank))
+    parent.send(Rank(number=int(rank)))
     serve(parent, program, parent.receive().task)
-    for other in others:
-        os.waitpid(other, 0)
+    for process in others:
+        os.waitpid(process, 0)
 
 
 def main() -> None:

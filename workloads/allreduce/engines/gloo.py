@@ -3,19 +3,12 @@
 import importlib.util
 import os
 from datetime import timedelta
-from typing import Any
-
-import numpy as np
 
 from railyard.core.errors import MissingRequirement
 from railyard.workloads.allreduce.engine.jobs import RankConfig
 from railyard.workloads.allreduce.engine.tasks import Array
-from railyard.workloads.allreduce.engine.worker import Program
-from railyard.workloads.allreduce.engine_kind import (
-    ALLREDUCE_ENGINES,
-    AllreduceEngine,
-    PeerRanks,
-)
+from railyard.workloads.allreduce.engine.worker import Program, result_array
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, PeerRanks
 
 
 class GlooRanks(PeerRanks):
@@ -39,39 +32,29 @@ class Gloo:
 
         os.environ["GLOO_SOCKET_IFNAME"] = config.interfaces[0]
         store = dist.FileStore(f"{config.folder}/gloo", config.nodes)
-        limit = timedelta(seconds=config.timeout_s)
+        limit = timedelta(seconds=config.timeouts.operation_s)
         dist.init_process_group("gloo", store=store, rank=config.rank, world_size=config.nodes, timeout=limit)
-        self._dist, self._rank, self._nodes = dist, config.rank, config.nodes
+        self._dist, self._nodes = dist, config.nodes
 
-    def allreduce(self, array: Array) -> None:
-        """Sum over all ranks, in place."""
-        self._dist.all_reduce(_tensor(array))
+    def call(self, collective: str, array: Array, root: int) -> Array:
+        """Return the result of a collective; of an allreduce or a broadcast it is the array."""
+        import torch
 
-    def reduce_scatter(self, array: Array) -> Array:
-        """Return this rank's part of the sum."""
-        own_part = np.empty(array.size // self._nodes, array.dtype)
-        self._dist.reduce_scatter_single(_tensor(own_part), _tensor(array))
-        return own_part
-
-    def all_gather(self, array: Array) -> Array:
-        """Return every rank's array, one after the other."""
-        whole = np.empty(array.size * self._nodes, array.dtype)
-        self._dist.all_gather_single(_tensor(whole), _tensor(array))
-        return whole
-
-    def broadcast(self, array: Array, root: int) -> None:
-        """Copy the root's array to every rank, in place."""
-        self._dist.broadcast(_tensor(array), root)
+        result = result_array(collective, array, self._nodes)
+        source, output = torch.from_numpy(array), torch.from_numpy(result)
+        match collective:
+            case "allreduce":
+                self._dist.all_reduce(output)
+            case "broadcast":
+                self._dist.broadcast(output, root)
+            case "reduce_scatter":
+                self._dist.reduce_scatter_single(output, source)
+            case "all_gather":
+                self._dist.all_gather_single(output, source)
+        return result
 
     def close(self) -> None:
         """The process ends with it: destroyed before, it may hang (ddp.py says why)."""
-
-
-def _tensor(array: Array) -> Any:
-    """Return a tensor of the same memory."""
-    import torch
-
-    return torch.from_numpy(array)
 
 
 def load() -> None:

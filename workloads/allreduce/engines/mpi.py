@@ -11,19 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from railyard.core.errors import MissingRequirement
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine.jobs import RankConfig
 from railyard.workloads.allreduce.engine.tasks import Array
-from railyard.workloads.allreduce.engine.worker import Program
-from railyard.workloads.allreduce.engine_kind import (
-    ALLREDUCE_ENGINES,
-    AllreduceEngine,
-    PeerRanks,
-)
+from railyard.workloads.allreduce.engine.worker import Program, result_array
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, PeerRanks
 
 ENTER: Final = Path(__file__).parent.with_name("peers") / "enter"
 
@@ -75,28 +69,21 @@ class Mpi:
     """Communicator of a rank, through mpi4py. It works in numpy's memory."""
 
     def __init__(self, config: RankConfig) -> None:
-        self._mpi = _world()
-        self._nodes = config.nodes
+        self._mpi, self._nodes = _world(), config.nodes
 
-    def allreduce(self, array: Array) -> None:
-        """Sum over all ranks, in place."""
-        self._mpi.COMM_WORLD.Allreduce(self._mpi.IN_PLACE, array)
-
-    def reduce_scatter(self, array: Array) -> Array:
-        """Return this rank's part of the sum."""
-        own_part = np.empty(array.size // self._nodes, array.dtype)
-        self._mpi.COMM_WORLD.Reduce_scatter_block(array, own_part)
-        return own_part
-
-    def all_gather(self, array: Array) -> Array:
-        """Return every rank's array, one after the other."""
-        whole = np.empty(array.size * self._nodes, array.dtype)
-        self._mpi.COMM_WORLD.Allgather(array, whole)
-        return whole
-
-    def broadcast(self, array: Array, root: int) -> None:
-        """Copy the root's array to every rank, in place."""
-        self._mpi.COMM_WORLD.Bcast(array, root)
+    def call(self, collective: str, array: Array, root: int) -> Array:
+        """Return the result of a collective; of an allreduce or a broadcast it is the array."""
+        world, result = self._mpi.COMM_WORLD, result_array(collective, array, self._nodes)
+        match collective:
+            case "allreduce":
+                world.Allreduce(self._mpi.IN_PLACE, result)
+            case "broadcast":
+                world.Bcast(result, root)
+            case "reduce_scatter":
+                world.Reduce_scatter_block(array, result)
+            case "all_gather":
+                world.Allgather(array, result)
+        return result
 
     def close(self) -> None:
         """Finalize MPI."""

@@ -15,12 +15,7 @@ from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, c
 from railyard.workloads.allreduce.engine import group
 from railyard.workloads.allreduce.engine.jobs import Layout, RankConfig, Timeouts
 from railyard.workloads.allreduce.engine.worker import Program
-from railyard.workloads.allreduce.engine_kind import (
-    ALLREDUCE_ENGINES,
-    PORT,
-    AllreduceEngine,
-    PeerRanks,
-)
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, PORT, AllreduceEngine, PeerRanks
 
 _PORT = PORT + 1
 _HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
@@ -66,7 +61,7 @@ def one_rail(layout: Layout) -> Layout:
 
 def join_group(config: RankConfig) -> group.Group:
     """Join a rank's group."""
-    group_timeouts = Timeouts(heartbeat_s=_HEARTBEAT_S, operation_s=config.timeout_s)
+    group_timeouts = Timeouts(heartbeat_s=_HEARTBEAT_S, operation_s=config.timeouts.operation_s)
     return group.Group(config.rank, one_rail(config.layout), "single", group_timeouts, make_socket)
 
 

@@ -2,12 +2,10 @@
 
 import math
 import os
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
-from types import TracebackType
+from signal import Signals
 from typing import Final
 
 from railyard.core.errors import RailyardError
@@ -19,8 +17,8 @@ from railyard.workloads.allreduce.engine.jobs import (
     AggregatorTask,
     GroupBroken,
     Join,
-    NodeTask,
     Operations,
+    RankConfig,
     RankReport,
     Report,
     Run,
@@ -41,8 +39,8 @@ from railyard.workloads.allreduce.engine_kind import (
 WORKER: Final = "railyard.workloads.allreduce.engine.worker"
 
 
-class Ranks:
-    """A group over all nodes of a fabric. A context manager, or `start` and `stop`.
+class Ranks(Group):
+    """Group of Railyard's engine over all nodes of a fabric.
 
         with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
             reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
@@ -59,7 +57,7 @@ class Ranks:
         group_timeouts = timeouts or Timeouts().dilated(net.plan.dilation)
         self._answer_timeout_s = group_timeouts.operation_s + SLACK_S
         self._tasks = [
-            NodeTask(node, self.layout, policy, group_timeouts, placement(net.plan, node, channels=channels))
+            RankConfig(node, self.layout, placement(net.plan, node, channels=channels), group_timeouts, policy)
             for node in range(net.plan.spec.nodes)
         ]
         self._aggregator_tasks = [
@@ -67,20 +65,20 @@ class Ranks:
             for nic in net.plan.aggregators
             if nic is not None and not channels
         ]
-        self._processes: list[Worker] = []
+        self.processes: list[Worker] = []
         self._aggregators: list[Worker] = []
 
     def start(self) -> None:
         """Start all processes and wait until they have joined. GroupBroken if they can't join."""
         self._aggregators = [Worker(WORKER, f"the aggregator of rail {t.rail}", Ready) for t in self._aggregator_tasks]
-        self._processes = [Worker(WORKER, f"rank {task.rank}", Ready, Report) for task in self._tasks]
+        self.processes = [Worker(WORKER, f"rank {task.rank}", Ready, Report) for task in self._tasks]
         problems = []
         try:
             for aggregator, aggregator_task in zip(self._aggregators, self._aggregator_tasks, strict=True):
                 aggregator.send(Join(task=aggregator_task))
-            for process, task in zip(self._processes, self._tasks, strict=True):
+            for process, task in zip(self.processes, self._tasks, strict=True):
                 process.send(Join(task=task))
-            for process in self._processes:
+            for process in self.processes:
                 try:
                     process.receive(Ready, timeout_s=None)  # joining has deadlines of its own
                 except RailyardError as problem:
@@ -101,7 +99,7 @@ class Ranks:
         """Let each rank begin its own operations; `finish` waits for all. A fault may be injected in between."""
         for request in operations:
             checked(request)
-        for process, request in zip(self._processes, operations, strict=True):
+        for process, request in zip(self.processes, operations, strict=True):
             process.send(Run(operations=request))
 
     def finish(self) -> list[RankReport]:
@@ -110,7 +108,7 @@ class Ranks:
         Once one rank has reported, the others end their operation within its time limit. A rank that does not (it is
         stopped) gets a report with that error; then only `stop` is left to do.
         """
-        pending = {process.fileno(): rank for rank, process in enumerate(self._processes)}
+        pending = {process.fileno(): rank for rank, process in enumerate(self.processes)}
         reports: dict[int, RankReport] = {}
         deadline = math.inf
         while pending and (ready := wait(pending, None if math.isinf(deadline) else deadline - time.monotonic())):
@@ -118,39 +116,20 @@ class Ranks:
             for pipe in pending.keys() & set(ready):
                 rank = pending.pop(pipe)
                 try:
-                    reports[rank] = self._processes[rank].receive(Report, self._answer_timeout_s).report
+                    reports[rank] = self.processes[rank].receive(Report, self._answer_timeout_s).report
                 except RailyardError as problem:
                     reports[rank] = RankReport(rank, errors=[str(problem)])
         for rank in pending.values():
             reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
         return [reports[rank] for rank in sorted(reports)]
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the ranks."""
-        return [process.pid for process in self._processes]
-
-    def pause(self) -> None:
-        """Stop all processes between operations: they use no CPU until `resume`."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue all processes."""
-        self._signal(signal.SIGCONT)
-
     def stop(self) -> None:
         """End all processes, whatever they are doing."""
-        for process in (*self._processes, *self._aggregators):
+        for process in (*self.processes, *self._aggregators):
             process.end()
 
-    def __enter__(self) -> "Ranks":
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.stop()
-
-    def _signal(self, number: signal.Signals) -> None:
-        for process in (*self._aggregators, *self._processes):
+    def _signal(self, number: Signals) -> None:
+        for process in (*self._aggregators, *self.processes):
             os.kill(process.pid, number)
 
 
@@ -169,7 +148,7 @@ class RailyardEngine(AllreduceEngine):
         """Return the definition of the policy."""
         return ALLREDUCE_POLICIES[policy.partition(":")[0]]
 
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> Group:
         """Return ranks that plan by a policy."""
         return Ranks(net, policy)
 

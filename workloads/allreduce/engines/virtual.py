@@ -1,7 +1,6 @@
 """Two channels on the NIC of one rail, in equal parts, and none on the others. Source: Nezha section 4.1, Fig. 13."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from railyard.topologies.multirail.spec import MultirailSpec
@@ -21,7 +20,7 @@ class Virtual(AllreduceEngine):
         kind = RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind]
         return "needs a rail that doesn't sum in the network" if kind.sums_in_network else None
 
-    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> Group:
         """Return ranks with two channels on one rail."""
         rail = peer_rail(net.plan.spec)
         return Ranks(net, "equal", channels=(rail, rail))
