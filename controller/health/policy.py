@@ -4,11 +4,10 @@ A policy is a pure function from two GPUs and the health scores to weighted path
 each. A policy of one's own, in a plugin file: docs/examples/widest_policy.py.
 """
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import Any, Final
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu
@@ -74,55 +73,60 @@ class Context:
         return FABRIC_KINDS[self.kind].joins_rails
 
 
-class HealthPolicy:
-    """A health-routing policy. The first line of its docstring is its description; `choose` makes the decision."""
+Choose = Callable[[Gpu, Gpu, Scores, Context], Shares]
+"""choose(src, dst, scores, context): the paths with weights; () where there is none. It must be deterministic."""
 
-    order: ClassVar[int] = 100
+
+@dataclass(frozen=True)
+class HealthPolicy:
+    """A health-routing policy: its decision, whose docstring's first line describes it, and what that needs."""
+
+    choose: Choose
+    order: int = 100
     """Position in the default list of an experiment's policies, lowest first."""
-    uses_scores: ClassVar[bool] = True
+    uses_scores: bool = True
     """Whether paths depend on scores: reports plot the scores of its intervals."""
-    is_rate_aware: ClassVar[bool] = False
+    is_rate_aware: bool = False
     """Whether a pair that gets its fair share keeps its path, whatever the scores are (not in the papers).
 
     A pair's own traffic lowers the scores of its path, so by scores alone it would leave a path because of
     itself, mostly where links are full and nothing is wrong. Agents read what connections deliver: is_satisfied.
     """
-    is_damped: ClassVar[bool] = True
+    is_damped: bool = True
     """Whether margin, noise and dwell time limit how often a pair changes its path (hysteresis.py)."""
-    knows_load: ClassVar[bool] = False
+    knows_load: bool = False
     """Whether `context.assigned` has the best paths for the load of the whole interval (oracle.py)."""
-
-    @staticmethod
-    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-        """Return the paths from `src` to `dst`, with weights; () where there is none. Must be deterministic."""
-        raise NotImplementedError
 
 
 def _missing_parts(_name: str, policy: object) -> Iterator[str]:
-    """What a policy lacks, found by its signature and by asking it for the paths of an idle 2x2 fabric."""
-    if not (isinstance(policy, type) and issubclass(policy, HealthPolicy)):
-        yield "must be a class derived from HealthPolicy"
+    """What a policy lacks, found by asking it for the paths of an idle 2x2 fabric."""
+    if not isinstance(policy, HealthPolicy):
+        yield "must be a HealthPolicy, which @health_policy(NAME) makes of a function"
         return
-    if not policy.__doc__:
+    if not policy.choose.__doc__:
         yield "has no docstring, whose first line describes it"
-    if policy.choose is HealthPolicy.choose:
-        yield "has no method choose(src, dst, scores, context)"
-        return
-    if not isinstance(inspect.getattr_static(policy, "choose"), staticmethod):
-        yield "choose must be a @staticmethod"
-        return
     try:
         shares = policy.choose(Gpu(0, 0), Gpu(1, 1), idle(2, 2), Context())
     except Exception as error:
-        yield f"choose fails on an idle 2x2 fabric: {type(error).__name__}: {error}"
+        yield f"fails on an idle 2x2 fabric: {type(error).__name__}: {error}"
         return
     if not (isinstance(shares, tuple) and all(isinstance(s, Share) and isinstance(s.path, Path) for s in shares)):
-        yield f"choose must return a tuple of Share(Path), not {shares!r}"
+        yield f"must return a tuple of Share(Path), not {shares!r}"
 
 
-HEALTH_POLICIES: Final = Registry[type[HealthPolicy]](
+HEALTH_POLICIES: Final = Registry[HealthPolicy](
     "health-routing policy", "railyard.controller.health.policies", _missing_parts
 )
+
+
+def health_policy(name: str, **options: Any) -> Callable[[Choose], Choose]:
+    """Register the function below as the policy of this name. `options`: fields of HealthPolicy."""
+
+    def decorate(choose: Choose) -> Choose:
+        HEALTH_POLICIES.add(name, HealthPolicy(choose, **options), stacklevel=2)
+        return choose
+
+    return decorate
 
 
 def default_policies() -> tuple[str, ...]:

@@ -7,26 +7,21 @@ routing does. Of equally wide paths it takes those with the fewest HB domains, a
 """
 
 from railyard.controller.health.decision import over_rail, spread
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, direct_path, single
+from railyard.controller.health.policy import Context, Scores, direct_path, health_policy, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 
 
-@HEALTH_POLICIES.register("widest")
-class Widest(HealthPolicy):
+@health_policy("widest", is_rate_aware=True)  # a pair that gets its fair share of a rail keeps its path
+def widest(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """The path whose lowest score is highest; of equals the shortest, pairs spread over what is left."""
-
-    is_rate_aware = True  # a pair that gets its fair share of a rail keeps its path
-
-    @staticmethod
-    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-        if src.domain == dst.domain:
-            return single(direct_path(src, dst))
-        near, far = scores.domains[src.domain], scores.domains[dst.domain]
-        domains = {"r": (), "dr": (near,), "rd": (far,), "drd": (near, far)}
-        paths = [over_rail(rail, src, dst) for rail in range(len(scores.rails))]
-        width = {path: min(scores.rails[path.rail], *domains[path.kind], 100) for path in paths}
-        widest = [path for path in paths if width[path] == max(width.values())]
-        shortest = min(len(domains[path.kind]) for path in widest)
-        best = [path for path in widest if len(domains[path.kind]) == shortest]
-        return (Share(best[spread(src, dst) % len(best)]),)
+    if src.domain == dst.domain:
+        return single(direct_path(src, dst))
+    near, far = scores.domains[src.domain], scores.domains[dst.domain]
+    domains = {"r": (), "dr": (near,), "rd": (far,), "drd": (near, far)}
+    paths = [over_rail(rail, src, dst) for rail in range(len(scores.rails))]
+    width = {path: min(scores.rails[path.rail], *domains[path.kind], 100) for path in paths}
+    equal = [path for path in paths if width[path] == max(width.values())]
+    shortest = min(len(domains[path.kind]) for path in equal)
+    best = [path for path in equal if len(domains[path.kind]) == shortest]
+    return (Share(best[spread(src, dst) % len(best)]),)

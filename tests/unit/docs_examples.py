@@ -11,7 +11,9 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "extending.md"
 EXAMPLES: Final = ROOT / "docs" / "examples"
 SECTION: Final = re.compile(r"(<!-- examples: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-USE: Final = re.compile(r"^@?(?:([A-Z_]+)\.(?:register|add)|(fault|section))\(", re.MULTILINE)
+USE: Final = re.compile(r"^@?(?:([A-Z_]+)\.(?:register|add)|(fault|section|health_policy))\(", re.MULTILINE)
+REGISTRIES: Final = {"fault": "FAULTS", "section": "SECTIONS", "health_policy": "HEALTH_POLICIES"}
+"""By the decorator that registers a definition."""
 
 
 def examples() -> dict[Path, str]:
@@ -20,7 +22,7 @@ def examples() -> dict[Path, str]:
     for path in sorted(EXAMPLES.glob("*.py")):
         use = USE.search(path.read_text(encoding="utf-8"))
         assert use, f"{path} registers nothing at its top level"
-        found[path] = use.group(1) or f"{use.group(2).upper()}S"
+        found[path] = use.group(1) or REGISTRIES[use.group(2)]
     return found
 
 

@@ -35,18 +35,15 @@ class Quiet:
         return {}
 
 
-class FailsWhenHot(HealthPolicy):
+def fails_when_hot(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """dr, until a rail is hot."""
-
-    @staticmethod
-    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-        if min(scores.rails) <= 50:
-            raise LookupError("no such rail")
-        return HEALTH_POLICIES["dr"].choose(src, dst, scores, context)
+    if min(scores.rails) <= 50:
+        raise LookupError("no such rail")
+    return HEALTH_POLICIES["dr"].choose(src, dst, scores, context)
 
 
 def test_policy_that_raises_is_reported_and_ends_steering(tmp_path: Path) -> None:
-    HEALTH_POLICIES.add("mine", FailsWhenHot)
+    HEALTH_POLICIES.add("mine", HealthPolicy(fails_when_hot))
     server, told = SocketServer(tmp_path / "s"), list[tuple[str, dict[str, Any]]]()
     server.start()
     healthd = connect(server.address)

@@ -163,6 +163,6 @@ def test_a_policy_that_raises_is_reported_in_one_line(monkeypatch: pytest.Monkey
     def wrong(*_: object) -> Shares:
         raise LookupError("no such rail")
 
-    monkeypatch.setattr(HEALTH_POLICIES["dr"], "choose", wrong)
+    monkeypatch.setitem(vars(HEALTH_POLICIES["dr"]), "choose", wrong)
     with pytest.raises(RailyardError, match=r"^policy dr failed: LookupError: no such rail$"):
         completion_s(HALF_HOT, FOUR, Steering("dr"))

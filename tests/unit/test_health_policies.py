@@ -155,45 +155,32 @@ def test_delta_above_100_is_refused() -> None:
         Context(delta=101)
 
 
-class NoDecision(HealthPolicy):
-    """A policy that is named but not implemented."""
-
-
-class WrongResult(HealthPolicy):
+def wrong_result(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """A policy that returns a path instead of shares."""
-
-    @staticmethod
-    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-        return Path("dr", 0)  # type: ignore[return-value]
+    return Path("dr", 0)  # type: ignore[return-value]
 
 
-class Raises(HealthPolicy):
+def raises(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """A policy with a defect."""
-
-    @staticmethod
-    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-        raise LookupError("no rail")
+    raise LookupError("no rail")
 
 
-class OneArgument(HealthPolicy):
+def one_argument(src: Gpu) -> Shares:
     """A policy whose signature is wrong."""
-
-    @staticmethod
-    def choose(src: Gpu) -> Shares:  # type: ignore[override]
-        return ()
+    return ()
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (NoDecision, r"has no method choose\(src, dst, scores, context\)"),
-        (WrongResult, r"choose must return a tuple of Share\(Path\), not Path\("),
-        (Raises, r"choose fails on an idle 2x2 fabric: LookupError: no rail"),
-        (OneArgument, r"choose fails on an idle 2x2 fabric: TypeError: "),
-        (lambda *_: (), r"must be a class derived from HealthPolicy"),
+        (HealthPolicy(wrong_result), r"must return a tuple of Share\(Path\), not Path\("),
+        (HealthPolicy(raises), r"fails on an idle 2x2 fabric: LookupError: no rail"),
+        (HealthPolicy(one_argument), r"fails on an idle 2x2 fabric: TypeError: "),  # type: ignore[arg-type]
+        (HealthPolicy(lambda *_: ()), r"has no docstring, whose first line describes it"),
+        (raises, r"must be a HealthPolicy, which @health_policy\(NAME\) makes of a function"),
     ],
 )
-def test_registering_an_incomplete_policy_names_what_is_missing(policy: type[HealthPolicy], message: str) -> None:
+def test_registering_an_incomplete_policy_names_what_is_missing(policy: HealthPolicy, message: str) -> None:
     with pytest.raises(BadInput, match=rf"test_health_policies\.py:\d+: 'mine' is not a whole [^:]*: {message}"):
         HEALTH_POLICIES.add("mine", policy)
     assert "mine" not in HEALTH_POLICIES

@@ -1,17 +1,11 @@
 """Always dr: the own HB domain first, then the destination's rail (Rail-only IV-B)."""
 
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, direct_path, single
+from railyard.controller.health.policy import Context, Scores, direct_path, health_policy, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares, path_of
 
 
-@HEALTH_POLICIES.register("dr")
-class DirectRoute(HealthPolicy):
+@health_policy("dr", order=0, uses_scores=False)
+def direct_route(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """Always dr: the own HB domain first, then the destination's rail (Rail-only IV-B)."""
-
-    order, uses_scores = 0, False
-
-    @staticmethod
-    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-        """Return dr, or the direct path."""
-        return single(direct_path(src, dst) or path_of("dr", dst.rank))
+    return single(direct_path(src, dst) or path_of("dr", dst.rank))
