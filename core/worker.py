@@ -34,7 +34,7 @@ from contextlib import suppress
 from functools import reduce
 from operator import or_
 from types import TracebackType
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -181,6 +181,20 @@ class Worker:
     def fileno(self) -> int:
         """The file descriptor that is readable when a message has come, to wait for several processes at once."""
         return self._pipe.socket.fileno()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def open(self, message: Message, timeout_s: float | None = ANSWER_S) -> None:
+        """Send the first message, whose answer is Ready; end the process if that doesn't come."""
+        try:
+            self.ask(message, Ready, timeout_s)
+        except BaseException:
+            self.end()
+            raise
 
     def send(self, message: Message) -> None:
         """Send a message, from any thread. RailyardError if the process has died."""

@@ -1,14 +1,15 @@
 """The process of a connectivity check: probes every ordered pair of GPUs with numbered datagrams, in one loop.
 
-It gets Open, then Probe as often as needed. One socket for each GPU sends and receives
-everything. In the k-th round each GPU probes the k-th after it, so that no GPU receives many probes at once.
+One socket for each GPU sends and receives everything. In the k-th round each GPU probes the k-th after it, so that no
+GPU receives many probes at once.
 """
 
 import select
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pydantic import InstanceOf
@@ -75,7 +76,9 @@ class _Prober:
         awaited = {(index_of[a], index_of[b]) for a, b in expected}
         pending, tries = self._pairs, 0
         while pending and tries < TRIES and self._send(pending):
-            self._await_answers(timeout_s, awaited)
+            deadline = time.monotonic() + timeout_s
+            while not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
+                self._serve(min(left, BATCH_S * 5))
             tries += time.monotonic() <= end_s
             pending = [pair for pair in self._pairs if pair in awaited and pair not in self._answered]
         self._serve(max(0.0, min(FINAL_WAIT_S, end_s - time.monotonic())))
@@ -90,23 +93,12 @@ class _Prober:
         for first in range(0, len(pairs), batch):
             if time.monotonic() > self._end_s:
                 return False
-            self._send_now(pairs[first : first + batch])
+            for a, b in pairs[first : first + batch]:
+                with suppress(OSError):  # no route: it stays without an answer
+                    self._sockets[a].sendto(PROBE.pack(self._number, a, b), (self._gpus[b].ip, PORT))
             next_s += BATCH_S
             self._serve(max(0.0, next_s - time.monotonic()))
         return True
-
-    def _send_now(self, pairs: Iterable[tuple[int, int]]) -> None:
-        for a, b in pairs:
-            try:
-                self._sockets[a].sendto(PROBE.pack(self._number, a, b), (self._gpus[b].ip, PORT))
-            except OSError:
-                continue  # no route: it stays without an answer
-
-    def _await_answers(self, seconds: float, awaited: Collection[tuple[int, int]]) -> None:
-        """Wait until all awaited pairs have answered, or the time is over."""
-        deadline = time.monotonic() + seconds
-        while not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
-            self._serve(min(left, BATCH_S * 5))
 
     def _serve(self, seconds: float) -> None:
         """Receive for this long."""
@@ -120,18 +112,15 @@ class _Prober:
             select.select([self._epoll], [], [], left)
 
     def _receive(self, sock: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             while True:
                 number, a, b = PROBE.unpack(sock.recv(PROBE.size))
                 if number == self._number and time.monotonic() <= self._end_s:
                     self._answered.add((a, b))
-        except OSError:
-            return
 
 
 def _open(gpu: Gpu) -> socket.socket:
-    with namespaces.inside(gpu.name):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = namespaces.open_socket(gpu.name)
     sock.bind((gpu.ip, PORT))
     sock.setblocking(False)
     return sock

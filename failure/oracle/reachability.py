@@ -47,24 +47,33 @@ class Survivors:
                 self.graph.add_edge(other, one, capacity=remaining_bps)
 
     @cached_property
-    def living(self) -> tuple[Gpu, ...]:
-        """The live GPUs."""
-        return tuple(gpu for gpu in self.plan.gpus if gpu.name in self.graph)
-
-    @cached_property
     def reachable(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that a path of the fabric's own kinds still connects."""
-        near, rail = self._hb | np.diag([gpu.name in self.graph for gpu in self.plan.gpus]), self._rail
+        gpus, kind = self.plan.gpus, self.plan.spec.definition
+        domain, rank = (np.array(numbers) for numbers in zip(*gpus, strict=True))
+        two_domains, two_ranks = np.not_equal.outer(domain, domain), np.not_equal.outer(rank, rank)
+
+        def both_live(far_ends: Iterable[str]) -> Matrix:
+            """Whether the cables of both GPUs to these far ends work."""
+            live = [self.graph.has_edge(gpu.name, far) for gpu, far in zip(gpus, far_ends, strict=True)]
+            return np.logical_and.outer(live, live)
+
+        on_plane = [both_live(self.plan.rail_link(gpu, plane).b.node for gpu in gpus) for plane in kind.all_planes]
+        hb: Matrix = both_live(f"hb{gpu.domain}" for gpu in gpus) & ~two_domains & two_ranks
+        rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_ranks
         # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
-        joined: Matrix = self._hb | (near @ rail @ near)
-        joined |= self._spine
-        gpus = self.plan.gpus
-        return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(joined))
+        near = hb | np.diag([gpu.name in self.graph for gpu in gpus])
+        names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
+        spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
+        up = np.array([[self.graph.has_edge(name, spine) for spine in spines] for name in names], dtype=np.bool_)
+        rank_pairs = (up @ up.T) | np.equal.outer(names, names)
+        spine: Matrix = on_plane[0] & two_domains & two_ranks & rank_pairs[rank][:, rank]
+        return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(hb | (near @ rail @ near) | spine))
 
     @cached_property
     def connected(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that any path connects, however long."""
-        name_to_gpu = {gpu.name: gpu for gpu in self.living}
+        name_to_gpu = {gpu.name: gpu for gpu in self.plan.gpus if gpu.name in self.graph}
         parts = nx.weakly_connected_components(self.graph)  # cables work both ways, so weakly is strongly
         groups = [[name_to_gpu[name] for name in part if name in name_to_gpu] for part in parts]
         return frozenset((a, b) for group in groups for a in group for b in group if a != b)
@@ -74,10 +83,6 @@ class Survivors:
 
         An upper bound: a connection takes one path. 0 if no path is left or one of them is dead.
         """
-        if src == dst:
-            raise ValueError(f"{src.name} -> {dst.name}: a flow needs two GPUs")
-        if not {src, dst} <= set(self.plan.gpus):
-            raise ValueError(f"{src.name} -> {dst.name}: not both in a fabric of {len(self.plan.gpus)} GPUs")
         if (src, dst) not in self.connected:
             return 0
         # the GPUs' few links are the bottleneck: a handful of shortest paths fills them
@@ -87,60 +92,10 @@ class Survivors:
         """Return whether a node or a cable is named as dead. A live cable at a dead node isn't: frames may enter it."""
         return part in (self.dead.nodes if isinstance(part, str) else self.dead.cables)
 
-    @cached_property
-    def _hb(self) -> Matrix:
-        """Pairs that are joined by their HB domain."""
-        live = [self._has_cable(gpu, f"hb{gpu.domain}") for gpu in self.plan.gpus]
-        joined: Matrix = self._outer_and(live) & (self._domain[:, None] == self._domain) & self._off_diagonal
-        return joined
 
-    @cached_property
-    def _rail(self) -> Matrix:
-        """Pairs of one rank in two domains, joined by their rail switch (or the single one)."""
-        up = np.logical_or.reduce([self._outer_and(self._nic_up(plane)) for plane in self._planes])
-        joined: Matrix = up & (self._rank[:, None] == self._rank) & self._off_diagonal
-        return joined
-
-    @cached_property
-    def _spine(self) -> Matrix:
-        """Pairs in two domains and of two ranks, joined by the NIC network alone."""
-        kind = self.plan.spec.definition
-        names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
-        spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
-        up = np.array([[self.graph.has_edge(name, spine) for spine in spines] for name in names], dtype=np.bool_)
-        rank_pairs = (up @ up.T) | np.equal.outer(names, names)
-        two_domains = self._domain[:, None] != self._domain
-        two_ranks = self._rank[:, None] != self._rank
-        joined: Matrix = (
-            self._outer_and(self._nic_up(0)) & two_domains & two_ranks & rank_pairs[self._rank][:, self._rank]
-        )
-        return joined
-
-    @property
-    def _planes(self) -> tuple[int, ...]:
-        return self.plan.spec.definition.all_planes
-
-    def _nic_up(self, plane: int) -> list[bool]:
-        """Return whether each GPU's rail cable of a plane and the switch at its far end live."""
-        return [self._has_cable(gpu, self.plan.rail_link(gpu, plane).b.node) for gpu in self.plan.gpus]
-
-    def _has_cable(self, gpu: Gpu, far: str) -> bool:
-        return bool(self.graph.has_edge(gpu.name, far))
-
-    def _outer_and(self, live: list[bool]) -> Matrix:
-        return np.logical_and.outer(live, live)
-
-    @cached_property
-    def _off_diagonal(self) -> Matrix:
-        return ~np.eye(len(self.plan.gpus), dtype=np.bool_)
-
-    @cached_property
-    def _domain(self) -> npt.NDArray[np.int_]:
-        return np.array([gpu.domain for gpu in self.plan.gpus])
-
-    @cached_property
-    def _rank(self) -> npt.NDArray[np.int_]:
-        return np.array([gpu.rank for gpu in self.plan.gpus])
+def part_name(part: str | Cable) -> str:
+    """Return the name of a node; of a cable, those of its ends."""
+    return part if isinstance(part, str) else "-".join(sorted(part))
 
 
 def _names(plan: Plan) -> frozenset[str]:
@@ -149,19 +104,13 @@ def _names(plan: Plan) -> frozenset[str]:
 
 
 def _check(plan: Plan, dead: Impact, rates: Mapping[Cable, int]) -> None:
-    unknown = dead.nodes - _names(plan)
-    if unknown:
+    if unknown := dead.nodes - _names(plan):
         raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")
-    unknown_cables = {c for c in (*dead.cables, *dead.slowed) if c not in rates}
-    if unknown_cables:
-        raise ValueError(
-            f"no such cables in the fabric: {', '.join(sorted('-'.join(sorted(c)) for c in unknown_cables))}"
-        )
-    for slow, remaining_bps in dead.slowed.items():
-        if not 0 < remaining_bps <= rates[slow]:
-            raise ValueError(
-                f"{'-'.join(sorted(slow))}: {remaining_bps} bit/s must be above 0 and at most {rates[slow]}"
-            )
+    if unknown_cables := {*dead.cables, *dead.slowed} - rates.keys():
+        raise ValueError(f"no such cables in the fabric: {', '.join(sorted(map(part_name, unknown_cables)))}")
+    for slow, rest_bps in dead.slowed.items():
+        if not 0 < rest_bps <= rates[slow]:
+            raise ValueError(f"{part_name(slow)}: {rest_bps} bit/s must be above 0 and at most {rates[slow]}")
 
 
 @dataclass(frozen=True)
@@ -193,12 +142,10 @@ def above_max_flow(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozen
     which is a lower bound for any connected pair.
     """
     slowest = min((edge["capacity"] for _, _, edge in remaining.graph.edges(data=True)), default=0)
-    found = set()
-    for pair, trace in traces.items():
-        if len(trace) < STEADY_BINS:
-            continue
+
+    def is_above(pair: Pair, trace: Trace) -> bool:
         peak_bps = float(np.convolve(trace, np.ones(STEADY_BINS) / STEADY_BINS, mode="valid").max())
         min_bps = slowest if pair in remaining.connected else 0
-        if peak_bps > min_bps * SLACK and peak_bps > remaining.max_bps(*pair) * SLACK:
-            found.add(pair)
-    return frozenset(found)
+        return peak_bps > min_bps * SLACK and peak_bps > remaining.max_bps(*pair) * SLACK
+
+    return frozenset(pair for pair, trace in traces.items() if len(trace) >= STEADY_BINS and is_above(pair, trace))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from pydantic import InstanceOf
 
@@ -65,55 +65,29 @@ class Logs(Message):
     logs: list[InstanceOf[ProbeLog]]
 
 
-class Prober:
-    """A process that probes each pair every two milliseconds from its start; `stop` returns a log for each pair.
-
-    As a context manager it ends at the latest when the context does.
-    """
+class Prober(Worker):
+    """A process that probes each pair every two milliseconds from its start; `stop` returns a log for each pair."""
 
     def __init__(self, pairs: Iterable[ProbePair]) -> None:
-        self._worker = Worker(__name__, "the prober", Ready, Answered, Logs)
-        try:
-            self._worker.ask(StartProbing(pairs=tuple(pairs)), Ready)
-        except BaseException:
-            self.end()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+        super().__init__(__name__, "the prober", Ready, Answered, Logs)
+        self.open(StartProbing(pairs=tuple(pairs)))
 
     def reaches_all(self, since_ns: int) -> bool:
         """Return whether each pair has had an answer to a probe sent since then. RailyardError if the prober died."""
-        return self._worker.ask(HaveAnswered(since_ns=since_ns), Answered).by_all
+        return self.ask(HaveAnswered(since_ns=since_ns), Answered).by_all
 
     def stop(self) -> list[ProbeLog]:
         """Stop probing, without waiting for more answers, and end the process."""
-        try:
-            return self._worker.ask(StopProbing(), Logs).logs
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self._worker.end()
+        with self:
+            return self.ask(StopProbing(), Logs).logs
 
 
 def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:
     """Return when the last pair had its first answer to a probe since the decision; None if one never had."""
-    first_answers = [
-        min(
-            (
-                answer_ns
-                for sent, answer_ns in zip(log.sent_ns, log.arrived_ns, strict=True)
-                if sent >= decided_ns <= answer_ns
-            ),
-            default=-1,
-        )
-        for log in logs
-    ]
+    answers = (
+        [at for sent, at in zip(log.sent_ns, log.arrived_ns, strict=True) if sent >= decided_ns <= at] for log in logs
+    )
+    first_answers = [min(own, default=-1) for own in answers]
     return None if not first_answers or min(first_answers) < 0 else max(first_answers)
 
 
@@ -121,10 +95,12 @@ class _Pair:
     """One pair's two sockets and its log."""
 
     def __init__(self, probe_pair: ProbePair, port: int) -> None:
-        self.responder = _socket_in(probe_pair.responder)
+        self.responder = namespaces.open_socket(probe_pair.responder)
         self.responder.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the address may come later
         self.responder.bind((probe_pair.address, port))
-        self.requester = _socket_in(probe_pair.requester)
+        self.requester = namespaces.open_socket(probe_pair.requester)
+        for sock in (self.requester, self.responder):
+            sock.setblocking(False)
         self._address = (probe_pair.address, port)  # not connected: see _Probes in failure/probes/traffic.py
         self.sent: list[int] = []
         self.echoed_ns: dict[int, int] = {}
@@ -153,13 +129,6 @@ class _Pair:
 
     def log(self) -> ProbeLog:
         return ProbeLog(tuple(self.sent), tuple(self.echoed_ns.get(n, -1) for n in range(len(self.sent))))
-
-
-def _socket_in(node: str) -> socket.socket:
-    with namespaces.inside(node):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setblocking(False)
-    return sock
 
 
 def main() -> None:

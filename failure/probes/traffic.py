@@ -20,7 +20,6 @@ from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Message, Parent, Ready, Worker
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.scenario.pairs import Pair
-from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 
 TICK_NS: Final = 1_000_000
@@ -91,37 +90,21 @@ class Finished(Message):
     log: InstanceOf[TrafficLog]
 
 
-class Traffic:
+class Traffic(Worker):
     """A traffic process, connected when made; `start` starts the clock, `stop` ends the sending and returns the log."""
 
     def __init__(self, job: TrafficJob) -> None:
-        self._worker = Worker(__name__, "the traffic process", Ready, Finished)
-        try:
-            self._worker.ask(Connect(job=job), Ready, timeout_s=None)
-        except BaseException:
-            self.end()
-            raise
+        super().__init__(__name__, "the traffic process", Ready, Finished)
+        self.open(Connect(job=job), timeout_s=None)
 
     def start(self) -> None:
         """Start sending."""
-        self._worker.send(Start())
+        self.send(Start())
 
     def stop(self, drain_s: float) -> TrafficLog:
         """Stop sending, wait at most `drain_s` for bytes in flight, and end the process."""
-        try:
-            return self._worker.ask(Stop(drain_s=drain_s), Finished, timeout_s=None).log
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self._worker.end()
-
-
-def _in(gpu: Gpu, kind: int) -> socket.socket:
-    """Return a socket in a GPU's namespace."""
-    with namespaces.inside(gpu.name):
-        return socket.socket(socket.AF_INET, kind)
+        with self:
+            return self.ask(Stop(drain_s=drain_s), Finished, timeout_s=None).log
 
 
 class _Streams:
@@ -141,7 +124,7 @@ class _Streams:
 
     def _connect(self, number: int, pair: Pair, port: int) -> None:
         src, dst = pair
-        listener, client = _in(dst, socket.SOCK_STREAM), _in(src, socket.SOCK_STREAM)
+        listener, client = (namespaces.open_socket(gpu.name, socket.SOCK_STREAM) for gpu in (dst, src))
         for sock in (listener, client):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
@@ -221,7 +204,7 @@ class _Probes:
         self._sockets = []
         first = job.port + len(job.streams)
         for number, (src, dst) in enumerate(job.probes):
-            receiver, sender = _in(dst, socket.SOCK_DGRAM), _in(src, socket.SOCK_DGRAM)
+            receiver, sender = namespaces.open_socket(dst.name), namespaces.open_socket(src.name)
             receiver.bind((dst.ip, first + number))
             for sock in (receiver, sender):
                 sock.setblocking(False)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.connectivity.check import (
     changed_without_controller,
-    compare_with_bounds,
     dead_part_deltas,
+    judge,
     max_bytes,
     slow_cable_excess,
     watched_nodes,
@@ -72,9 +72,9 @@ def test_what_is_unsteady_need_not_work_and_may() -> None:
     assert others not in left.lower.reachable
     assert others in left.upper.reachable
     for answer in (True, False):
-        assert compare_with_bounds(left, {others: answer}, {}, {}).holds
+        assert judge(left, {others: answer}, {}, {}).holds
     within = (Gpu(0, 1), Gpu(0, 0))
-    assert compare_with_bounds(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}, {}).not_recovered
+    assert judge(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}, {}).not_recovered
     assert within in left.upper.connected, "by its rail, if that is up"
 
 
@@ -146,7 +146,7 @@ def test_a_dead_gpu_has_carried_what_it_sent() -> None:
     left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
     counter_deltas = dead_part_deltas(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5))
     assert counter_deltas == {"d0g1": 4}
-    assert compare_with_bounds(left, {}, counter_deltas, {}).carried == (("d0g1", 4),)
+    assert judge(left, {}, counter_deltas, {}).carried == (("d0g1", 4),)
 
 
 SLOW = Fault.of("link-slow", "d0g1", rate=0.1)
@@ -168,7 +168,7 @@ def test_slow_cable_carries_at_most_its_remaining_rate(end: str) -> None:
     over = slow_cable_excess(PLAN, left, before, beyond, seconds)
     assert over == {SLOW_CABLE: (packets + 1) * 1000 - upper}
     assert slow_cable_excess(PLAN, left, before, beyond, seconds * 1.01) == {}
-    verdict = compare_with_bounds(left, {}, dead_part_deltas(PLAN, left, before, beyond), over)
+    verdict = judge(left, {}, dead_part_deltas(PLAN, left, before, beyond), over)
     assert verdict.carried == ((SLOW_CABLE, over[SLOW_CABLE]),)
     assert verdict.lines() == [
         f"d0g1-rail1: slowed, but it carried more than what is left of its rate, by {over[SLOW_CABLE]} bytes"

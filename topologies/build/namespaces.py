@@ -70,6 +70,14 @@ def inside(name: str) -> Iterator[None]:
         os.close(original)
 
 
+def open_socket(
+    name: str, kind: int = socket.SOCK_DGRAM, family: int = socket.AF_INET, protocol: int = 0
+) -> socket.socket:
+    """Return a socket of a namespace."""
+    with inside(name):
+        return socket.socket(family, kind, protocol)
+
+
 def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """Do `work` on every item in a few threads of their own, which may move between namespaces; the first error is
     raised.

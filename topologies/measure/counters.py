@@ -121,10 +121,10 @@ class PortReader:
     """Reads all interfaces of these namespaces (but lo). Not to be shared by threads."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._sockets: dict[str, socket.socket] = {}
-        for node in nodes:
-            with namespaces.inside(node):
-                self._sockets[node] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        self._sockets = {
+            node: namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, socket.NETLINK_ROUTE)
+            for node in nodes
+        }
 
     def read(self) -> dict[str, dict[str, PortStats]]:
         """Return the state by node and interface. OSError if a kernel refuses."""
@@ -188,11 +188,10 @@ class TcpRates:
     """`read(node)` for nodes that were given. OSError if the kernel knows no sock_diag."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._sockets: dict[str, socket.socket] = {}
+        self._sockets = {
+            node: namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, NETLINK_SOCK_DIAG) for node in nodes
+        }
         self._snapshots: dict[str, _Snapshot] = {}
-        for node in nodes:
-            with namespaces.inside(node):
-                self._sockets[node] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
 
     def read(self, node: str) -> dict[str, float | None]:
         """Return bit/s of payload by destination address, over all connections that have something to send just now.
