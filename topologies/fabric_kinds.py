@@ -6,7 +6,7 @@ one switch for each rail, with spines above if the kind has any; a kind override
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Protocol
 
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
@@ -22,6 +22,7 @@ from railyard.topologies.addresses import (
 )
 from railyard.topologies.forwarding import FORWARDING_POLICIES
 
+Layer = Literal["rail", "hb"]
 LinkClass = Literal["hb", "rail", "uplink"]
 MAX_PLANES: Final = 8
 
@@ -55,33 +56,45 @@ class Switch:
     dpid: int
 
 
-class FabricPlan:
-    """Base of the plans of all fabrics: what builders and counters ask, whatever the fabric."""
+class FabricPlan(Protocol):
+    """Interface of the plans of all fabrics to builders, counters and fault kinds."""
+
+    @property
+    def title(self) -> str:
+        """The fabric in words, for messages."""
 
     @property
     def mtu(self) -> int:
         """MTU of all links, bytes."""
-        raise NotImplementedError
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The namespaces where traffic begins and ends."""
-        raise NotImplementedError
 
     @property
     def namespaces(self) -> tuple[str, ...]:
         """All namespaces: hosts, then what is in the network."""
-        raise NotImplementedError
 
     @property
     def switches(self) -> tuple[Switch, ...]:
-        """All switches."""
-        raise NotImplementedError
+        """All OpenFlow switches."""
 
     @property
     def links(self) -> tuple[Link, ...]:
         """All cables."""
-        raise NotImplementedError
+
+    @property
+    def control_processes(self) -> tuple[str, ...]:
+        """The processes of the control plane that can fail."""
+
+    def link_names(self, layer: Layer) -> tuple[str, ...]:
+        """Return the names of a layer's links, as faults have them."""
+
+    def link_of(self, name: str, layer: Layer) -> Link:
+        """Return a link by its name; `a` is the node's end."""
+
+    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
+        """Return the ends of a link: at the node, and in its network."""
 
 
 class BaseFabricSpec(ConfigModel):

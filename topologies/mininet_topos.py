@@ -18,7 +18,8 @@ from mininet.node import Host, Switch
 from mininet.topo import Topo
 
 from railyard.topologies.addresses import gpu_of_name
-from railyard.topologies.plan import Link, Plan, make_plan
+from railyard.topologies.fabric_kinds import Link
+from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import gpu_commands
 from railyard.topologies.spec import gpu_fabric_kinds, parse_fabric
 

@@ -20,11 +20,9 @@ from railyard.topologies.addresses import (
     network_port,
     rail_device,
 )
-from railyard.topologies.fabric_kinds import End, FabricPlan, Link, LinkClass, Switch
+from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link, Switch
 from railyard.topologies.platforms import PLATFORMS
-from railyard.topologies.spec import LAYERS, FabricSpec, Layer
-
-__all__ = ["End", "Link", "LinkClass", "Plan", "Switch", "make_plan"]
+from railyard.topologies.spec import LAYERS, FabricSpec
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,14 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import MISSING, ConfigModel, Problem, find_problems, is_path, problems
+from railyard.core.config import ConfigModel, find_problems, is_path
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, format_time
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
-from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind, Layer
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, policy_shares
 from railyard.topologies.platforms import PLATFORMS
 
-Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 """In this order: a layer's place is the number of its optical switch, where one is for all domains."""
 OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
@@ -56,17 +55,6 @@ class OpticalSpec(ConfigModel):
         wait for that.
         """
         return "hb" not in self.layers
-
-
-__all__ = [  # also for modules that read other files in the same way
-    "MISSING",
-    "ConfigModel",
-    "FabricSpec",
-    "Problem",
-    "find_problems",
-    "parse_fabric",
-    "problems",
-]
 
 
 def gpu_fabric_kinds() -> tuple[str, ...]:

@@ -29,8 +29,9 @@ from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.openflow.app import SwitchEvent
+from railyard.topologies.fabric_kinds import End, Link
 from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
-from railyard.topologies.plan import End, Link, Plan
+from railyard.topologies.plan import Plan
 
 NS: Final = 1_000_000_000
 

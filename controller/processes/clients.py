@@ -17,8 +17,8 @@ from railyard.core.worker import ANSWER_S, Event, Message, OnEvent, Worker
 from railyard.topologies.addresses import Gpu, gpu_of_name, gpu_port, network_port
 from railyard.topologies.build import namespaces, shaping
 from railyard.topologies.build.ovs import CONTROLLER_PORT, set_controller_port
+from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Layer
 
 HOST: Final = "127.0.0.1"
 ADDRESS: Final = (HOST, CONTROLLER_PORT)

@@ -12,8 +12,8 @@ from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.health.estimator import HealthSpec
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Layer
 
 
 class ToController(Message):

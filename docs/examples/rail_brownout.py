@@ -18,7 +18,8 @@ from railyard.failure.faults import Impact, cable, fault
 from railyard.failure.faults.support.links import reshape, shaped_bps
 from railyard.failure.faults.support.processes import SwitchFault
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.plan import Link, Plan
+from railyard.topologies.fabric_kinds import Link
+from railyard.topologies.plan import Plan
 
 
 def ports(plan: Plan, switch: str) -> list[Link]:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
+from railyard.core.config import find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
@@ -18,7 +19,7 @@ from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec, check_lasts, check_script, phases_of
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.spec import FabricSpec, find_problems
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec, check_background, check_patterns
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec, build, parse_workload

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from railyard.core.config import field_error
+from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Size, Time, format_size, format_time
 from railyard.experiments.spec.experiment import distinct_labels, plain_name
@@ -21,7 +21,6 @@ from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import BySize, Dilation, MultirailSpec, RailSpec, value_for_size
 from railyard.topologies.rail_kind import RAIL_KINDS
-from railyard.topologies.spec import ConfigModel, find_problems
 from railyard.workloads.allreduce.engine_kind import check_policy
 from railyard.workloads.allreduce.peers.training import SPEEDS, published_compute_s, training_name
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from railyard.core.config import parse_by_kind
+from railyard.core.config import ConfigModel, find_problems, parse_by_kind
 from railyard.core.errors import BadInput
 from railyard.core.units import Time
 from railyard.experiments.spec.faults import Numbers, restore_on_key
@@ -25,7 +25,7 @@ from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import make_plan
-from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.gpt import GptSpec
 from railyard.workloads.jobs.migration import stateful_kinds
 from railyard.workloads.spec import WorkloadSpec

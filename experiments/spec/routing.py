@@ -9,9 +9,10 @@ from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
+from railyard.core.config import ConfigModel, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, format_time
-from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
+from railyard.topologies.spec import FabricSpec
 
 MAX_SETTLE_S: Final = 60
 MAX_AUTO_MARGIN: Final = 300

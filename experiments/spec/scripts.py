@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import MISSING, field_error
+from railyard.core.config import MISSING, ConfigModel, field_error
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time
 from railyard.experiments.spec.faults import BaseFaultSpec, Numbers, Repeats, check_on, check_start_time, restore_on_key
@@ -23,7 +23,6 @@ from railyard.failure.scenario.random_faults import (
 )
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import ConfigModel
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Schedule, payload_rates
 

@@ -18,8 +18,9 @@ from railyard.failure.scenario.pairs import Pair
 from railyard.failure.scenario.script import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import HEARTBEAT_BPS, burst_bytes
+from railyard.topologies.fabric_kinds import End
 from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
-from railyard.topologies.plan import End, Plan
+from railyard.topologies.plan import Plan
 from railyard.topologies.spec import LAYERS
 
 

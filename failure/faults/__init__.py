@@ -28,15 +28,17 @@ from railyard.failure.faults.definition import (
     fault,
     fault_kinds,
 )
-from railyard.failure.faults.support.impact import Cable, FaultNet, FaultPlan, FaultScope, Impact, cable, gpu_cable
+from railyard.failure.faults.support.impact import Cable, FaultScope, Impact, cable, gpu_cable
+from railyard.topologies.build.network import EmulatedNet
+from railyard.topologies.fabric_kinds import FabricPlan
 
 __all__ = [
     "FAULTS",
     "Cable",
+    "EmulatedNet",
+    "FabricPlan",
     "Fault",
     "FaultKind",
-    "FaultNet",
-    "FaultPlan",
     "FaultScope",
     "FirstPacketTarget",
     "Impact",

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
-from railyard.failure.faults.support.impact import FaultPlan, FaultScope, Impact, is_signal_of, scope_of
+from railyard.failure.faults.support.impact import FaultScope, Impact, is_signal_of, scope_of
+from railyard.topologies.fabric_kinds import FabricPlan, Layer
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Layer
 
 ControllerEvent = tuple[int, str, dict[str, Any]]
 """An event of a controller: (monotonic ns, kind, detail)."""
@@ -50,8 +50,7 @@ class FaultKind:
     """Definition of a fault kind. `target` is a name that `targets` allows, `p` an instance of `Parameters`.
 
     To be given: `targets`, `impact`, `inject`, `repair`, `symptoms`. The rest has defaults. `plan` and `net` are those
-    of a fabric that has such targets: kinds for all fabrics declare them as `FaultPlan` and `FaultNet`, others as the
-    plan and network that they need.
+    of a fabric that has such targets: kinds for all fabrics declare `FabricPlan` and `EmulatedNet`, others their own.
     """
 
     Parameters: ClassVar[type[ConfigModel]] = NoParameters
@@ -111,7 +110,7 @@ class FaultKind:
         """Return the name in `targets` of a target that may also be written otherwise."""
         return target
 
-    def target_problem(self, plan: FaultPlan, target: str) -> str:
+    def target_problem(self, plan: FabricPlan, target: str) -> str:
         """Return what is wrong with a target on a fabric, with what is allowed; empty if it can be used."""
         names = self.targets(plan)
         span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if names else ""
@@ -126,7 +125,7 @@ class FaultKind:
         """Return the parameters of random faults."""
         return self.Parameters()
 
-    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FabricPlan, target: str, p: Any) -> FaultScope:
         """Return what the fault affects and what its detection requires: concurrent faults must not interfere."""
         return scope_of(self.impact(plan, target, p), plan)
 
@@ -231,11 +230,11 @@ class Fault:
         """The definition of its kind."""
         return definition_of(self.kind)
 
-    def impact(self, plan: FaultPlan) -> Impact:
+    def impact(self, plan: FabricPlan) -> Impact:
         """Return what is dead or degraded while it lasts."""
         return self.definition.impact(plan, self.target, self.parameters)
 
-    def scope(self, plan: FaultPlan) -> FaultScope:
+    def scope(self, plan: FabricPlan) -> FaultScope:
         """Return what it affects and requires."""
         return self.definition.scope(plan, self.target, self.parameters)
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from railyard.failure.faults.definition import fault
 from railyard.failure.faults.support.links import CutLink
-from railyard.topologies.spec import Layer
+from railyard.topologies.fabric_kinds import Layer
 
 
 @fault("hb-port-down")

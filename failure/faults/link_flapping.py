@@ -11,10 +11,10 @@ from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.impact import FaultNet
 from railyard.failure.faults.support.links import CutLink
 from railyard.topologies.build import namespaces
-from railyard.topologies.plan import End
+from railyard.topologies.build.network import EmulatedNet
+from railyard.topologies.fabric_kinds import End
 
 _POLL_S: Final = 0.002
 _MIN_PERIOD_S: Final = 0.02
@@ -66,7 +66,7 @@ class LinkFlapping(CutLink):
         if p.period > repair_s:
             yield "period", f"must be repair or less: the fault lasts {format_time(repair_s)}"
 
-    def inject(self, net: FaultNet, target: str, p: Parameters) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Set the switch's end down, and start a thread that continues."""
         super().inject(net, target, p)
         ended = threading.Event()
@@ -74,13 +74,13 @@ class LinkFlapping(CutLink):
         self._flapping[target] = thread, ended
         thread.start()
 
-    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """End the thread, which sets the interface up."""
         thread, ended = self._flapping.pop(target)
         ended.set()
         thread.join()
 
-    def symptoms(self, net: FaultNet, target: str, p: Parameters) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return whether the GPU's carrier changes within a period, and whether it changes or is lost."""
         from pyroute2 import IPRoute
 

@@ -6,8 +6,9 @@ from pydantic import Field
 
 from railyard.core.config import ConfigModel
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.impact import FaultPlan, Impact
+from railyard.failure.faults.support.impact import Impact
 from railyard.failure.faults.support.loss import LossyLink
+from railyard.topologies.fabric_kinds import FabricPlan
 
 
 @fault("link-gray")
@@ -27,6 +28,6 @@ class LinkGray(LossyLink):
         """Return the parameter."""
         return p.loss
 
-    def impact(self, plan: FaultPlan, target: str, p: Parameters) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Parameters) -> Impact:
         """Return a lossy cable: what it loses is sent again."""
         return Impact(lossy=frozenset({self.cable(plan, target)}))

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from railyard.core.config import ConfigModel
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.impact import FaultPlan, Impact
+from railyard.failure.faults.support.impact import Impact
 from railyard.failure.faults.support.links import LinkFault, reshape, shaped_bps
 from railyard.topologies.build.network import FabricNet
+from railyard.topologies.fabric_kinds import FabricPlan
 
 
 @fault("link-slow")
@@ -28,7 +29,7 @@ class LinkSlow(LinkFault):
         """Return half the rate: below, a queue holds probes for longer than a connectivity check waits."""
         return self.Parameters(rate=0.5)
 
-    def impact(self, plan: FaultPlan, target: str, p: Parameters) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Parameters) -> Impact:
         """Return a slow cable."""
         rate_bps = plan.link_of(target, self.layer).rate_bps
         return Impact(slowed={self.cable(plan, target): max(1, round(rate_bps * p.rate))})

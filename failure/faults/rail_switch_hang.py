@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.impact import FaultNet
 from railyard.failure.faults.support.processes import SwitchFault
+from railyard.topologies.build.network import EmulatedNet
 
 
 @fault("rail-switch-hang")
@@ -26,15 +26,15 @@ class RailSwitchHang(SwitchFault):
         ),
     )
 
-    def inject(self, net: FaultNet, target: str, p: Any) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Stop the switch's process."""
         os.kill(net.ovs[target].vswitchd_pid, signal.SIGSTOP)
 
-    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Continue the switch's process."""
         os.kill(net.ovs[target].vswitchd_pid, signal.SIGCONT)
 
-    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the process is stopped."""
         return (psutil.Process(net.ovs[target].vswitchd_pid).status() == psutil.STATUS_STOPPED,)
 

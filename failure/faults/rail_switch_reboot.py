@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 from railyard.failure.faults.definition import ControllerEvent, fault
-from railyard.failure.faults.support.impact import FaultNet
 from railyard.failure.faults.support.processes import SwitchCrash
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import EmulatedNet
 
 
 @fault("rail-switch-reboot")
@@ -32,7 +32,7 @@ class RailSwitchReboot(SwitchCrash):
         if p.down >= repair_s:
             yield "down", f"must be less than repair: {format_time(repair_s)} after the fault it is over"
 
-    def inject(self, net: FaultNet, target: str, p: Parameters) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Kill the switch's process, and start a thread that starts it later, if its namespace still exists."""
 
         def reboot() -> None:
@@ -44,7 +44,7 @@ class RailSwitchReboot(SwitchCrash):
         self._reboots[target].daemon = True
         self._reboots[target].start()
 
-    def repair(self, net: FaultNet, target: str, p: Parameters) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Wait until the reboot is done."""
         self._reboots.pop(target).join()
 

@@ -8,9 +8,10 @@ from railyard.core.config import ConfigModel
 from railyard.core.errors import CheckFailed
 from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.impact import FaultPlan, FaultScope
+from railyard.failure.faults.support.impact import FaultScope
 from railyard.failure.faults.support.processes import ControlPlaneFault, controller_of, is_listening
 from railyard.topologies.build.network import FabricNet
+from railyard.topologies.fabric_kinds import FabricPlan
 
 _START_S: Final = 10.0  # etcd takes a second
 
@@ -31,7 +32,7 @@ class RegistryCrash(ControlPlaneFault):
         """Return the kind of registry."""
         return p.registry
 
-    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FabricPlan, target: str, p: Any) -> FaultScope:
         """Return the registry; the controller is required, which starts its server or uses it."""
         return FaultScope(frozenset({target}), frozenset({"controller"}))
 

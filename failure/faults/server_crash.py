@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from railyard.failure.faults.definition import FaultKind, fault
-from railyard.failure.faults.support.impact import FaultPlan, FaultScope, Impact
+from railyard.failure.faults.support.impact import FaultScope, Impact
 from railyard.failure.faults.support.links import is_up, set_links
 from railyard.failure.faults.support.processes import boot, disconnect, links_down, signal_all
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.plan import End
+from railyard.topologies.fabric_kinds import End, FabricPlan
 
 _MIN_DOMAINS: Final = 3
 
 
-def _domains(plan: FaultPlan) -> dict[str, list[str]]:
+def _domains(plan: FabricPlan) -> dict[str, list[str]]:
     """Return the GPUs of each HB domain."""
     found: dict[str, list[str]] = {}
     for name in plan.link_names("hb"):
@@ -30,22 +30,22 @@ class ServerCrash(FaultKind):
     target_sort = "HB domain"
     stops_gpus = True
 
-    def targets(self, plan: FaultPlan) -> Sequence[str]:
+    def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all HB domains, where two others are left."""
         domains = list(_domains(plan))
         return domains if len(domains) >= _MIN_DOMAINS else []
 
-    def target_problem(self, plan: FaultPlan, target: str) -> str:
+    def target_problem(self, plan: FabricPlan, target: str) -> str:
         """Return what is wrong with a target; on a fabric that is too small, that."""
         if not self.targets(plan):
             return f"can't crash on {plan.title}: {_MIN_DOMAINS} or more are needed, so that some are left to talk"
         return super().target_problem(plan, target)
 
-    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return dead GPUs and a dead bridge."""
         return Impact(nodes=frozenset({target, *_domains(plan)[target]}))
 
-    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FabricPlan, target: str, p: Any) -> FaultScope:
         """Return the GPUs with their cables. No rail switch is required: each of the others detects the fault too."""
         return FaultScope(super().scope(plan, target, p).affected)
 

@@ -19,8 +19,8 @@ from railyard.failure.connectivity.check import duration_s
 from railyard.failure.faults import FAULTS, Fault, FaultScope, fault_kinds
 from railyard.failure.scenario.script import SETTLE_S, Script, Timed
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Layer
 
 FIRST_INJECTION_S: Final = 0.8
 MARGIN_S: Final = 0.2  # the duration of an action itself

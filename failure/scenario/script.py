@@ -13,7 +13,8 @@ from typing import Final
 
 from railyard.core.errors import CheckFailed
 from railyard.core.wait import poll
-from railyard.failure.faults import Fault, FaultKind, FaultNet
+from railyard.failure.faults import Fault, FaultKind
+from railyard.topologies.build.network import EmulatedNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ SYMPTOMS_TIMEOUT_S: Final = 5.0
 """A kernel may report a carrier a second late, and a busy machine later: only then it counts as an error."""
 
 
-def inject(net: FaultNet, fault: Fault) -> int:
+def inject(net: EmulatedNet, fault: Fault) -> int:
     """Prepare a fault, inject it, and return when (monotonic ns, just before).
 
     CheckFailed if the target was faulty before, or isn't after: the recovery time of a fault without effect would be 0.
@@ -134,45 +135,45 @@ def inject(net: FaultNet, fault: Fault) -> int:
     return at_ns
 
 
-def prepare(net: FaultNet, fault: Fault) -> None:
+def prepare(net: EmulatedNet, fault: Fault) -> None:
     """Do what can be done before the injection. CheckFailed if the target is faulty already."""
     if is_active(net, fault):
         raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is active already")
     fault.definition.prepare(net, fault.target, fault.parameters)
 
 
-def apply(net: FaultNet, fault: Fault) -> int:
+def apply(net: EmulatedNet, fault: Fault) -> int:
     """Inject a prepared fault; return when (monotonic ns, just before)."""
     at_ns = time.monotonic_ns()
     fault.definition.inject(net, fault.target, fault.parameters)
     return at_ns
 
 
-def confirm(net: FaultNet, fault: Fault) -> None:
+def confirm(net: EmulatedNet, fault: Fault) -> None:
     """Raise CheckFailed if the fault isn't active."""
     if not _await_symptoms(net, fault, expected=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
 
 
-def unprepare(net: FaultNet, fault: Fault) -> None:
+def unprepare(net: EmulatedNet, fault: Fault) -> None:
     """Undo the preparation of a fault that was never injected."""
     if type(fault.definition).prepare is not FaultKind.prepare:
         fault.definition.repair(net, fault.target, fault.parameters)
 
 
-def repair(net: FaultNet, fault: Fault) -> None:
+def repair(net: EmulatedNet, fault: Fault) -> None:
     """Repair a fault. CheckFailed if some part is still faulty afterwards."""
     fault.definition.repair(net, fault.target, fault.parameters)
     if not _await_symptoms(net, fault, expected=False):
         raise CheckFailed(f"{fault.kind} at {fault.target} is still active after its repair")
 
 
-def is_active(net: FaultNet, fault: Fault) -> bool:
+def is_active(net: EmulatedNet, fault: Fault) -> bool:
     """Return whether all affected parts are faulty, observed at the parts themselves."""
     return all(fault.definition.symptoms(net, fault.target, fault.parameters))
 
 
-def _await_symptoms(net: FaultNet, fault: Fault, expected: bool) -> bool:
+def _await_symptoms(net: EmulatedNet, fault: Fault, expected: bool) -> bool:
     """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
 
     def are_expected() -> bool:
@@ -201,7 +202,7 @@ class Player:
     `actions`: the log of actions. ValueError for faults that wait for a phase if there is no `wait_for`.
     """
 
-    def __init__(self, net: FaultNet, script: Script, wait_for: WaitFor | None = None) -> None:
+    def __init__(self, net: EmulatedNet, script: Script, wait_for: WaitFor | None = None) -> None:
         if any(timed.after for timed in script.faults) and wait_for is None:
             raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
         self._net, self._script, self._wait_for = net, script, wait_for

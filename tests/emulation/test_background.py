@@ -23,8 +23,8 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.fabric_kinds import End, Link
 from railyard.topologies.measure.counters import PortReader, count
-from railyard.topologies.plan import End, Link
 from railyard.workloads.background.flows import Background, BackgroundFlow, background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build, eventually

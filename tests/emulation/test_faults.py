@@ -14,7 +14,7 @@ from railyard.failure.faults.support.loss import open_frames
 from railyard.failure.scenario import script
 from railyard.failure.scenario.script import inject, is_active, repair
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.plan import End
+from railyard.topologies.fabric_kinds import End
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 

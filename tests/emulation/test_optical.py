@@ -15,7 +15,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.gpu_replacement import GpuReplacement
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.spec import Layer
+from railyard.topologies.fabric_kinds import Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
 
 pytestmark = pytest.mark.sandbox

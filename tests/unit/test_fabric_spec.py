@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from railyard.core.config import problems
 from railyard.core.errors import BadInput
-from railyard.topologies.spec import FabricSpec, parse_fabric, problems
+from railyard.topologies.spec import FabricSpec, parse_fabric
 from tests.unit.path_choices import POLICIES
 
 KEYS = "domains, hb_rate, kind, mtu, optical, oversubscription, platform, policy, rail_rate, rails, spines"

@@ -22,9 +22,10 @@ from railyard.topologies.addresses import (
     role_of,
 )
 from railyard.topologies.build import shaping
+from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.measure.rates import frames_needed
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.spec import LAYERS, FabricSpec, Layer, parse_fabric
+from railyard.topologies.spec import LAYERS, FabricSpec, parse_fabric
 from railyard.workloads.background.flows import BackgroundFlow, flows_of, reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
 

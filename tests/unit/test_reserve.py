@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import htb_commands, shared_htb_commands
-from railyard.topologies.plan import End, Plan
+from railyard.topologies.fabric_kinds import End
+from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import PORT, BackgroundFlow, flows_of, reserved, reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.plan import End, Plan
+from railyard.topologies.fabric_kinds import End
+from railyard.topologies.plan import Plan
 from railyard.topologies.spec import LAYERS
 
 ETHERNET: Final = 14

@@ -20,7 +20,8 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricController, FabricNet
 from railyard.topologies.build.shaping import ETHERNET, IP_TCP, payload_fraction
-from railyard.topologies.plan import LinkClass, Plan
+from railyard.topologies.fabric_kinds import LinkClass
+from railyard.topologies.plan import Plan
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from railyard.topologies.build.shaping import BURST_S, ETHERNET, burst_bytes
+from railyard.topologies.fabric_kinds import Link
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import PREFIX_BITS, Nic, route_table, subnet
-from railyard.topologies.plan import Link
 
 CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC

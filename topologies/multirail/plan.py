@@ -21,10 +21,9 @@ from typing import Any, Final
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.topologies.build.shaping import ETHERNET, payload_fraction
-from railyard.topologies.fabric_kinds import FABRIC_KINDS, End, FabricPlan, Link, Switch
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, End, FabricPlan, Layer, Link, Switch
 from railyard.topologies.multirail.spec import MultirailSpec, Nic, RailSpec, switch_name
 from railyard.topologies.rail_kind import RAIL_KINDS
-from railyard.topologies.spec import Layer
 
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""

@@ -20,9 +20,9 @@ from railyard.core.worker import Message, Ready, Worker
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces, shaping
 from railyard.topologies.build.shaping import shaper_commands
-from railyard.topologies.plan import End, Plan
+from railyard.topologies.fabric_kinds import End, Layer
+from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
-from railyard.topologies.spec import Layer
 from railyard.workloads.background.kind import BACKGROUNDS, FlowPath
 from railyard.workloads.background.spec import BackgroundSpec, Wave
 

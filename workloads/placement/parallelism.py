@@ -15,8 +15,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from railyard.core.config import ConfigModel
 from railyard.core.errors import BadInput
-from railyard.topologies.spec import ConfigModel
 from railyard.workloads.schedule import Grid, Schedule, Task, Transfer
 
 Count = Annotated[int, Field(ge=1)]

@@ -5,64 +5,19 @@ that announce the fault (`is_signal_of`), and faults that it can't be combined w
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from railyard.topologies.addresses import Gpu, gpu_of_name, link_name, rail_name
-from railyard.topologies.build.ovs import PrivateSwitch
-from railyard.topologies.plan import End, Link, Plan, Switch
-from railyard.topologies.spec import LAYERS, Layer
+from railyard.topologies.fabric_kinds import FabricPlan, Layer
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import LAYERS
 
 Cable = frozenset[str]
 """The names of the nodes at its two ends: d0g1 and rail1, d0g1 and hb0, rail1 and spine0, d0g1 and switch0."""
 _GPU_NAME: Final = re.compile(r"d\d+g\d+")
-
-
-class FaultPlan(Protocol):
-    """Interface of every fabric's plan to fault kinds. Links are named as `Plan.link_names` has it."""
-
-    @property
-    def title(self) -> str:
-        """The fabric in words, for messages."""
-        ...
-
-    @property
-    def switches(self) -> tuple[Switch, ...]:
-        """All OpenFlow switches."""
-        ...
-
-    @property
-    def control_processes(self) -> Sequence[str]:
-        """The processes of the control plane that can fail."""
-        ...
-
-    def link_names(self, layer: Layer) -> Sequence[str]:
-        """Return the names of a layer's links."""
-        ...
-
-    def link_of(self, name: str, layer: Layer) -> Link:
-        """Return a link by its name; `a` is the node's end."""
-        ...
-
-    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
-        """Return the ends of a link: at the node, and in its network."""
-        ...
-
-
-class FaultNet(Protocol):
-    """Interface of every fabric's network to fault kinds: its plan, and the switches' processes by name."""
-
-    @property
-    def plan(self) -> FaultPlan:
-        """The plan."""
-        ...
-
-    @property
-    def ovs(self) -> Mapping[str, PrivateSwitch]:
-        """The processes of each switch, by its name."""
-        ...
 
 
 def cable(one: str, other: str) -> Cable:
@@ -130,7 +85,7 @@ class FaultScope:
         return bool(self.affected & (other.affected | other.required) or other.affected & self.required)
 
 
-def scope_of(impact: Impact, plan: FaultPlan) -> FaultScope:
+def scope_of(impact: Impact, plan: FabricPlan) -> FaultScope:
     """Return the scope of an impact: a dead GPU takes all its cables along, and a cable needs both its ends."""
     names = ((name, layer) for layer in LAYERS if impact.nodes for name in plan.link_names(layer))
     lost = (plan.ends_of(name, layer) for name, layer in names if name.partition(":")[0] in impact.nodes)

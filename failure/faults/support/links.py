@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from railyard.failure.faults.definition import FaultKind
-from railyard.failure.faults.support.impact import Cable, FaultNet, FaultPlan, Impact, cable
+from railyard.failure.faults.support.impact import Cable, Impact, cable
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import send_request
+from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.build.shaping import htb_commands
-from railyard.topologies.plan import End, Link
-from railyard.topologies.spec import Layer
+from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link
 
 IFF_UP: Final = 1
 IFLA_GROUP: Final = 27
@@ -99,7 +99,7 @@ class LinkFault(FaultKind):
     target_sort = "GPU"
     layer: ClassVar[Layer] = "rail"
 
-    def targets(self, plan: FaultPlan) -> Sequence[str]:
+    def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all links of the layer."""
         return plan.link_names(self.layer)
 
@@ -107,16 +107,16 @@ class LinkFault(FaultKind):
         """Return the GPU's name for its first link of the layer: d0g1:rail0 is d0g1."""
         return target.removesuffix(f":{self.layer}0")
 
-    def cable(self, plan: FaultPlan, target: str) -> Cable:
+    def cable(self, plan: FabricPlan, target: str) -> Cable:
         """Return the cable of the link."""
         near, far = plan.ends_of(target, self.layer)
         return cable(near.node, far.node)
 
-    def link(self, net: FaultNet, target: str) -> Link:
+    def link(self, net: EmulatedNet, target: str) -> Link:
         """Return the link: `a` is the node's end."""
         return net.plan.link_of(target, self.layer)
 
-    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return a dead cable."""
         return Impact(cables=frozenset({self.cable(plan, target)}))
 
@@ -124,16 +124,16 @@ class LinkFault(FaultKind):
 class CutLink(LinkFault):
     """A link whose far end is set down."""
 
-    def inject(self, net: FaultNet, target: str, p: Any) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Set the far end of the cable down: the near end loses its carrier."""
         far = self.link(net, target).b
         set_links(far.node, {far.interface: "down"})
 
-    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Set the far end up."""
         far = self.link(net, target).b
         set_links(far.node, {far.interface: "up"})
 
-    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the near end has no carrier."""
         return (not is_up(self.link(net, target).a),)

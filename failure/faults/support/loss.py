@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from railyard.failure.faults.support.impact import FaultNet
 from railyard.failure.faults.support.links import LinkFault, set_groups
 from railyard.topologies.build import namespaces
-from railyard.topologies.plan import End, Link
+from railyard.topologies.build.network import EmulatedNet
+from railyard.topologies.fabric_kinds import End, Link
 
 WAIT_S: Final = 0.2
 """Longer than a frame waits in a shaper behind others."""
@@ -161,19 +161,19 @@ class LossyLink(LinkFault):
         """Return the share of packets that is lost."""
         return 1.0
 
-    def prepare(self, net: FaultNet, target: str, p: Any) -> None:
+    def prepare(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Install the rules."""
         prepare_loss(self.link(net, target), self.loss(p))
 
-    def inject(self, net: FaultNet, target: str, p: Any) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Start the loss."""
         enable_loss(self.link(net, target))
 
-    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Stop the loss."""
         disable_loss(self.link(net, target))
 
-    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return for each direction whether all frames are lost, or some where it isn't all."""
         link, loss = self.link(net, target), self.loss(p)
         return all_lost(link) if loss == 1 else some_lost(link, loss)

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Final
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
-from railyard.failure.faults.support.impact import FaultNet, FaultPlan, FaultScope, Impact
+from railyard.failure.faults.support.impact import FaultScope, Impact
 from railyard.failure.faults.support.links import is_set_up, is_up, set_links
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import FabricController, FabricNet
-from railyard.topologies.plan import Link
+from railyard.topologies.build.network import EmulatedNet, FabricController, FabricNet
+from railyard.topologies.fabric_kinds import FabricPlan, Link
 from railyard.topologies.routing import route_commands
 
 
@@ -83,11 +83,11 @@ class GpuFault(FaultKind):
     target_sort = "GPU"
     stops_gpus = True
 
-    def targets(self, plan: FaultPlan) -> Sequence[str]:
+    def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all GPUs: the nodes that have a link into an HB domain."""
         return plan.link_names("hb")
 
-    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return a dead GPU."""
         return Impact(nodes=frozenset({target}))
 
@@ -98,11 +98,11 @@ class SwitchFault(FaultKind):
     target_sort = "rail switch"
     roles: ClassVar[tuple[str, ...]] = ("rail", "single")
 
-    def targets(self, plan: FaultPlan) -> Sequence[str]:
+    def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all switches of these roles."""
         return [switch.name for switch in plan.switches if switch.role in self.roles]
 
-    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return a dead switch."""
         return Impact(nodes=frozenset({target}))
 
@@ -110,17 +110,17 @@ class SwitchFault(FaultKind):
 class SwitchCrash(SwitchFault):
     """A switch whose ovs-vswitchd is killed, and started again on its database by the repair."""
 
-    def inject(self, net: FaultNet, target: str, p: Any) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Kill the switch's process."""
         with namespaces.inside(target):
             net.ovs[target].kill()
 
-    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Start the switch's process."""
         with namespaces.inside(target):
             net.ovs[target].start_vswitchd()
 
-    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the process has ended."""
         return (net.ovs[target].processes["ovs-vswitchd"].poll() is not None,)
 
@@ -157,21 +157,21 @@ class ControlPlaneFault(FaultKind):
     is_control_plane = True
     process: str
 
-    def targets(self, plan: FaultPlan) -> Sequence[str]:
+    def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return the process, where the fabric has it."""
         return [name for name in plan.control_processes if name == self.process]
 
-    def target_problem(self, plan: FaultPlan, target: str) -> str:
+    def target_problem(self, plan: FabricPlan, target: str) -> str:
         """Return what the target must be; empty if it is."""
         if not self.targets(plan):
             return f"can't crash on {plan.title}: it has no {self.process}"
         return "" if target == self.process else f"must be {self.process} for {self.process}-crash"
 
-    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return nothing: no part of the data plane fails."""
         return Impact()
 
-    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FabricPlan, target: str, p: Any) -> FaultScope:
         """Return the process."""
         return FaultScope(frozenset({target}))
 
