@@ -17,6 +17,7 @@ import pytest
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, Timeouts, plain_socket
 from railyard.workloads.allreduce.engine.worker import run_operations
+from railyard.workloads.allreduce.transport.links import DATA
 from railyard.workloads.allreduce.transport.rendezvous import (
     AGGREGATOR,
     Hello,
@@ -191,9 +192,7 @@ def test_closed_connection_is_dialled_again_before_use() -> None:
     """An aggregator does, of which one caller was gone: nobody else may wait with a connection that ended."""
     address = ("127.0.0.1", free_port())
     listener = HelloListener(plain_socket, {0: address})
-    connections = RailConnections(
-        lambda purpose: Hello(7, 0, 1, purpose, 0), {("data", AGGREGATOR): address}, [], plain_socket, "127.0.0.1"
-    )
+    connections = RailConnections(Hello(7, 0, 1, DATA, 0), {(DATA, AGGREGATOR): address}, [], plain_socket, "127.0.0.1")
     poller = select.poll()
     poller.register(listener.sockets[0], select.POLLIN)
 

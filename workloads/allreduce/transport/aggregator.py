@@ -9,6 +9,7 @@ nodes, and the next connections start anew.
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from railyard.workloads.allreduce.engine.jobs import Address, SocketMaker, plain
 from railyard.workloads.allreduce.engine.tasks import DTYPES, Array, scratch
 from railyard.workloads.allreduce.transport.links import DATA, Framed, Header, Links, Pacer
 from railyard.workloads.allreduce.transport.rendezvous import Hello, HelloListener, send_ack
+
+_POLL_S: Final = 0.05
 
 
 @dataclass
@@ -28,10 +31,7 @@ class _Sum:
 
 
 class Aggregator:
-    """Server of a rail's nodes: `step` serves those that are connected, `run` does so until `stop`.
-
-    `setup_s`: of each message that it sends.
-    """
+    """Server of a rail's nodes. `setup_s`: of each message that it sends."""
 
     def __init__(
         self,
@@ -54,14 +54,10 @@ class Aggregator:
     def run(self, stop: Callable[[], bool]) -> None:
         """Serve until `stop()` is true, then close."""
         while not stop():
-            self.step(0.05)
+            if self._poller.poll(0.001 if self._listener.unidentified else _POLL_S):
+                self._listener.accept()
+            self._listener.identify(self._add)
         self.close()
-
-    def step(self, timeout_s: float) -> None:
-        """Serve what comes within `timeout_s` seconds."""
-        if self._poller.poll(0.001 if self._listener.unidentified else timeout_s):
-            self._listener.accept()
-        self._listener.identify(self._add)
 
     def close(self) -> None:
         """Close all connections."""
@@ -69,18 +65,17 @@ class Aggregator:
         self._listener.close()
         self._poller.close()
 
-    def _accepts(self, hello: Hello) -> bool:
-        """Whether it is a node of this group, of this incarnation of the rail or a later one, which ends this one."""
-        if (hello.group, hello.rail, hello.purpose) != (self.group, self.rail, "data") or hello.rank >= self.nodes:
+    def _add(self, hello: Hello, sock: socket.socket) -> bool:
+        """Serve a node's connection; return False if it is not of this group, or of an earlier incarnation.
+
+        A later incarnation of the rail ends the present one.
+        """
+        if (hello.group, hello.rail, hello.purpose) != (self.group, self.rail, DATA) or hello.rank >= self.nodes:
             return False
         if hello.incarnation > self._incarnation:
             self._lost(None)
             self._incarnation = hello.incarnation
-        return hello.incarnation == self._incarnation
-
-    def _add(self, hello: Hello, sock: socket.socket) -> bool:
-        """Serve a node's connection; return False if it is not accepted."""
-        if not self._accepts(hello):
+        if hello.incarnation < self._incarnation:
             return False
         rank = hello.rank
         if rank in self._links:

@@ -14,20 +14,17 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.commands import CONTROL_TOS
 from railyard.workloads.allreduce.engine.jobs import Address, Layout, SocketMaker
-from railyard.workloads.allreduce.transport.links import UNSENT_BYTES, Header
+from railyard.workloads.allreduce.transport.links import CONTROL, DATA, UNSENT_BYTES, Header
 
-Purpose = Literal["data", "control"]
-Key = tuple[Purpose, int]
-"""Purpose of a connection, and the rank (or AGGREGATOR) at its other end."""
-
+Key = tuple[int, int]
+"""Purpose of a connection, DATA or CONTROL as its frames, and the rank (or AGGREGATOR) at its other end."""
 AGGREGATOR: Final = 0xFFFF
-_PURPOSES: Final[tuple[Purpose, ...]] = ("data", "control")
 _HELLO: Final = struct.Struct("!4sIHHHI")
 _MAGIC: Final = b"RYMR"
 _ACK: Final = b"+"
@@ -36,20 +33,18 @@ _RETRY_S: Final = 0.02
 _MISSING_AGGREGATOR: Final = "its aggregator, or a rank that this waits for,"
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """First bytes of a connection: which node dials, for what."""
 
     group: int
     rail: int
     rank: int
-    purpose: Purpose
+    purpose: int
     incarnation: int
 
     def pack(self) -> bytes:
         """Return the bytes on the wire."""
-        code = _PURPOSES.index(self.purpose)
-        return _HELLO.pack(_MAGIC, self.group, self.rail, self.rank, code, self.incarnation)
+        return _HELLO.pack(_MAGIC, *self)
 
 
 def read_hello(sock: socket.socket) -> Hello | None:
@@ -62,10 +57,7 @@ def read_hello(sock: socket.socket) -> Hello | None:
         raise ConnectionError("no hello")
     if len(hello) < _HELLO.size:
         return None
-    _, group, rail, rank, code, incarnation = _HELLO.unpack(sock.recv(_HELLO.size))
-    if code >= len(_PURPOSES):
-        raise ConnectionError("no hello")
-    return Hello(group, rail, rank, _PURPOSES[code], incarnation)
+    return Hello(*_HELLO.unpack(sock.recv(_HELLO.size))[1:])
 
 
 def send_ack(sock: socket.socket) -> None:
@@ -73,43 +65,38 @@ def send_ack(sock: socket.socket) -> None:
     sock.send(_ACK)
 
 
-def configure_socket(sock: socket.socket, purpose: Purpose = "data") -> socket.socket:
+def configure_socket(sock: socket.socket, purpose: int = DATA) -> socket.socket:
     """Set a connection's options; control messages get the network's lane for them, if it has one."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    if purpose == "control":
+    if purpose == CONTROL:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
     return sock
 
 
-def listening_socket(make: SocketMaker, rail: int, address: Address) -> socket.socket:
-    """Return a listening socket. BadInput for an address that is not this machine's, or is taken."""
-    try:
-        with ExitStack() as opened:
-            sock = opened.enter_context(make(rail))
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(128)
-            opened.pop_all()
-    except OSError as problem:
-        why = problem.strerror or str(problem)
-        raise BadInput(f"rails.{rail}", ":".join(map(str, address)), f"can't be listened at: {why}") from problem
-    return sock
-
-
 class HelloListener:
-    """Listening sockets of a process, and the connections whose Hello has not come yet."""
+    """Listening sockets of a process, and the connections whose Hello has not come yet.
+
+    `addresses` by rail. BadInput for one that is not this machine's, or is taken.
+    """
 
     def __init__(self, make: SocketMaker, addresses: Mapping[int, Address]) -> None:
-        """`addresses` by rail."""
-        with ExitStack() as opened:
-            self.sockets = [
-                opened.enter_context(listening_socket(make, rail, address)) for rail, address in addresses.items()
-            ]
-            opened.pop_all()
+        self.sockets: list[socket.socket] = []
         self.unidentified: list[socket.socket] = []
+        with ExitStack() as opened:
+            for rail, address in addresses.items():
+                try:
+                    sock = opened.enter_context(make(rail))
+                    sock.setblocking(False)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    sock.bind(address)
+                    sock.listen(128)
+                except OSError as problem:
+                    why = f"can't be listened at: {problem.strerror or problem}"
+                    raise BadInput(f"rails.{rail}", ":".join(map(str, address)), why) from problem
+                self.sockets.append(sock)
+            opened.pop_all()
 
     def accept(self) -> None:
         """Accept all connections that wait: none where accepting fails (the NIC is gone, say), since peers retry."""
@@ -148,11 +135,14 @@ class _Attempt:
 
 
 class RailConnections:
-    """Connections of one rail until all stand. `dials` and `expects`: by purpose and rank; `step` is called often."""
+    """Connections of one rail until all stand. `dials` and `expects`: by purpose and rank; `step` is called often.
+
+    `hello`: this node's, with any purpose.
+    """
 
     def __init__(
         self,
-        hello: Callable[[Purpose], Hello],
+        hello: Hello,
         dials: Mapping[Key, Address],
         expects: Sequence[Key],
         make: SocketMaker,
@@ -180,7 +170,7 @@ class RailConnections:
     def accept_connection(self, hello: Hello, sock: socket.socket) -> bool:
         """Keep an accepted connection if it is expected, in this incarnation; return whether it is."""
         key = (hello.purpose, hello.rank)
-        if hello != replace(self._hello(hello.purpose), rank=hello.rank) or key not in self._expects:
+        if hello != self._hello._replace(purpose=hello.purpose, rank=hello.rank) or key not in self._expects:
             return False
         try:
             send_ack(configure_socket(sock, hello.purpose))
@@ -216,14 +206,13 @@ class RailConnections:
             table.clear()
 
     def _dial(self, key: Key, now: float) -> None:
-        hello = self._hello(key[0])
         try:
-            sock = self._make(hello.rail)
+            sock = self._make(self._hello.rail)
         except OSError:  # the NIC is gone; it may return, and the other rails go on meanwhile
             self._retry_at[key] = now + _RETRY_S
             return
         try:
-            configure_socket(sock, hello.purpose).bind((self._own_ip, 0))
+            configure_socket(sock, key[0]).bind((self._own_ip, 0))
             problem = sock.connect_ex(self._dials[key])
         except OSError as error:
             problem = error.errno or errno.EIO
@@ -239,7 +228,7 @@ class RailConnections:
             return False
         try:
             if not attempt.hello_sent:
-                attempt.sock.send(self._hello(key[0]).pack())
+                attempt.sock.send(self._hello._replace(purpose=key[0]).pack())
                 attempt.hello_sent = True
                 return False
             if attempt.sock.recv(1) == _ACK:
@@ -275,9 +264,11 @@ class Rendezvous:
     def __init__(self, rank: int, layout: Layout, make: SocketMaker) -> None:
         self._rank, self._layout, self._make = rank, layout, make
         rails = range(len(layout.rails))
-        self.incarnations = dict.fromkeys(rails, 0)
+        self.incarnations: dict[int, int] = {}
         self.listener = HelloListener(make, {rail: layout.nodes[rail][rank] for rail in rails})
-        self._connections = {rail: self._new_connections(rail) for rail in rails}
+        self._connections: dict[int, RailConnections] = {}
+        for rail in rails:
+            self.begin(rail, 0)
 
     @property
     def busy(self) -> bool:
@@ -296,9 +287,23 @@ class Rendezvous:
     def begin(self, rail: int, incarnation: int) -> None:
         """Join a rail's next incarnation."""
         if rail in self._connections:
-            self._connections.pop(rail).close()
+            self._connections[rail].close()
         self.incarnations[rail] = incarnation
-        self._connections[rail] = self._new_connections(rail)
+        rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]
+        addresses = self._layout.nodes[rail]
+        dials: dict[Key, Address] = {}
+        expects: list[Key] = []
+        if aggregator is not None:
+            dials[DATA, AGGREGATOR] = aggregator
+        else:
+            dials[DATA, (rank + 1) % size] = addresses[(rank + 1) % size]
+            expects.append((DATA, (rank - 1) % size))
+        if rank == 0:
+            expects += [(CONTROL, peer) for peer in range(1, size)]
+        else:
+            dials[CONTROL, 0] = addresses[0]
+        hello = Hello(self._layout.group, rail, rank, DATA, incarnation)
+        self._connections[rail] = RailConnections(hello, dials, expects, self._make, addresses[rank][0])
 
     def take(self, rail: int) -> RailConnections:
         """Return the connections of a rail that has joined; the caller owns them."""
@@ -318,7 +323,7 @@ class Rendezvous:
         """Send to all peers whose control connection stands, before all rails have joined."""
         for connections in self._connections.values():
             for (purpose, _), sock in connections.accepted.items():
-                if purpose == "control":
+                if purpose == CONTROL:
                     with suppress(OSError):
                         sock.sendmsg([header.pack(), text])
 
@@ -327,23 +332,3 @@ class Rendezvous:
         for connections in self._connections.values():
             connections.close()
         self.listener.close()
-
-    def _new_connections(self, rail: int) -> RailConnections:
-        own_rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]
-        addresses = self._layout.nodes[rail]
-        dials: dict[Key, Address] = {}
-        expects: list[Key] = []
-        if aggregator is not None:
-            dials["data", AGGREGATOR] = aggregator
-        else:
-            dials["data", (own_rank + 1) % size] = addresses[(own_rank + 1) % size]
-            expects.append(("data", (own_rank - 1) % size))
-        if own_rank == 0:
-            expects += [("control", peer) for peer in range(1, size)]
-        else:
-            dials["control", 0] = addresses[0]
-
-        def hello(purpose: Purpose) -> Hello:
-            return Hello(self._layout.group, rail, own_rank, purpose, self.incarnations[rail])
-
-        return RailConnections(hello, dials, expects, self._make, addresses[own_rank][0])

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker
-from railyard.workloads.allreduce.engine.tasks import Copies
-from railyard.workloads.allreduce.transport.links import CONTROL, Broken, Framed, Header, Links, Message, Pacer
+from railyard.workloads.allreduce.engine.tasks import Copies, scratch
+from railyard.workloads.allreduce.transport.links import CONTROL, DATA, Broken, Framed, Header, Links, Message, Pacer
 from railyard.workloads.allreduce.transport.rendezvous import AGGREGATOR, Key, Rendezvous
 
 _MAX_UNACKNOWLEDGED: Final = 64
@@ -66,7 +67,6 @@ class Listener(Protocol):
 
     def buffer_for(self, rail: int, header: Header) -> memoryview:
         """Return where the bytes of a data frame are received."""
-        ...
 
     def on_received(self, rail: int, header: Header, view: memoryview) -> None:
         """Handle a complete data frame."""
@@ -164,15 +164,13 @@ class Transport:
 
     def install(self, rail: int) -> None:
         """Use a rail that has joined."""
-        connections, rail_spec = self._rendezvous.take(rail), self.layout.rails[rail]
-        both = (*connections.accepted.items(), *connections.dialled.items())
-        control = {key[1]: self._framed(rail, sock, key) for key, sock in both if key[0] == "control"}
-        accepted = (item for item in connections.accepted.items() if item[0][0] == "data")
-        incoming = next((self._framed(rail, sock, key) for key, sock in accepted), None)
-        data_key, data_sock = next(item for item in connections.dialled.items() if item[0][0] == "data")
-        pacer = Pacer(rail_spec.setup_s, rail_spec.cpu_s_per_byte, 1 / rail_spec.rate)
-        outgoing = self._framed(rail, data_sock, data_key, pacer)
-        self._live[rail] = _Rail(outgoing, incoming or outgoing, control)
+        connections, spec = self._rendezvous.take(rail), self.layout.rails[rail]
+        accepted, dialled = connections.accepted.items(), connections.dialled.items()
+        pacer = Pacer(spec.setup_s, spec.cpu_s_per_byte, 1 / spec.rate)
+        outgoing = next(self._framed(rail, sock, key, pacer) for key, sock in dialled if key[0] == DATA)
+        incoming = next((self._framed(rail, sock, key) for key, sock in accepted if key[0] == DATA), outgoing)
+        control = {key[1]: self._framed(rail, sock, key) for key, sock in (*accepted, *dialled) if key[0] == CONTROL}
+        self._live[rail] = _Rail(outgoing, incoming, control)
         for peer, channel in self._channels.items():
             for number, text in channel.unacknowledged():
                 self._links.put(control[peer], Header(CONTROL, seq=number, length=len(text)), text)
@@ -226,25 +224,19 @@ class Transport:
     def _framed(self, rail: int, sock: socket.socket, key: Key, pacer: Pacer | None = None) -> Framed:
         purpose, peer = key
 
-        def control_buffer(header: Header) -> memoryview:
-            return memoryview(bytearray(header.length))
-
         def on_control(header: Header, view: memoryview) -> None:
             for message in self._channels[peer].received(header.seq, bytes(view)):
                 self._channels[peer].acknowledge(message.get("received", {}).get(str(self.rank), 0))
                 self._listener.on_message(peer, rail, message)
 
-        if purpose == "control":
-            link = Framed(sock, control_buffer, on_control, pacer)
+        if purpose == CONTROL:
+            link = Framed(sock, lambda header: scratch(header.length), on_control, pacer)
         else:
-            listener = self._listener
-            link = Framed(
-                sock,
-                lambda header: listener.buffer_for(rail, header),
-                lambda header, view: listener.on_received(rail, header, view),
-                pacer,
-                self._copies,
+            buffer_for, on_received = (
+                partial(self._listener.buffer_for, rail),
+                partial(self._listener.on_received, rail),
             )
+            link = Framed(sock, buffer_for, on_received, pacer, self._copies)
         self._link_peers[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
         self._links.add(link)
         return link
