@@ -18,7 +18,6 @@ from railyard.workloads.allreduce.peers.training import (
     layers_step,
     published_compute_s,
     split,
-    step_s,
 )
 from railyard.workloads.models.catalogue import load_gpt, load_layers
 
@@ -82,9 +81,6 @@ def test_part_of_a_step_keeps_its_proportions() -> None:
     assert first.sizes == (1000, 1000)
     assert first.samples == pytest.approx(32 * 2000 / 2400)
     assert first.compute_s == pytest.approx(0.25)
-    assert step_s(step, [0.1, 0.1, 0.05]) == pytest.approx(0.55)
-    with pytest.raises(ValueError, match="2 times for 3 allreduces"):
-        step_s(step, [0.1, 0.1])
 
 
 @given(st.floats(1e-6, 1))

@@ -182,7 +182,7 @@ class _Resting(State):
     rested: int = 0
     proposed: tuple[int, ...] = ()
     agreeing: int = 0
-    can_go_single: ClassVar[bool] = False
+    is_single: ClassVar[bool] = False
 
     def _confirmed(self, proposed: Sequence[int], windows: int) -> bool:
         """Whether so many windows in a row, this one included, propose the same rails."""
@@ -211,7 +211,10 @@ class _Resting(State):
             rails.forget(rail)
         if len(better) == 1:
             return SingleRail(memory, rails.evenly(better), rested=self.rested)
-        return self._split_on(rails.evenly(better) if added else None, measured)
+        if self.is_single:
+            return EvenSplit(memory, rails.evenly(better))
+        kind, shares = (EvenSplit, rails.evenly(better)) if added else (AdjustedSplit, self.shares)
+        return kind(memory, shares, best=measured, is_old=True, is_recheck=True)
 
     def _better_rails(self, size: int, used: set[int]) -> list[int]:
         """Return the rails to be on instead, if those that are left out are as their nominal costs say."""
@@ -223,11 +226,7 @@ class _Resting(State):
             return candidates
         best = fastest_rail(costs, size, sorted(rails.alive))
         is_faster = costs[best].seconds(size) * (1 + MIN_GAIN) < current_s
-        return [best] if self.can_go_single and is_faster else []
-
-    @abstractmethod
-    def _split_on(self, even: Shares | None, measured: Measurement) -> State:
-        """Return the split that a recheck begins: with `even` shares on added rails, or from the present ones."""
+        return [best] if self.is_single and is_faster else []
 
 
 @dataclass
@@ -239,7 +238,7 @@ class SingleRail(_Resting):
     """
 
     name = "cold"
-    can_go_single = True
+    is_single = True
 
     @property
     def rail(self) -> int:
@@ -272,10 +271,6 @@ class SingleRail(_Resting):
             return SingleRail(memory, memory.rails.evenly([best]), rested=self.rested)
         return self
 
-    def _split_on(self, even: Shares | None, measured: Measurement) -> State:
-        assert even is not None  # a class on one rail holds no shares
-        return EvenSplit(self.memory, even)
-
 
 @dataclass
 class AdjustedSplit(State):
@@ -300,23 +295,27 @@ class AdjustedSplit(State):
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
         """Settle, give up, or move shares."""
+        rails, size = self.memory.rails, measured.size
         self.windows += 1
-        ends_together = spread(list(times.values())) <= SETTLED_SPREAD or self._is_negligible(measured.size, times)
+        ends_together = spread(times.values()) <= SETTLED_SPREAD or self._is_negligible(size, times)
         self.balanced = self.balanced + 1 if ends_together else 0
-        self._compare_with_best(measured)
+        if self.best is None or measured.seconds < rails.scaled_s(self.best, size):
+            self.best = measured
+        is_slower = measured.seconds > rails.scaled_s(self.best, size) * (1 + SETTLED_SPREAD)
+        self.slower = self.slower + 1 if is_slower else 0
         is_scattered = self.windows >= MAX_STEPS and self.balanced < 2
         recheck_failed = self.is_recheck and self.balanced >= 2 and self.slower > 0
         if self.slower >= MAX_TRIES or is_scattered or recheck_failed:
-            return self._hold_best(measured.size)
-        if self._has_no_gain(measured):
-            return self._give_up(measured.size)
-        if self.balanced >= 2:
-            return Settled(self.memory, self.shares)
-        return self.step(measured.size, times)
+            return self._hold_best(size)
+        no_faster = measured.seconds >= min(self.memory.single_rail_s(size, self.is_old).values())
+        self.no_gain += no_faster and self.name == "adjusting"
+        if self.no_gain >= MAX_TRIES or (self.balanced >= 2 and no_faster):
+            return self._give_up(size)
+        return Settled(self.memory, self.shares) if self.balanced >= 2 else self.step(size, times)
 
     def step(self, size: int, times: Mapping[int, float]) -> State:
         """Move shares towards rails that end together."""
-        if spread(list(times.values())) <= SETTLED_SPREAD:
+        if spread(times.values()) <= SETTLED_SPREAD:
             return self
         self.shares = self._next_shares(size, times)
         self.steps += 1
@@ -341,19 +340,6 @@ class AdjustedSplit(State):
         """Whether the next step, as short as steps are by then, would hardly move shares."""
         changes = zip(self.shares, self._next_shares(size, times), strict=True)
         return max(abs(before - after) for before, after in changes) <= MIN_SHARE_CHANGE
-
-    def _compare_with_best(self, measured: Measurement) -> None:
-        rails = self.memory.rails
-        if self.best is None or measured.seconds < rails.scaled_s(self.best, measured.size):
-            self.best = measured
-        is_slower = measured.seconds > rails.scaled_s(self.best, measured.size) * (1 + SETTLED_SPREAD)
-        self.slower = self.slower + 1 if is_slower else 0
-
-    def _has_no_gain(self, measured: Measurement) -> bool:
-        """Whether it was no faster than one rail in `MAX_TRIES` windows, or would settle so."""
-        no_faster = measured.seconds >= min(self.memory.single_rail_s(measured.size, self.is_old).values())
-        self.no_gain += no_faster and self.name == "adjusting"
-        return self.no_gain >= MAX_TRIES or (self.balanced >= 2 and no_faster)
 
     def _hold_best(self, size: int) -> State:
         """Stay with the best shares that were measured, if they beat one rail.
@@ -410,7 +396,7 @@ class Settled(_Resting):
         if self.is_held:
             self.first = self.first or measured
         limit_s = rails.scaled_s(self.first, size) * (1 + DISTURBED_SPREAD) if self.first else 0.0
-        is_disturbed = measured.seconds > limit_s and spread(list(times.values())) > DISTURBED_SPREAD
+        is_disturbed = measured.seconds > limit_s and spread(times.values()) > DISTURBED_SPREAD
         last = next(rail for rail, time in times.items() if time == measured.seconds)
         if not self._confirmed([last] if is_disturbed else [], AGREEING_WINDOWS):
             return self
@@ -418,10 +404,6 @@ class Settled(_Resting):
             rails.forget(rail)
             rails.estimators[rail].measured(self.shares[rail] * size, time)
         return AdjustedSplit(self.memory, self.shares, best=measured, is_old=True).step(size, times)
-
-    def _split_on(self, even: Shares | None, measured: Measurement) -> State:
-        kind = EvenSplit if even else AdjustedSplit
-        return kind(self.memory, even or self.shares, best=measured, is_old=True, is_recheck=True)
 
 
 class Balancer:

@@ -17,7 +17,7 @@ from railyard.workloads.allreduce.balancing.policy import make_planner
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts, plain_socket
 from railyard.workloads.allreduce.engine.node import Node
 from railyard.workloads.allreduce.engine.operation import Call, Record
-from railyard.workloads.allreduce.engine.tasks import Array, Copies, Results, flat
+from railyard.workloads.allreduce.engine.tasks import Array, Copies, flat
 
 _GOODBYE_S = 5.0
 
@@ -40,7 +40,7 @@ class Group:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
         self.rank, self.size = rank, layout.size
         self._rails = layout.rails
-        self._results, self._calls = Results(), 0
+        self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]  # of the last operations, in turn
         self._node: Node | None = None
         self.copies = Copies()
         if self.size == 1:
@@ -171,8 +171,11 @@ class Group:
         """
         result = data
         if self._node is not None:
-            self._calls += 1
-            result = self._results.take(self._calls, length, data.dtype)
+            # in a result of the group's own, which is kept during the next operation (docs/multirail.md, "Recovery")
+            size = length * data.itemsize
+            memory = self._results.pop(0)
+            self._results.append(memory if len(memory) >= size else np.empty(size, np.uint8))
+            result = self._results[-1][:size].view(data.dtype)
             if own is not None:
                 result[own] = data
                 self.copies.own_part += data.nbytes

@@ -83,24 +83,6 @@ class Copies:
     early: int = 0  # frames of an operation that this node had not begun
 
 
-@dataclass
-class Results:
-    """Two buffers of results in turn, as large as the largest so far.
-
-    Rails work in a result of the group's own, which is kept during the next operation (docs/multirail.md, "Recovery")
-    and copied once to the caller's array.
-    """
-
-    _slots: list[Array] = field(default_factory=lambda: [np.empty(0, np.uint8), np.empty(0, np.uint8)])
-
-    def take(self, op: int, length: int, dtype: np.dtype[Any]) -> Array:
-        """Return `length` elements for operation `op`, in the memory of operation `op` - 2."""
-        size = length * dtype.itemsize
-        if len(self._slots[op % 2]) < size:
-            self._slots[op % 2] = np.empty(size, np.uint8)
-        return self._slots[op % 2][:size].view(dtype)
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """`length` elements from `start` on, for `rail`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count, groupby
 from statistics import linear_regression
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import InstanceOf
 
@@ -30,8 +30,8 @@ GPT_MAX_MESSAGE: Final = 256 * 2**20
 """Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB."""
 GPT_SPLIT_ABOVE: Final = 2**30
 V100_FLOPS: Final = 125e12 * 0.4
-"""A V100 in half precision, by its data sheet; the share of it that Megatron-LM's GPTs reach is about 40% (Narayanan et
-al. 2021, Table 1: 44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
+"""Half precision by the data sheet, and the share of it that Megatron-LM's GPTs reach (Narayanan et al. 2021, Table 1:
+44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
 GPT_LINK_RATE: Final = 1e9 / 8
 """Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second."""
 SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
@@ -48,7 +48,7 @@ SPEEDS_NODES: Final = 4
 SIDE: Final = 16
 KINDS: Final = 4
 Backend = Literal["gloo", "railyard"]
-BACKENDS: Final = ("gloo", "railyard")
+BACKENDS: Final = get_args(Backend)
 TRAINING_S: Final = 600.0
 _PORT: Final = PORT + 2
 
@@ -141,8 +141,8 @@ def in_proportion(step: Step, volume: float, speedup: float = 1.0) -> Step:
 
     On a network that is `speedup` times as fast the computing shrinks further, to keep its ratio to the communication.
     """
-    sizes = tuple(max(1, round(size * volume)) for size in step.sizes)
-    return replace(step, sizes=sizes, samples=step.samples * volume, compute_s=step.compute_s * volume / speedup)
+    part = step.scaled(volume, unit=1)
+    return replace(part, samples=step.samples * volume, compute_s=step.compute_s * volume / speedup)
 
 
 def first_part(step: Step, volume: float) -> Step:
@@ -150,13 +150,6 @@ def first_part(step: Step, volume: float) -> Step:
     sizes = step.sizes[: max(1, round(volume * len(step.sizes)))]
     share = sum(sizes) / sum(step.sizes)
     return replace(step, sizes=sizes, samples=step.samples * share, compute_s=step.compute_s * share)
-
-
-def step_s(step: Step, seconds: list[float] | tuple[float, ...]) -> float:
-    """Return the seconds of a step from those of its allreduces: nothing overlaps, as Fig. 16's step times suggest."""
-    if len(seconds) != len(step.sizes):
-        raise ValueError(f"{len(seconds)} times for {len(step.sizes)} allreduces")
-    return step.compute_s + sum(seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,11 +232,8 @@ class Transport:
         if purpose == CONTROL:
             link = Framed(sock, lambda header: scratch(header.length), on_control, pacer)
         else:
-            buffer_for, on_received = (
-                partial(self._listener.buffer_for, rail),
-                partial(self._listener.on_received, rail),
-            )
-            link = Framed(sock, buffer_for, on_received, pacer, self._copies)
+            buffer_for = partial(self._listener.buffer_for, rail)
+            link = Framed(sock, buffer_for, partial(self._listener.on_received, rail), pacer, self._copies)
         self._link_peers[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
         self._links.add(link)
         return link
