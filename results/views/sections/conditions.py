@@ -154,10 +154,7 @@ def loads_table(analysis: Analysis) -> Table:
         text("workload", lambda x: workload_label(x.interval)),
         text("verdict", lambda x: verdicts.get(x.interval)),
         Column("repeat"),
-        *(
-            Column("CPU busy", "cpu_busy", fmt.percent),
-            Column("others' CPU", "cpu_foreign", fmt.percent),
-        ),
+        *(Column("CPU busy", "cpu_busy", fmt.percent), Column("others' CPU", "cpu_foreign", fmt.percent)),
         Column("lag p99", lambda x: f"{x.lag_p99_ms:.1f}\u00a0ms"),
         *(Column("segments", lambda x: f"{x.segments:,}"), Column("retransmits", lambda x: f"{x.retransmits:,}")),
         Column("drops", lambda x: f"{x.drops:,}"),

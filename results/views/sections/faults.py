@@ -232,18 +232,13 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
         return Column(title, cell)
 
     columns = (
-        *(
-            text("fabric", fabrics.__getitem__),
-            text("reroute"),
-            text("target"),
-        ),
+        *(text("fabric", fabrics.__getitem__), text("reroute"), text("target")),
         Column("repeat"),
         *controller_steps(),
         *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
         *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
         Column(
-            "detours withdrawn",
-            lambda r: fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms),
+            "detours withdrawn", lambda r: fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)
         ),
         *_costs(getattr),
     )
@@ -297,8 +292,7 @@ def published_table(rows: Iterable[RecoveryRow]) -> Table:
         *map(times, PUBLISHED_SYSTEMS),
     )
     return Table(
-        columns,
-        [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed],
+        columns, [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed]
     )
 
 

@@ -262,10 +262,7 @@ def bytes_table(analysis: Analysis) -> Table:
         text("fabric", lambda c: names.get((c.fabric, c.policy), c.fabric)),
         text("workload", lambda c: workload_label(c.interval)),
         Column("repeat"),
-        *(
-            Column("asked", "asked_bytes", unit="B"),
-            Column("delivered", "delivered_bytes", unit="B"),
-        ),
+        *(Column("asked", "asked_bytes", unit="B"), Column("delivered", "delivered_bytes", unit="B")),
         *(Column("pairs wrong"), Column("rail ports", "rail_port_bytes", unit="B")),
         Column(
             "expected", lambda c: None if steered and not c.rail_expected_bytes else c.rail_expected_bytes, unit="B"
