@@ -12,11 +12,10 @@ from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, i
 from railyard.results.plots import style as plots
 from railyard.results.runs.allreduce import AllreduceResults, size_name
 from railyard.results.runs.records import GoodputTrace
-from railyard.results.views.format import rate, seconds, short
+from railyard.results.views.format import rate, seconds
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
 
-_SINGLE: Final = plots.SKY
 _STYLES: Final = ("-", "--", ":", "-.")
 _PANEL: Final = 3.1
 """Inches."""
@@ -31,13 +30,12 @@ def _own_colour(policy: str) -> str | None:
 
 def colour_of(policy: str) -> str:
     """Return the colour of a policy's lines and bars."""
-    return _own_colour(policy) or _SINGLE
+    return _own_colour(policy) or plots.SKY
 
 
 def latency(m: FabricMeasurements) -> plots.Plot:
     """Fig. 9 and 10: time and throughput of an allreduce by its size, a line a policy."""
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, _PANEL + 0.5)
+    with plots.drawing(_PANEL + 0.5) as figure:
         left, right = figure.subplots(1, 2)
         for number, policy in enumerate(m.policies):
             by_size = m.seconds[policy]
@@ -46,11 +44,12 @@ def latency(m: FabricMeasurements) -> plots.Plot:
             line_style = {"color": colour_of(policy), "ls": style, "marker": "o", "ms": 3, "lw": 1.4, "label": policy}
             left.plot(sizes, [by_size[size] for size in sizes], **line_style)
             right.plot(sizes, [8 * size / by_size[size] for size in sizes], **line_style)
-        _predicted(m, left)
+        if known := [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]:
+            left.plot(*zip(*known, strict=True), color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
         left.set(xscale="log", yscale="log", ylabel="time")
         right.set(xscale="log", yscale="log", ylabel="bytes of the buffer over time")
-        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value))))
-        right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value))))
+        left.yaxis.set_major_formatter(plots.seconds_tick)
+        right.yaxis.set_major_formatter(plots.rate_tick)
         for axes in (left, right):
             _size_axis(axes, m.sizes)
             plots.quiet(axes, grid="y")
@@ -59,13 +58,6 @@ def latency(m: FabricMeasurements) -> plots.Plot:
         name = "Fig. 9" if len(set(m.rails.kinds)) == 1 else "Fig. 10"
         caption = f"As Nezha's {name}. Sizes are the paper's; rates too. Dashed in grey: what Eq. 4 and 5 say of nezha."
         return plots.finish(figure, f"multirail-latency-{m.rails.label}", _alt_text(m), caption)
-
-
-def _predicted(m: FabricMeasurements, axes: Axes) -> None:
-    known = [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]
-    if known:
-        sizes, values = zip(*known, strict=True)
-        axes.plot(sizes, values, color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
 
 
 def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
@@ -87,8 +79,7 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
     lines = [(m, rail) for m in by_fabric(found) if (rail := _other_rail(m)) is not None]
     if not lines:
         return None
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, _PANEL)
+    with plots.drawing(_PANEL) as figure:
         axes = figure.subplots()
         alt_parts = []
         mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
@@ -99,14 +90,8 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
             axes.plot(sizes, values, color=colour, lw=line_width, marker="o", ms=3, label=f"nezha, {m.rails.label}")
             fixed = m.shares("mrib", m.sizes[-1])
             if fixed:
-                axes.plot(
-                    m.sizes,
-                    [fixed[rail]] * len(m.sizes),
-                    color=colour,
-                    ls=":",
-                    lw=line_width,
-                    label=f"mrib, {m.rails.label}",
-                )
+                weights = [fixed[rail]] * len(m.sizes)
+                axes.plot(m.sizes, weights, color=colour, ls=":", lw=line_width, label=f"mrib, {m.rails.label}")
             alt_parts.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
         axes.set(xscale="log", ylim=(-0.03, 1.03), ylabel="share of the rail\nthat isn't tcp")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
@@ -129,17 +114,14 @@ def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | 
     first = [r for r in selected if r.repeat == min(x.repeat for x in selected)] if selected else []
     if not first:
         return None
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, _PANEL)
+    with plots.drawing(_PANEL) as figure:
         axes = figure.subplots()
-        for number, trace in enumerate(first):
-            axes.plot(
-                trace.t_ms, trace.bps, color=plots.SERIES[number], lw=1.5, drawstyle="steps-post", label=trace.link
-            )
+        for colour, trace in zip(plots.SERIES, first, strict=False):
+            axes.plot(trace.t_ms, trace.bps, color=colour, lw=1.5, drawstyle="steps-post", label=trace.link)
         axes.axvline(0, color=plots.VERMILION, lw=1.4, label="cut")
         axes.axvline(first[0].repair_ms, color=plots.GREEN, lw=1.4, ls="--", label="repair")
         axes.set(xlabel="ms after the fault", ylabel="sent and received")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
+        axes.yaxis.set_major_formatter(plots.rate_tick)
         axes.margins(x=0)
         plots.quiet(axes, grid="y")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -165,15 +147,14 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
     selected = [m for m in by_fabric(found) if "virtual" in m.policies]
     if not selected:
         return None
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, _PANEL)
+    with plots.drawing(_PANEL) as figure:
         alt_parts = []
         for axes, m in zip(figure.subplots(1, len(selected), squeeze=False)[0], selected, strict=True):
             for policy, name in _channel_names(m).items():
                 sizes = sorted(m.seconds[policy])
                 axes.plot(sizes, [m.seconds[policy][size] for size in sizes], marker="o", ms=3, lw=1.4, label=name)
             axes.set(xscale="log", yscale="log", title=m.rails.label)
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value))))
+            axes.yaxis.set_major_formatter(plots.seconds_tick)
             _size_axis(axes, m.sizes)
             plots.quiet(axes, grid="y")
             axes.legend()
@@ -197,22 +178,20 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
     places = list(dict.fromkeys((t.fabric, t.workload) for t in found.trainings))
     if not places:
         return None
-    with plots.styled():
-        bars = [(place, _speeds(found, place)) for place in places]
-        figure = plots.new_figure(plots.WIDTH, 0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars))
+    bars = [(place, _speeds(found, place)) for place in places]
+    with plots.drawing(0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars)) as figure:
         axes = figure.subplots()
-        y, ticks, alt_parts = 0, [], []
+        ticks, alt_parts = dict[int, str](), []
         for (fabric, training), speeds in bars:
             name = f"{training}, {fabric}"
             fastest = max(speeds.values())
-            for policy, speed in speeds.items():
+            first = max(ticks, default=-2) + 2
+            for y, (policy, speed) in enumerate(speeds.items(), first):
                 axes.barh(y, speed / fastest, color=colour_of(policy), height=0.8)
                 axes.annotate(f" {speed:.4g}/s", (speed / fastest, y), va="center", fontsize=8)
-                ticks.append((y, f"{name}: {policy}"))
-                y += 1
+                ticks[y] = f"{name}: {policy}"
             alt_parts.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
-            y += 1
-        axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=8)
+        axes.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
         axes.invert_yaxis()
         axes.set(xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
         plots.quiet(axes, grid="x")
@@ -231,8 +210,7 @@ def losses(found: AllreduceResults) -> plots.Plot | None:
     """Loss by step of each network that was trained for real, over Gloo and over Railyard."""
     if not found.ddp_runs:
         return None
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, _PANEL)
+    with plots.drawing(_PANEL) as figure:
         alt_parts = []
         for axes, x in zip(figure.subplots(1, len(found.ddp_runs), squeeze=False)[0], found.ddp_runs, strict=True):
             axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
@@ -241,9 +219,8 @@ def losses(found: AllreduceResults) -> plots.Plot | None:
             plots.quiet(axes, grid="y")
             axes.legend()
             alt_parts.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
-        return plots.finish(
-            figure, "multirail-losses", f"Loss by step. {'; '.join(alt_parts)}", "The mean of all ranks."
-        )
+        alt = f"Loss by step. {'; '.join(alt_parts)}"
+        return plots.finish(figure, "multirail-losses", alt, "The mean of all ranks.")
 
 
 def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int, float]]]]]]) -> Figure:
@@ -251,11 +228,10 @@ def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int
     figure = plots.new_figure(plots.WIDTH, 0.5 + _PANEL * len(panels))
     for axes, (fabric, lines) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         for number, (policy, points) in enumerate(lines):
-            sizes, values = zip(*points, strict=True)
-            style = _STYLES[number % len(_STYLES)]
-            axes.plot(sizes, values, color=colour_of(policy), ls=style, marker="o", ms=3, label=policy)
+            line_style = {"color": colour_of(policy), "ls": _STYLES[number % len(_STYLES)]}
+            axes.plot(*zip(*points, strict=True), **line_style, marker="o", ms=3, label=policy)
         axes.set(xscale="log", yscale="log", title=fabric)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value))))
+        axes.yaxis.set_major_formatter(plots.seconds_tick)
         _size_axis(axes, [size for size, _ in lines[0][1]])
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         plots.quiet(axes, grid="y")

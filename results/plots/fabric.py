@@ -1,7 +1,7 @@
 """A fabric, drawn as in Rail-only Fig. 1 and 6: HB domains with their GPUs below, rail switches above, then spines."""
 
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -10,7 +10,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from railyard.results.plots import style
 from railyard.results.runs.records import FabricRun
 from railyard.results.views.format import rate, short
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 
 _MAX_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
 _MAX_RAILS: Final = 16
@@ -59,11 +59,7 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[i
     tops = {}
     for d in range(domains):
         left = pitch * (d + 0.5) - box / 2
-        shape = FancyBboxPatch(
-            (left, _Y["domain"]), box, side + 4, boxstyle="round,pad=0,rounding_size=1",
-            facecolor=style.ORANGE + "26", edgecolor=style.ORANGE, linewidth=0.9,
-        )  # fmt: skip
-        axes.add_patch(shape)
+        _box(axes, (left, _Y["domain"]), (box, side + 4), 1, style.ORANGE + "26", style.ORANGE, 0.9)
         name = f"HB {d}" if domains <= _MAX_NAMED_DOMAINS else f"{d}"
         axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=7)
         for g in range(rails):
@@ -77,8 +73,7 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[i
 def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point], width: float) -> None:
     """Draw the rail switches, those of several planes beside each other, with their cables; and the spines above."""
     pitch = width / rails
-    is_known = fabric.kind in FABRIC_KINDS  # the plugin may not be loaded
-    kind = FABRIC_KINDS[fabric.kind] if is_known else None
+    kind = _kind(fabric)
     planes = kind.planes if kind else 1
     places: dict[str, list[tuple[int, float]]] = {}
     for g, plane in product(range(rails), range(planes)):
@@ -95,13 +90,15 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int]
         spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
         rail_tops = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
         _cables(axes, rail_tops, spine, style.MUTED, 1.2)
-        _switch(
-            axes,
-            spine,
-            min(width / fabric.spines * 0.8, 20),
-            f"spine{i}" if fabric.spines <= 8 else f"{i}",
-            style.MUTED,
-        )
+        name = f"spine{i}" if fabric.spines <= 8 else f"{i}"
+        _switch(axes, spine, min(width / fabric.spines * 0.8, 20), name, style.MUTED)
+
+
+def _kind(fabric: FabricRun) -> FabricKind | None:
+    """Return its definition; None where it is a plugin's that isn't loaded."""
+    if fabric.kind in FABRIC_KINDS:
+        return FABRIC_KINDS[fabric.kind]
+    return None
 
 
 def _layers(fabric: FabricRun) -> tuple[str, ...]:
@@ -153,12 +150,13 @@ def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: fl
 
 
 def _switch(axes: Axes, centre: Point, width: float, name: str, colour: str) -> None:
-    shape = FancyBboxPatch(
-        (centre[0] - width / 2, centre[1]), width, 4.5, boxstyle="round,pad=0,rounding_size=0.8",
-        facecolor=style.PAPER, edgecolor=colour, linewidth=1.3,
-    )  # fmt: skip
-    axes.add_patch(shape)
+    _box(axes, (centre[0] - width / 2, centre[1]), (width, 4.5), 0.8, style.PAPER, colour, 1.3)
     axes.text(centre[0], centre[1] + 2.1, name, ha="center", va="center", fontsize=7)
+
+
+def _box(axes: Axes, corner: Point, size: Point, radius: float, face: str, edge: str, line: float) -> None:
+    look: dict[str, Any] = {"facecolor": face, "edgecolor": edge, "linewidth": line}
+    axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=f"round,pad=0,rounding_size={radius}", **look))
 
 
 def _colour(rank: int) -> str:
@@ -166,15 +164,12 @@ def _colour(rank: int) -> str:
 
 
 def _caption(fabric: FabricRun) -> str:
-    spines = (
-        f", {fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
-        if fabric.spines
-        else ", no spine"
-    )
+    uplinks = f"{fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
+    spines = f", {uplinks if fabric.spines else 'no spine'}"
     optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
     each = ", one a domain" if _is_per_domain(fabric) else ""
     optics_text = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
-    planes = FABRIC_KINDS[fabric.kind].planes if fabric.kind in FABRIC_KINDS else 1
+    planes = kind.planes if (kind := _kind(fabric)) else 1
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs" + (f", {planes} planes per rail" if planes > 1 else "")
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
     return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{optics_text}. {rates}. Policy {fabric.policy}."

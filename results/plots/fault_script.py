@@ -41,13 +41,8 @@ def script_timeline(script: ScriptRow) -> style.Plot:
     """One repeat of a script. Seconds count from the first thing that is known of it."""
     zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.connectivity_checks)), default=0)
     traces = _goodput_start(script)
-    heights = [
-        max(4, len(script.faults)) * _LINE,
-        *([0.3] if script.connectivity_checks else []),
-        *([1.3] if traces else []),
-    ]
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, sum(heights) + 1.0)
+    heights = [max(4, len(script.faults)) * _LINE, *[0.3] * bool(script.connectivity_checks), *[1.3] * bool(traces)]
+    with style.drawing(sum(heights) + 1.0) as figure:
         panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
         panels[-1].set_xlabel("s after the first fault")
         _faults(panels.pop(0), script.faults, zero)
@@ -71,17 +66,10 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
         axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
         axes.barh(y, outage_s, left=start, height=0.72, color=colour)
         is_late = r.t_fault - zero > 0.75 * (end - zero)
-        where: dict[str, Any] = {
-            "xytext": (-4 if is_late else 4, 0),
-            "textcoords": "offset points",
-            "va": "center",
-            "fontsize": 7,
-        }
-        name = f"{r.fault} {r.target}"
-        axes.annotate(name, (start if is_late else stop, y), ha="right" if is_late else "left", **where)
-    axes.set(ylim=(max(4, len(faults)) - 0.4, -0.6))
-    axes.set_yticks([])
-    axes.set_ylabel("faults")
+        x, shift, side = (start, -4, "right") if is_late else (stop, 4, "left")
+        where: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center", "ha": side}
+        axes.annotate(f"{r.fault} {r.target}", (x, y), fontsize=7, **where)
+    axes.set(ylim=(max(4, len(faults)) - 0.4, -0.6), yticks=[], ylabel="faults")
     style.quiet(axes, grid="x")
 
 
@@ -89,8 +77,7 @@ def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityC
     for outcome, (colour, marker, size) in _CHECK_STYLES.items():
         at = [(c.monotonic_ns - zero) / 1e9 for c in connectivity_checks if _outcome(c) == outcome]
         axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
-    axes.set(ylim=(-1, 1))
-    axes.set_yticks([])
+    axes.set(ylim=(-1, 1), yticks=[])
     axes.set_ylabel("connectivity", rotation=0, ha="right", va="center")
     style.quiet(axes, grid="x")
 
@@ -136,10 +123,9 @@ def _outcome(connectivity_check: ConnectivityCheck) -> str:
 
 
 def _alt(script: ScriptRow) -> str:
-    duration_ns = max((r.t_repair for r in script.faults), default=0) - min(
-        (r.t_fault for r in script.faults), default=0
-    )
+    begin_ns = min((r.t_fault for r in script.faults), default=0)
+    duration_s = (max((r.t_repair for r in script.faults), default=0) - begin_ns) / 1e9
     return (
-        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_ns / 1e9:.1f} s, "
+        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_s:.1f} s, "
         f"connectivity checks: {checks_text(script.connectivity_checks)}"
     )

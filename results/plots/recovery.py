@@ -18,11 +18,8 @@ from railyard.results.views.format import milliseconds, rate
 
 COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}
 _LINE: Final = 0.25  # inches a step
-_DOUBLE_LINE: Final = 0.34  # with rerouting on and off
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
 _NEVER: Final = 5500.0
-_TICKS: Final = (0.1, 1, 10, 100, 1000)
-_SHIFTS: Final = {"on": -0.2, "off": 0.2}
 
 
 def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
@@ -34,7 +31,7 @@ def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
 
 def height(rows: Sequence[RecoveryRow]) -> float:
     """Inches that the panel needs for its lines."""
-    line = _LINE if len({row.reroute for row in rows}) < 2 else _DOUBLE_LINE
+    line = _LINE if len({row.reroute for row in rows}) < 2 else 0.34
     return line * (len(steps_shown(rows)) + 1)
 
 
@@ -49,59 +46,60 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     steps = steps_shown(rows)
     both = len({row.reroute for row in rows}) > 1
     for row in rows:
-        shift = _SHIFTS[row.reroute] if both else 0.0
-        _repeats(axes, row, steps, shift)
+        shift = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0
+        for y, step in enumerate(steps):
+            times_ms = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
+            _marks(axes, times_ms, y + shift, COLOUR[row.reroute])
         _median_repeat(axes, row, steps, shift)
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
-    axes.set_xscale("log")
-    axes.set(xlim=(_SPAN[0] * 0.85, _NEVER * 1.5), ylim=(len(steps) - 0.5, -0.5))
-    axes.set_yticks(range(len(steps)), [STEP_NAMES[s] for s in steps] if names else [""] * len(steps))
-    axes.xaxis.set_major_locator(FixedLocator([*_TICKS, _NEVER]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _tick(ms)))
+    axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
+    labels = {_SPAN[0]: f"≤ {_SPAN[0]:g}", _NEVER: "never"}
+    _step_axes(
+        axes,
+        [STEP_NAMES[s] for s in steps],
+        names,
+        (0.1, 1, 10, 100, 1000, _NEVER),
+        lambda ms: labels.get(ms, f"{ms:g}"),
+    )
     axes.set_xlabel("ms after the fault; below the dashed line: after the repair")
+
+
+def _step_axes(
+    axes: Axes, steps: Sequence[str], names: bool, ticks: Sequence[float], label: Callable[[float], str]
+) -> None:
+    """Set up a logarithmic axis of ms over a line for each step, named or not."""
+    axes.set_xscale("log")
+    axes.set_ylim(len(steps) - 0.5, -0.5)
+    axes.set_yticks(range(len(steps)), steps if names else [""] * len(steps))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: label(ms)))
     style.quiet(axes, grid="x")
 
 
-def _repeats(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
-    for y, step in enumerate(steps):
-        at = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
-        axes.plot(
-            at, [y + shift] * len(at), ls="none", marker="|", ms=9, mew=0.8, color=COLOUR[row.reroute], alpha=0.45
-        )
-
-
 def _median_repeat(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
-    median_row = median_repeat(row)
-    values = [getattr(median_row, step) for step in steps]
-    colour, at = COLOUR[row.reroute], [_place(ms) for ms in values]
-    steps_from_fault = len(steps) - len(FROM_REPAIR)  # the last count from the repair: no line leads there
-    reached = [
-        (x, y + shift)
-        for y, (x, ms) in enumerate(zip(at, values, strict=True))
-        if ms is not None and y < steps_from_fault
-    ]
+    median_row, colour = median_repeat(row), COLOUR[row.reroute]
+    points = [(_place(ms), y + shift, ms) for y, ms in enumerate(getattr(median_row, step) for step in steps)]
+    # the last count from the repair: no line leads there
+    reached = [(x, y) for x, y, ms in points[: -len(FROM_REPAIR)] if ms is not None]
     axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)
-    for y, (x, ms) in enumerate(zip(at, values, strict=True)):
-        if not _is_known(median_row, steps[y]):
-            continue
-        marker = "o" if ms is not None else "x"
-        axes.plot([x], [y + shift], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-        annotate_time(axes, y + shift, ms, colour)
+    for step, (x, y, ms) in zip(steps, points, strict=True):
+        if _is_known(median_row, step):
+            marker = "o" if ms is not None else "x"
+            axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
+            _annotate_time(axes, y, ms, colour)
 
 
-def annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
-    """A time in figures, right of the axes."""
-    text_style: dict[str, Any] = {
-        "xytext": (4, 0),
-        "textcoords": "offset points",
-        "va": "center",
-        "fontsize": 8,
-        "color": colour,
-    }
-    placement: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-    axes.annotate(milliseconds(ms), (1, y), **placement, **text_style)
+def _marks(axes: Axes, times_ms: Sequence[float], y: float, colour: str) -> None:
+    """Draw all repeats of a step as thin marks."""
+    axes.plot(times_ms, [y] * len(times_ms), ls="none", marker="|", ms=9, mew=0.8, color=colour, alpha=0.45)
+
+
+def _annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
+    """Write a time in figures, right of the axes."""
+    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
+    axes.annotate(milliseconds(ms), (1, y), **where, annotation_clip=False, va="center", fontsize=8, color=colour)
 
 
 def steps_text(row: RecoveryRow) -> str:
@@ -115,11 +113,6 @@ def steps_text(row: RecoveryRow) -> str:
 def _is_known(recovery: Recovery, step: str) -> bool:
     """Without first packets where no pair was probed."""
     return step != "first_packet_ms" or is_probed(recovery)
-
-
-def _tick(ms: float) -> str:
-    """What is sooner than the first, 0 included, stands there too."""
-    return {_SPAN[0]: f"≤ {_SPAN[0]:g}", _NEVER: "never"}.get(ms, f"{ms:g}")
 
 
 def _place(ms: float | None) -> float:
@@ -144,8 +137,7 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
     """A column a fabric; `rows` and `traces` of this fault, rerouting on and off. Either may be empty, not both."""
     fabrics = list(dict.fromkeys([*(row.repeats[0].fabric for row in rows), *(t.fabric for t in traces)]))
     heights = [height(rows)] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, sum(heights) + 1.1)
+    with style.drawing(sum(heights) + 1.1) as figure:
         grid = figure.subplots(len(heights), len(fabrics), squeeze=False, height_ratios=heights)
         for column, fabric in enumerate(fabrics):
             panels = [grid[line][column] for line in range(len(heights))]
@@ -169,7 +161,8 @@ def _goodput(panels: Sequence[Axes], matching: Sequence[GoodputTrace]) -> None:
     _panel(panels[0], matching, "bps")
     _panel(panels[1], matching, "affected_bps")
     if not any(any(t.affected_bps) for t in matching):
-        _note(panels[1], "no flow crossed it")
+        where: dict[str, Any] = {"transform": panels[1].transAxes, "ha": "center", "va": "center"}
+        panels[1].text(0.5, 0.5, "no flow crossed it", **where, color=style.MUTED)
     panels[1].sharex(panels[0])
     panels[0].tick_params(labelbottom=False)
     panels[1].set_xlabel("ms after the fault")
@@ -198,19 +191,14 @@ def _panel(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
             times, values = _by_bin(matching, field, median)
             axes.plot(times, values, color=colour, lw=1.7, drawstyle="steps-post")
     axes.axvline(0, color=style.VERMILION, lw=1.4)
-    for repair in {
-        round(median(t.repair_ms for t in traces if t.reroute == r), 1) for r in {t.reroute for t in traces}
-    }:
+    repairs = (round(median(t.repair_ms for t in traces if t.reroute == r), 1) for r in {t.reroute for t in traces})
+    for repair in sorted(set(repairs)):
         axes.axvline(repair, color=style.GREEN, lw=1.4, ls="--")
     axes.yaxis.set_major_formatter(style.rate_tick)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.margins(x=0, y=0.08)
     style.quiet(axes, grid="y")
     axes.tick_params(axis="x", pad=7)
-
-
-def _note(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=style.MUTED)
 
 
 def _by_bin(
@@ -227,11 +215,8 @@ def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: S
     for fabric in fabrics:
         for reroute in COLOUR:
             matching = [t for t in traces if (t.fabric, t.reroute) == (fabric, reroute)]
-            low = [
-                min((b for t, b in zip(x.t_ms, x.bps, strict=True) if 0 <= t < x.repair_ms), default=0.0)
-                for x in matching
-            ]
-            if low:
+            while_failed = ([b for t, b in zip(x.t_ms, x.bps, strict=True) if 0 <= t < x.repair_ms] for x in matching)
+            if low := [min(rates, default=0.0) for rates in while_failed]:
                 alt_text.append(f"{fabric}, reroute {reroute}: goodput falls to {rate(median(low))} before the repair")
     return f"Steps of recovery, and goodput around {fault}. {'; '.join(alt_text)}"
 
@@ -239,15 +224,9 @@ def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: S
 Timeline = Mapping[str, float]
 """Time of each step of one replacement, in ms after its fault."""
 STEPS: Final = (
-    "detected",
-    "decided",
-    "optical-links-down",
-    "adopted",
-    "optical-links-up",
-    "replaced",
-    "state-moved",
+    "detected", "decided", "optical-links-down", "adopted", "optical-links-up", "replaced", "state-moved",
     "job-resumed",
-)
+)  # fmt: skip
 """As events.jsonl has them."""
 _LAST_STEP: Final = STEPS[-1]
 _REPLACEMENT_CAPTION: Final = (
@@ -255,7 +234,6 @@ _REPLACEMENT_CAPTION: Final = (
     "at the right."
 )
 _MIN_MS: Final = 1.0  # ms: what is sooner stands there
-_REPLACEMENT_TICKS: Final = (1, 10, 100, 1000, 10_000, 100_000)
 
 
 def replacements(events: Iterable[Event]) -> list[style.Plot]:
@@ -285,51 +263,34 @@ def _timelines(events: Iterable[Event]) -> dict[tuple[str, str], list[Timeline]]
 def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
     known = [timeline for timelines in columns.values() for timeline in timelines]
     steps = [step for step in STEPS if any(step in timeline for timeline in known)]
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, _LINE * (len(steps) + 1) + 0.9)
+    with style.drawing(_LINE * (len(steps) + 1) + 0.9) as figure:
         grid = figure.subplots(1, len(columns), squeeze=False)
         for number, (column, timelines) in enumerate(columns.items()):
             axes = grid[0][number]
             axes.set_title(column)
             _draw(axes, timelines, steps, names=number == 0)
             axes.set_xlim(_MIN_MS * 0.85, max(timeline[_LAST_STEP] for timeline in known) * 1.5)
-        alt_text = "; ".join(
-            f"median repeat of {column}: {_alt_text(_median_timeline(timelines))}"
-            for column, timelines in columns.items()
-        )
-        return style.finish(
-            figure, f"replacement-{case}", f"Steps of replacements, {case}. {alt_text}", _REPLACEMENT_CAPTION
-        )
+        medians = {column: _median_timeline(timelines).items() for column, timelines in columns.items()}
+        steps_of = {name: ", ".join(f"{step} {milliseconds(ms)}" for step, ms in at) for name, at in medians.items()}
+        alt_text = "; ".join(f"median repeat of {column}: {text}" for column, text in steps_of.items())
+        alt_text = f"Steps of replacements, {case}. {alt_text}"
+        return style.finish(figure, f"replacement-{case}", alt_text, _REPLACEMENT_CAPTION)
 
 
 def _draw(axes: Axes, timelines: Sequence[Timeline], steps: Sequence[str], names: bool) -> None:
     median_timeline = _median_timeline(timelines)
     for y, step in enumerate(steps):
-        at = [_after_start(timeline[step]) for timeline in timelines if step in timeline]
-        axes.plot(at, [y] * len(at), ls="none", marker="|", ms=9, mew=0.8, color=style.BLUE, alpha=0.45)
-    reached = [(y, median_timeline[step]) for y, step in enumerate(steps) if step in median_timeline]
-    at, lines = [_after_start(ms) for _, ms in reached], [y for y, _ in reached]
-    axes.plot(at, lines, color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
-    for y, ms in reached:
-        annotate_time(axes, y, ms, style.BLUE)
-    axes.set_xscale("log")
-    axes.set_ylim(len(steps) - 0.5, -0.5)
-    axes.set_yticks(range(len(steps)), steps if names else [""] * len(steps))
-    axes.xaxis.set_major_locator(FixedLocator(_REPLACEMENT_TICKS))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"≤ {ms:g}" if ms == _MIN_MS else f"{ms:,.0f}"))
+        _marks(axes, [max(timeline[step], _MIN_MS) for timeline in timelines if step in timeline], y, style.BLUE)
+    reached = {y: median_timeline[step] for y, step in enumerate(steps) if step in median_timeline}
+    at = [max(ms, _MIN_MS) for ms in reached.values()]
+    axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
+    for y, ms in reached.items():
+        _annotate_time(axes, y, ms, style.BLUE)
+    ticks = [_MIN_MS * 10**power for power in range(6)]
+    _step_axes(axes, steps, names, ticks, lambda ms: f"≤ {ms:g}" if ms == _MIN_MS else f"{ms:,.0f}")
     axes.set_xlabel("ms after the fault")
-    style.quiet(axes, grid="x")
 
 
 def _median_timeline(timelines: Sequence[Timeline]) -> Timeline:
     """The repeat in the middle by how long the job stood."""
     return sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
-
-
-def _alt_text(timeline: Timeline) -> str:
-    return ", ".join(f"{step} {milliseconds(ms)}" for step, ms in timeline.items())
-
-
-def _after_start(ms: float) -> float:
-    return max(ms, _MIN_MS)

@@ -6,8 +6,7 @@ On top, what background ran when; its times are shaded in every panel.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
@@ -24,8 +23,7 @@ NONE: Final = "none"
 _ORDER: Final = ("d", "r", "dr", "rd", "drd", "spine", NONE)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """`shares`: path -> its share of the pairs at each of `times_ns`, from then on; at each time they add up to 1."""
 
     times_ns: tuple[int, ...]
@@ -39,8 +37,13 @@ def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> Chos
     """
     current_paths = {pair: paths_of(name) for pair, name in interval.default_paths.items()}
     count = Counter[str]()
+
+    def add(paths: Sequence[str], parts: int) -> None:
+        for path in paths:
+            count[path] += parts // len(paths)
+
     for paths in current_paths.values():
-        count.update(_parts(paths, 1))
+        add(paths, _WHOLE)
     step = max(1, (interval.end_ns - interval.begin_ns) // max_times)
     times = (*range(interval.begin_ns, interval.end_ns, step), interval.end_ns)
     applied, counts_over_time = 0, []
@@ -48,26 +51,17 @@ def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> Chos
         while applied < len(interval.choices) and interval.choices[applied].monotonic_ns <= at:
             choice = interval.choices[applied]
             pair, paths = (choice.src, choice.dst), paths_of(choice.paths)
-            count.update(_parts(current_paths[pair], -1))
-            count.update(_parts(paths, 1))
+            add(current_paths[pair], -_WHOLE)
+            add(paths, _WHOLE)
             current_paths[pair], applied = paths, applied + 1
         counts_over_time.append({name: parts for name, parts in count.items() if parts})
     names = sorted({name for parts in counts_over_time for name in parts}, key=_path_order)
-    total_parts = _WHOLE * max(1, len(current_paths))
-    return Chosen(
-        times, {name: tuple(parts.get(name, 0) / total_parts for parts in counts_over_time) for name in names}
-    )
+    total = _WHOLE * max(1, len(current_paths))
+    return Chosen(times, {name: tuple(parts.get(name, 0) / total for parts in counts_over_time) for name in names})
 
 
 _WHOLE: Final = 720_720
 """Parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact."""
-
-
-def _parts(paths: tuple[str, ...], sign: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for path in paths:
-        found[path] = found.get(path, 0) + sign * (_WHOLE // len(paths))
-    return found
 
 
 def paths_of(paths_text: str) -> tuple[str, ...]:
@@ -105,8 +99,7 @@ _KINDS: Final = {
 """Colours from the first rail to the last, by kind of path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Interval during which some background was on, in seconds after the foreground's start."""
 
     what: str
@@ -129,13 +122,14 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
         _lines(grid[3], interval, ("rail",), "load", "load of rails")
         for axes in grid:
             _marks(axes, interval, spans if axes is not grid[0] else ())
-        grid[1].set_ylim(-3, 103)
-        grid[2].set_ylim(0, 1)
-        grid[3].set_ylim(0, 1.05)
+        for axes, limits in zip(grid[1:], ((-3, 103), (0, 1), (0, 1.05)), strict=True):
+            axes.set_ylim(limits)
         for axes in grid[2:]:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+        begin, end = _seconds(interval, interval.begin_ns), _seconds(interval, interval.end_ns)
+        after_end = max(1e-9, end - begin) / 100  # so that a mark at the end is whole
         grid[3].tick_params(axis="x", pad=7)
-        grid[3].set(xlim=_time_limits(interval), xlabel="seconds since the foreground's start")
+        grid[3].set(xlim=(begin, end + after_end), xlabel="seconds since the foreground's start")
         return plots.finish(figure, f"steering-{name}", _alt(name, interval, spans, chosen))
 
 
@@ -168,12 +162,6 @@ def _background_name(detail: dict[str, Any]) -> str:
 
 def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
     return (at_ns - interval.started_ns) / 1e9
-
-
-def _time_limits(interval: MeasurementInterval) -> tuple[float, float]:
-    """A little wider than the interval, so that a mark at its end is whole."""
-    duration_s = max(1, interval.end_ns - interval.begin_ns) / 1e9
-    return _seconds(interval, interval.begin_ns), _seconds(interval, interval.end_ns) + duration_s / 100
 
 
 def _background_panel(axes: Axes, spans: Iterable[Span], rows: Sequence[str]) -> None:
@@ -224,7 +212,11 @@ def _shade(ends: tuple[str, str], number: int, count: int) -> str:
 
 def _line_keys(shown: Sequence[tuple[str, int]]) -> list[Line2D]:
     if len(shown) <= _MAX_NAMED:
-        return [Line2D([], [], color=_line_colour(k, shown), lw=2, label=_element(*k)) for k in shown]
+        labels = ("spines" if element == "spine" else f"{element} {index}" for element, index in shown)
+        return [
+            Line2D([], [], color=_line_colour(k, shown), lw=2, label=label)
+            for k, label in zip(shown, labels, strict=True)
+        ]
     keys = []
     for element in dict.fromkeys(element for element, _ in shown):
         name, ends = _ELEMENTS[element]
@@ -234,14 +226,10 @@ def _line_keys(shown: Sequence[tuple[str, int]]) -> list[Line2D]:
     return keys
 
 
-def _element(element: str, index: int) -> str:
-    return "spines" if element == "spine" else f"{element} {index}"
-
-
 def _areas(axes: Axes, interval: MeasurementInterval, chosen: Chosen) -> None:
     """Shares of the foreground's pairs, one on the other."""
     rails = 1 + max((rail_of(name) for name in chosen.shares), default=0)
-    colours = {name: _path_colour(name, rails) for name in chosen.shares}
+    colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in chosen.shares}
     times = [_seconds(interval, at) for at in chosen.times_ns]
     below = [0.0] * len(times)
     for name, shares in chosen.shares.items():
@@ -257,10 +245,6 @@ def _areas(axes: Axes, interval: MeasurementInterval, chosen: Chosen) -> None:
     several = {kind: sum(name.startswith(f"{kind} ") for name in colours) > 1 for kind in kinds}
     texts = {kind: f"{kind}, by rail 0 to {rails - 1}:\nlight to dark" if several[kind] else kind for kind in kinds}
     _legend(axes, [Patch(color=middle[kind], label=texts[kind]) for kind in kinds])
-
-
-def _path_colour(name: str, rails: int) -> str:
-    return _shade(_KINDS.get(name.partition(" ")[0], _KINDS["none"]), rail_of(name), rails)
 
 
 def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:

@@ -85,6 +85,13 @@ def styled() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def drawing(height: float, width: float = WIDTH) -> Iterator[Figure]:
+    """Yield an empty figure of the common style, in inches."""
+    with styled():
+        yield new_figure(width, height)
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure, in inches, without global state or a window."""
     return Figure(figsize=(width, height), layout="constrained")
@@ -101,8 +108,10 @@ def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", name)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     text = text.replace(INK, "currentColor").replace(PAPER, "var(--card, #fff)").replace("'DejaVu Sans'", _FONTS)
-    label = escape(alt, quote=True)
-    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _opening(label), text, count=1, flags=re.DOTALL)
+    label = escape(alt, quote=True).replace("\\", r"\\")
+    xmlns = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    opening = rf'<svg {xmlns} role="img" aria-label="{label}" viewBox="\1">'
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', opening, text, count=1, flags=re.DOTALL)
     return Plot(text, alt, caption)
 
 
@@ -115,12 +124,6 @@ def _settle(figure: Figure) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height), which="original")
-
-
-def _opening(label: str) -> str:
-    xmlns = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    escaped = label.replace("\\", r"\\")
-    return rf'<svg {xmlns} role="img" aria-label="{escaped}" viewBox="\1">'
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:

@@ -6,9 +6,9 @@ predicted; a point is a measured median, its bar from the least to the most of t
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import product
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -27,7 +27,6 @@ Timed = Mapping[tuple[str, str, str], Spread]
 MIN_POINTS: Final = 3  # two points are a comparison, which bars show better
 _ACROSS: Final = 2  # phases side by side
 _SIZE: Final = frozenset({"domains", "rails"})
-_LOG_FROM: Final = 4  # greatest over least value from which on the axis is logarithmic
 _TRAITS: Final[Mapping[str, tuple[str, Callable[[Any], float]]]] = {
     "domains": ("HB domains (domains x rails)", float),
     "rails": ("GPUs in an HB domain (domains x rails)", float),
@@ -41,8 +40,7 @@ _TRAITS: Final[Mapping[str, tuple[str, Callable[[Any], float]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Position of a fabric or workload on the axis."""
 
     name: str
@@ -50,8 +48,7 @@ class Place:
     tick: str
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Times over `axis`: phase -> line (a kind of fabric, or a fabric) -> its points in order. The whole is first."""
 
     title: str
@@ -113,15 +110,11 @@ def _tick(trait: str, traits: Mapping[str, Any]) -> str:
 def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tuple[str, str]]]], timed: Timed) -> Curve:
     cells = {cell for line in lines.values() for _, cell in line}
     phases = sorted({phase: None for *cell, phase in timed if tuple(cell) in cells}, key=bool)  # stable: whole first
-    found = {
-        phase: {
-            name: [(place, timed[*cell, phase]) for place, cell in line if (*cell, phase) in timed]
-            for name, line in lines.items()
-        }
-        for phase in phases
-    }
-    shown = {p: {n: points for n, points in by.items() if points} for p, by in found.items()}
-    return Curve(title, axis, {phase: by for phase, by in shown.items() if by})
+    shown: dict[str, dict[str, list[tuple[Place, Spread]]]] = {}
+    for phase, (name, line) in product(phases, lines.items()):
+        if points := [(place, timed[*cell, phase]) for place, cell in line if (*cell, phase) in timed]:
+            shown.setdefault(phase, {})[name] = points
+    return Curve(title, axis, shown)
 
 
 def covers(found: Iterable[Curve], timed: Timed) -> bool:
@@ -167,24 +160,19 @@ def _panel(
                 style: dict[str, Any] = {"mfc": plots.PAPER, "mec": palette[name], "ecolor": palette[name]}
                 axes.errorbar([place.x], [s.median], bar, fmt="o", ms=5, capsize=3, **style)
     low, high = min(places), max(places)
-    if low > 0 and high / low >= _LOG_FROM:
+    if low > 0 and high / low >= 4:
         axes.set_xscale("log", base=2)
     axes.set_xticks(list(places), list(places.values()))
-    _set_x_limits(axes, low, high)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(plots.seconds_tick)
-    axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
-    plots.quiet(axes, grid="y")
-
-
-def _set_x_limits(axes: Axes, low: float, high: float) -> None:
-    """The same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner."""
+    # the same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner
     if axes.get_xscale() == "log":
         margin = (high / low) ** 0.1
         axes.set_xlim(low / margin, high * margin)
     else:
-        margin = 0.1 * (high - low)
-        axes.set_xlim(low - margin, high + margin)
+        axes.set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(plots.seconds_tick)
+    axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
+    plots.quiet(axes, grid="y")
 
 
 def _keys(curve: Curve, palette: Mapping[str, str]) -> list[Line2D]:
@@ -199,8 +187,7 @@ def _keys(curve: Curve, palette: Mapping[str, str]) -> list[Line2D]:
 
 def plot(curve: Curve, name: str) -> plots.Plot:
     """The curve for the report."""
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, height(curve))
+    with plots.drawing(height(curve)) as figure:
         draw(figure, curve)
         alt_text = "; ".join(_alt_text(line, points) for line, points in _whole(curve).items())
         return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {alt_text}")

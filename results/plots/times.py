@@ -19,6 +19,7 @@ from railyard.workloads.background.spec import GridSpec
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
+_PREDICTED: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted")
 
 
 def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.Plot:
@@ -26,8 +27,7 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
     chosen = sorted(rows, key=lambda r: -max(s.median for s in r.by_fabric.values()))[:MAX_BARS]
     present = [f for f in fabrics if any(f in r.by_fabric for r in chosen)]
     palette = style.colours(fabrics)
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, 0.9 + len(chosen) * (0.16 + 0.24 * len(present)))
+    with style.drawing(0.9 + len(chosen) * (0.16 + 0.24 * len(present))) as figure:
         axes = figure.subplots()
         for number, row in enumerate(chosen):
             for place, fabric in enumerate(present):
@@ -39,10 +39,7 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
         axes.xaxis.set_major_formatter(style.seconds_tick)
         axes.set_xlim(right=axes.get_xlim()[1] * 1.12)
         style.quiet(axes, grid="x")
-        mark = Line2D(
-            [], [], color=style.INK, marker="|", markersize=12, markeredgewidth=2, linestyle="none", label="predicted"
-        )
-        handles = [*(Patch(color=palette[f], label=f) for f in present), mark]
+        handles = [*(Patch(color=palette[f], label=f) for f in present), _PREDICTED]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
         alt_text = "; ".join(f"{label(r)}: " + ", ".join(_alt_text(r, f) for f in r.by_fabric) for r in chosen)
         return style.finish(figure, f"times-{name}", f"Times of {name}. {alt_text}")
@@ -80,8 +77,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     if not chosen:
         return None
     palette = style.colours(fabrics)
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, 1.1 + 0.3 * len(chosen))
+    with style.drawing(1.1 + 0.3 * len(chosen)) as figure:
         axes = figure.subplots()
         axes.axvspan(*FAITHFUL_RATIO, color=style.GREEN, alpha=0.15, lw=0)
         axes.axvline(1, color=style.MUTED, lw=1)
@@ -118,25 +114,23 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
     limits = [x for x in LIMITS if x.degraded and any(f.limit is x for f in findings)]
     if not limits:
         return None
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, 0.8 + 0.34 * len(limits))
+    with style.drawing(0.8 + 0.34 * len(limits)) as figure:
         axes = figure.subplots()
+        worst = []
         for left, colour in enumerate((style.GREEN, style.ORANGE, style.VERMILION)):
             axes.axvspan(left, left + 1, color=colour, alpha=0.14, lw=0)
         for number, limit in enumerate(limits):
-            places = [_place(limit, f.value) for f in findings if f.limit is limit]
-            axes.plot(places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=style.INK, clip_on=False)
             values = [f.value for f in findings if f.limit is limit]
+            places = [_place(limit, value) for value in values]
+            axes.plot(places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=style.INK, clip_on=False)
             axes.text(3.04, number, f"worst {limit.show(max(values))}", va="center")
+            worst.append(f"{limit.quantity} at worst {limit.show(max(values))}")
         axes.set_yticks(range(len(limits)), [x.quantity for x in limits])
         axes.set(xlim=(0, 3), ylim=(len(limits) - 0.5, -0.5))
         axes.set_xticks([0.5, 1.5, 2.5], ["ok", "degraded", "invalid"])
         style.quiet(axes)
         axes.tick_params(axis="y", pad=9)  # a dot at zero is as wide as this
-        worst = "; ".join(
-            f"{x.quantity} at worst {x.show(max(f.value for f in findings if f.limit is x))}" for x in limits
-        )
-        return style.finish(figure, "evidence", f"Fidelity evidence, all intervals: {worst}")
+        return style.finish(figure, "evidence", f"Fidelity evidence, all intervals: {'; '.join(worst)}")
 
 
 def _place(limit: Limit, value: float) -> float:
@@ -146,19 +140,17 @@ def _place(limit: Limit, value: float) -> float:
 
 
 _COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
-_OTHER: Final = style.SKY
 
 
 def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> style.Plot:
     """A bar a policy, its length the median; dots are the repeats, the upright mark is predicted."""
     name = f"{workload_label(fabric_workload[1])} on {fabric_workload[0]}"
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, 1.0 + 0.36 * len(rows))
+    with style.drawing(1.0 + 0.36 * len(rows)) as figure:
         axes = figure.subplots()
         for y, row in enumerate(rows):
             is_faster = row.over_dr is not None and row.policy != BASELINE_POLICY
             note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}" if is_faster else ""
-            _bar(axes, y, 0.62, _COLOUR.get(row.policy, _OTHER), Spread(row.times, row.predicted), note)
+            _bar(axes, y, 0.62, _COLOUR.get(row.policy, style.SKY), Spread(row.times, row.predicted), note)
         for row in rows:
             if row.policy in _COLOUR:
                 axes.axvline(row.median, color=_COLOUR[row.policy], lw=1.2, ls=(0, (4, 3)), zorder=0.5)
@@ -181,22 +173,19 @@ def _keys(rows: Sequence[PolicyRow]) -> list[Patch | Line2D]:
     if any(len(row.times) > 1 for row in rows):
         keys.append(Line2D([], [], ls="none", marker="o", ms=4, mfc=style.PAPER, mec=style.INK, label="a repeat"))
     if any(row.predicted for row in rows):
-        keys.append(Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted"))
+        keys.append(_PREDICTED)
     return keys
 
 
 def _policy_alt_text(row: PolicyRow) -> str:
     expected = f", predicted {seconds(row.predicted)}" if row.predicted else ""
-    faster = (
-        f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long"
-        if row.over_dr and row.policy != BASELINE_POLICY
-        else ""
-    )
+    is_faster = row.over_dr and row.policy != BASELINE_POLICY
+    faster = f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long" if is_faster else ""
     return f"{row.policy} {seconds(row.median)}{expected}{faster}"
 
 
-_NEUTRAL_COLOUR: Final = "#f2f3f4"  # light in the dark too: even is neither
-_RAMP: Final = LinearSegmentedColormap.from_list("ways", (style.VERMILION, _NEUTRAL_COLOUR, style.GREEN))
+# the middle colour stays light on a dark page: there neither way is better
+_RAMP: Final = LinearSegmentedColormap.from_list("ways", (style.VERMILION, "#f2f3f4", style.GREEN))
 _TEXT_COLOUR: Final = "#111111"
 _MAX_LOG2_RATIO: Final = 3.0  # factors of two at which the colour is full
 
@@ -205,8 +194,7 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
     """One pair's cells. Green: rail-only's way is sooner there; red: the spine's. A cross: the papers say otherwise."""
     grid = cells[0].scene.grid
     spines = grid.loads if grid.spine else (0.0,)
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, 0.9 + style.WIDTH / max(3, len(spines)))
+    with style.drawing(0.9 + style.WIDTH / max(3, len(spines))) as figure:
         panels = figure.subplots(1, max(3, len(spines)), squeeze=False, sharey=True)[0]
         for axes in panels[len(spines) :]:
             axes.set_visible(False)
@@ -214,12 +202,11 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
             _panel(axes, [c for c in cells if c.scene.spine == spine], grid)
             axes.set_title(f"spines {percent(spine, 0)}" if grid.spine else "")
         panels[0].set_ylabel("HB domain of the source")
+        cross: dict[str, Any] = {"ls": "none", "marker": "x", "ms": 8, "mew": 2, "color": style.INK}
         handles = [
             Patch(color=style.GREEN, label="rail-only's way is sooner"),
             Patch(color=style.VERMILION, label="the spine's is"),
-            Line2D(
-                [], [], ls="none", marker="x", ms=8, mew=2, color=style.INK, label="the papers' condition disagrees"
-            ),
+            Line2D([], [], **cross, label="the papers' condition disagrees"),
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=3)
         caption = "In each cell: the slower way's latency over the other's."

@@ -52,8 +52,7 @@ def matrix(flows: Iterable[Flow], grid: Grid) -> NDArray[np.float64]:
 def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
     """Sender down, receiver across; HB domains outlined in orange, pairs of one rail in pink, as the paper has them."""
     total = matrix(flows, grid)
-    with style.styled():
-        figure = style.new_figure(style.WIDTH / 2, style.WIDTH / 2 * 0.84)
+    with style.drawing(style.WIDTH / 2 * 0.84, style.WIDTH / 2) as figure:
         axes = figure.subplots()
         axes.set_facecolor(_EMPTY_COLOUR)
         _cells(figure, axes, total)
@@ -79,43 +78,33 @@ def _cells(figure: Figure, axes: Axes, total: NDArray[np.float64]) -> None:
     bar.outline.set_visible(False)
 
 
-def _square(x: float, y: float, side: float) -> tuple[list[tuple[float, float]], list[np.uint8]]:
-    points = [(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)]
-    return points, [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
+def _square(x: float, y: float, side: float) -> Path:
+    return Path([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], closed=True)
 
 
 def _outline(axes: Axes, grid: Grid) -> None:
     k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
-    blocks = [_square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
-    _shape(axes, blocks, style.ORANGE, 1.6)
+    _shape(axes, [_square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)], style.ORANGE, 1.6)
     rail_diagonals = [o * k for o in range(1 - grid.domains, grid.domains) if o]
     if grid.gpus <= _OUTLINED:
-        inset = 0.06
         rail_outlines = [
-            _square(n + o - 0.5 + inset, n - 0.5 + inset, 1 - 2 * inset)
+            _square(n + o - 0.44, n - 0.44, 0.88)
             for o in rail_diagonals
             for n in range(grid.gpus)
             if 0 <= n + o < grid.gpus
         ]
     else:  # pairs of one rail lie on diagonals, K apart: one line for each
         rail_outlines = [
-            (
-                [(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))],
-                [Path.MOVETO, Path.LINETO],
-            )
+            Path([(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))])
             for o in rail_diagonals
         ]
     _shape(axes, rail_outlines, style.PINK, min(1.1, cell / 6 + 0.1))
 
 
-def _shape(
-    axes: Axes, parts: Sequence[tuple[list[tuple[float, float]], list[np.uint8]]], colour: str, width: float
-) -> None:
-    points, codes = [p for part in parts for p in part[0]], [c for part in parts for c in part[1]]
-    if points:
-        axes.add_patch(
-            PathPatch(Path(points, codes), facecolor="none", edgecolor=colour, linewidth=width, clip_on=False)
-        )
+def _shape(axes: Axes, parts: Sequence[Path], colour: str, width: float) -> None:
+    if parts:
+        path = Path.make_compound_path(*parts)
+        axes.add_patch(PathPatch(path, facecolor="none", edgecolor=colour, linewidth=width, clip_on=False))
 
 
 def _ticks(axes: Axes, grid: Grid) -> None:
@@ -159,8 +148,7 @@ def _alt(total: NDArray[np.float64], grid: Grid, name: str) -> str:
 
 def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
     """Shares of the delivered bytes by kind, a bar a workload (Rail-only Fig. 2a and 5a)."""
-    with style.styled():
-        figure = style.new_figure(style.WIDTH, 0.9 + 0.5 * len(by_workload))
+    with style.drawing(0.9 + 0.5 * len(by_workload)) as figure:
         axes = figure.subplots()
         totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
         kinds = style.kind_colours(kind for total in totals.values() for kind in total)
