@@ -1,30 +1,31 @@
-"""healthd: turns what switches and bridges count into the scores of all rails, HB domains and the spine layer.
+"""healthd: computes the scores of all rails, HB domains and the spine layer from counters of switches and bridges.
 
 Source: health routing, part 1 ("healthd will then consolidate and normalize the data from all rails and domains").
 
 `Healthd` has no sockets and no clock: `HealthLoop`, in a thread of the controller's process, reads the counters once a
 period and gives the time (monotonic ns).
 
-| score of  | its links                          | frames, drops, up or down | what waits in shapers, drops there |
-|-----------|------------------------------------|---------------------------|------------------------------------|
-| rail g    | rail switch g (or switch0) to GPUs | OpenFlow, by `on_event`       | the kernel, by `read`              |
-| domain d  | bridge d to its GPUs               | the kernel, by `read`     | the kernel, by `read`              |
-| the spine | spines to rail switches            | OpenFlow, by `on_event`       | the kernel, by `read`              |
+| score of  | its links                          | frames, drops, up or down |
+|-----------|------------------------------------|---------------------------|
+| rail g    | rail switch g (or switch0) to GPUs | OpenFlow, by `on_event`   |
+| domain d  | bridge d to its GPUs               | the kernel, by `read`     |
+| the spine | spines to rail switches            | OpenFlow, by `on_event`   |
 
-A link is as loaded as the busier of its directions. Reports may be missing (the last one stands, and the next covers
-its time), late or repeated (left out), closer to the last than half a period (left out too: replies that queued up
-somewhere would show as a burst that never was) and begin anew (a rebooted switch: counting starts with the first).
+The queues of shapers, and drops there, are the kernel's, by `read`. A link is as loaded as the busier of its
+directions. Reports may be missing (the next covers the time), less than half a period after the last (left out: replies
+that queued up would show as a burst) and begin anew (a rebooted switch: counting starts with the first).
 """
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from railyard.controller.health.estimator import ESTIMATORS, Health, HealthSpec, Load, health, pooled
-from railyard.controller.health.policy import BEST, Scores, idle
+from railyard.controller.health.policy import Scores, idle
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
@@ -36,10 +37,13 @@ from railyard.topologies.plan import Plan
 NS: Final = 1_000_000_000
 
 
+Kind = Literal["rail", "domain", "spine"]
+
+
 class Element(NamedTuple):
     """An element that has a score: (rail, g), (domain, d) or (spine, 0), the layer as a whole."""
 
-    kind: Literal["rail", "domain", "spine"]
+    kind: Kind
     number: int
 
 
@@ -57,80 +61,67 @@ class _Meter:
         if self.at_ns is not None:
             if now_ns - self.at_ns < self.min_interval_ns:
                 return
-            if all(new >= old for new, old in zip(counters, self.counters, strict=True)):
-                self.period_s = (now_ns - self.at_ns) / NS
-                self.deltas = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
+            deltas = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
+            if min(deltas) >= 0:
+                self.period_s, self.deltas = (now_ns - self.at_ns) / NS, deltas
         self.at_ns, self.counters = now_ns, counters
 
 
-@dataclass
-class _Queue:
-    """The shaper at one end of a link."""
-
-    dropped: _Meter
-    backlog_bytes: int = 0
-
-
 class _Cable:
-    """What is known of one link. Frames are counted at its far end, the switch's or bridge's; each end has a queue."""
+    """State of one link. Frames are counted at its far end, the switch's or bridge's; each end has a queue."""
 
     def __init__(self, link: Link, spec: HealthSpec) -> None:
         self._min_interval_ns = round(spec.period / 2 * NS)
         self._capacity_bps = link.rate_bps
         self._backlog_limit_bytes = link.rate_bps * spec.full_queue / 8
-        self.queues = {end: _Queue(_Meter(self._min_interval_ns)) for end in (link.a, link.b)}
+        self.queue_dropped = {end: _Meter(self._min_interval_ns) for end in (link.a, link.b)}
+        self.backlog_bytes = dict.fromkeys((link.a, link.b), 0)
         self.restart(up=True)
 
     def restart(self, up: bool) -> None:
-        """Its switch came or went, and what that counted before is of no use now."""
+        """Its switch came or went, so its counters begin anew."""
         self.up = up
         self.traffic = _Meter(self._min_interval_ns)
 
     def load(self) -> Load:
         rx_bytes, tx_bytes, rx_frames, tx_frames, rx_dropped, tx_dropped = self.traffic.deltas or (0,) * len(TRAFFIC)
-        queues = self.queues.values()
         return Load(
             capacity_bps=self._capacity_bps,
             period_s=self.traffic.period_s,
             sent_bytes=max(rx_bytes, tx_bytes),
             frames=max(rx_frames, tx_frames),
-            dropped=rx_dropped + tx_dropped + sum(sum(queue.dropped.deltas) for queue in queues),
-            backlog_bytes=max(queue.backlog_bytes for queue in queues),
+            dropped=rx_dropped + tx_dropped + sum(sum(meter.deltas) for meter in self.queue_dropped.values()),
+            backlog_bytes=max(self.backlog_bytes.values()),
             backlog_limit_bytes=self._backlog_limit_bytes,
             up_ports=int(self.up),
         )
 
 
-@dataclass
-class _ElementState:
-    """An element's links and how healthy they are."""
-
-    cables: list[_Cable] = field(default_factory=list)
-    health: Health = field(default_factory=Health)
-
-
 class Healthd:
-    """Takes in reports with `on_event` and `read`, in any order; `scores` says what follows, once a period."""
+    """Scores of all elements from reports: `on_event` and `read` take them in, in any order."""
 
     def __init__(self, plan: Plan, spec: HealthSpec) -> None:
         self._spec = spec
-        self._elements: dict[Element, _ElementState] = {}
+        self._cables: defaultdict[Element, list[_Cable]] = defaultdict(list)
+        self._health: defaultdict[Element, Health] = defaultdict(Health)
         self._by_port: dict[int, dict[int, _Cable]] = {switch.dpid: {} for switch in plan.switches}
         self._by_end: dict[tuple[str, str], tuple[_Cable, End]] = {}  # by node and interface
         self._bridges = frozenset(plan.hb_bridges)
         self._last = idle(plan.spec.domains, plan.spec.rails)
         self._last_ns: int | None = None
         dpids = {switch.name: switch.dpid for switch in plan.switches}
-        for gpu in plan.gpus:
-            for link in plan.cables(gpu, "rail"):
-                self._add(Element("rail", gpu.rank), link, dpids)
-            for link in plan.cables(gpu, "hb"):
-                self._add(Element("domain", gpu.domain), link, dpids)
-        for link in plan.uplinks:
-            self._add(Element("spine", 0), link, dpids)
+        links = [(Element("rail", gpu.rank), link) for gpu in plan.gpus for link in plan.cables(gpu, "rail")]
+        links += [(Element("domain", gpu.domain), link) for gpu in plan.gpus for link in plan.cables(gpu, "hb")]
+        links += [(Element("spine", 0), link) for link in plan.uplinks]
+        for element, link in links:
+            cable = _Cable(link, spec)
+            self._cables[element].append(cable)
+            self._by_end |= {(end.node, end.interface): (cable, end) for end in (link.a, link.b)}
+            if link.b.port is not None:
+                self._by_port[dpids[link.b.node]][link.b.port] = cable
 
     def on_event(self, event: SwitchEvent) -> None:
-        """Take in what a switch said to the controller; what isn't of this fabric is passed over."""
+        """Take in a switch event; one that isn't of this fabric is ignored."""
         ports = self._by_port.get(event.dpid, {})
         match event.what:
             case "stats":
@@ -144,13 +135,13 @@ class Healthd:
                     cable.restart(event.what == "switch-up" and number in event.up_ports)
 
     def read(self, node: str, stats: Mapping[str, PortStats], now_ns: int) -> None:
-        """Take in what the kernel counted at a node's interfaces: all that a bridge knows, the queues of others."""
+        """Take in the kernel's counters of a node's interfaces: all of a bridge's, the queues of others."""
         for interface, seen in stats.items():
             cable, end = self._by_end.get((node, interface), (None, None))
             if cable is None or end is None:
                 continue
-            cable.queues[end].backlog_bytes = seen.backlog_bytes
-            cable.queues[end].dropped.update((seen.queue_dropped,), now_ns)
+            cable.backlog_bytes[end] = seen.backlog_bytes
+            cable.queue_dropped[end].update((seen.queue_dropped,), now_ns)
             if node in self._bridges:
                 cable.up = seen.up
                 cable.traffic.update(seen.traffic, now_ns)
@@ -159,11 +150,14 @@ class Healthd:
         """The scores now. The version is a new one only if a score differs."""
         elapsed_s = (now_ns - self._last_ns) / NS if self._last_ns is not None else 0.0
         self._last_ns = now_ns
-        for state in self._elements.values():
-            self._update_health(state, elapsed_s)
-        rails = tuple(self._score(Element("rail", g)) for g in range(len(self._last.rails)))
-        domains = tuple(self._score(Element("domain", d)) for d in range(len(self._last.domains)))
-        spine = self._score(Element("spine", 0))
+        for element, cables in self._cables.items():
+            loads = [cable.load() for cable in cables]
+            share_up = sum(load.up_ports for load in loads) / len(loads)
+            measured = health(loads, ESTIMATORS[self._spec.estimator], self._spec.links)
+            self._health[element] = self._health[element].after(measured, share_up, elapsed_s, self._spec.smoothing_s)
+        rails = tuple(self._health[Element("rail", g)].score for g in range(len(self._last.rails)))
+        domains = tuple(self._health[Element("domain", d)].score for d in range(len(self._last.domains)))
+        spine = self._health[Element("spine", 0)].score
         if (rails, domains, spine) != (self._last.rails, self._last.domains, self._last.spine):
             self._last = Scores(rails, domains, spine, self._last.version + 1)
         return self._last
@@ -171,35 +165,17 @@ class Healthd:
     def loads(self) -> dict[Element, float]:
         """The share of its links' capacity (those that are up, together) that each element used, 0 to 1: unsmoothed."""
         return {
-            element: pooled([load for cable in state.cables if (load := cable.load()).up_ports]).used
-            for element, state in self._elements.items()
+            element: pooled([load for cable in cables if (load := cable.load()).up_ports]).used
+            for element, cables in self._cables.items()
         }
-
-    def _update_health(self, state: _ElementState, elapsed_s: float) -> None:
-        loads = [cable.load() for cable in state.cables]
-        share_up = sum(load.up_ports for load in loads) / len(loads)
-        measured = health(loads, ESTIMATORS[self._spec.estimator], self._spec.links)
-        state.health = state.health.after(measured, share_up, elapsed_s, self._spec.smoothing_s)
-
-    def _score(self, element: Element) -> int:
-        state = self._elements.get(element)
-        return state.health.score if state else BEST  # a fabric without spines
-
-    def _add(self, element: Element, link: Link, dpids: Mapping[str, int]) -> None:
-        cable = _Cable(link, self._spec)
-        self._elements.setdefault(element, _ElementState()).cables.append(cable)
-        for end in (link.a, link.b):
-            self._by_end[end.node, end.interface] = cable, end
-        if link.b.port is not None:
-            self._by_port[dpids[link.b.node]][link.b.port] = cable
 
 
 FOLDER: Final = Path("/run/railyard")
 
 
 class HealthLoop:
-    """`ask_stats()` makes every switch send its counters, which come back by `on_event`. `tell(what, detail)` gets
-    "health" once a period: version, and [load, score] of each rail, domain and the spine layer.
+    """Thread that computes and publishes scores. `ask_stats()` makes every switch send its counters, which come back by
+    `on_event`. `emit` gets "health" once a period: version, and [load, score] of each rail, domain and the spine layer.
     """
 
     def __init__(
@@ -216,22 +192,18 @@ class HealthLoop:
             EtcdServer(FOLDER / "etcd") if spec.registry == "etcd" else SocketServer(FOLDER / "registry.sock")
         )
         self._server.start()
+        self.address = self._server.address  # the registry's
         self._registry = connect(self._server.address, spec.stale)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="healthd", daemon=True)
-
-    @property
-    def address(self) -> str:
-        """The registry's."""
-        return self._server.address
 
     def start(self) -> None:
         """Start the loop."""
         self._thread.start()
 
     def on_event(self, event: SwitchEvent) -> None:
-        """Whatever a switch said."""
+        """Take in a switch event."""
         with self._lock:
             self._healthd.on_event(event)
 
@@ -255,9 +227,8 @@ class HealthLoop:
         next_tick_s = time.monotonic()
         while not self._stopped.is_set():
             self._tick()
-            next_tick_s = max(
-                next_tick_s + self._period_s, time.monotonic()
-            )  # after a stall it goes on, and doesn't catch up
+            # after a stall it goes on, and doesn't catch up
+            next_tick_s = max(next_tick_s + self._period_s, time.monotonic())
             self._stopped.wait(next_tick_s - time.monotonic())
 
     def _tick(self) -> None:
@@ -270,18 +241,10 @@ class HealthLoop:
             scores, loads = self._healthd.scores(now), self._healthd.loads()
         put_ns = time.monotonic_ns()
         self._registry.put(scores)
-        self._emit("health", _record(scores, loads) | {"put_ns": put_ns})
-
-
-def _record(scores: Scores, loads: dict[Element, float]) -> dict[str, Any]:
-    """[load, score] of every element, loads to four digits."""
-
-    def pairs(kind: str, values: tuple[int, ...]) -> list[list[float]]:
-        return [[round(loads.get(Element(kind, n), 0.0), 4), score] for n, score in enumerate(values)]  # type: ignore[arg-type]
-
-    spine = {"spine": pairs("spine", (scores.spine,))} if Element("spine", 0) in loads else {"spine": []}
-    return {
-        "version": scores.version,
-        "rail": pairs("rail", scores.rails),
-        "domain": pairs("domain", scores.domains),
-    } | spine
+        spine = (scores.spine,) if Element("spine", 0) in loads else ()
+        layers: dict[Kind, tuple[int, ...]] = {"rail": scores.rails, "domain": scores.domains, "spine": spine}
+        pairs = {
+            kind: [[round(loads.get(Element(kind, n), 0.0), 4), score] for n, score in enumerate(values)]
+            for kind, values in layers.items()
+        }
+        self._emit("health", {"version": scores.version, **pairs, "put_ns": put_ns})
