@@ -87,9 +87,8 @@ def choose_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
 def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, ...]:
     """Part 2, spraying: the paths over all rails with m - delta <= H(x) <= m + delta, in the order of rails.
 
-    Asked only where `choose_path` says drd. `delta` is in points of h-score. The window reaches below m, so it can hold
-    an end's own rail, as r, rd or dr; blocked rails it never holds. The papers want a reasonable delta: where the
-    window ends below the first routable rail it isn't, and best fit alone is the answer.
+    `delta` is in points of h-score. The window reaches below m, so it can hold an end's own rail, as r, rd or dr, but
+    never a blocked rail. Where it ends below the first routable rail, best fit alone is the answer.
     """
     near = near_path(src, dst, scores)
     if near is None:
@@ -145,13 +144,11 @@ def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> t
 
 
 def spread(src: Gpu, dst: Gpu) -> int:
-    """Return a number that differs, modulo any n, between pairs that meet at a port, so that n rails share them
-    equally.
+    """Return a number that differs, modulo any n, between pairs that meet at a port, so that n rails share them.
 
-    Pairs that meet in a domain differ in one end, or both ends shift together (all ranks to the next one): coefficients
-    1 and -2 tell apart both sources of one destination and pairs that shift, which a hash would not. Several
-    destinations of one source use every rail if n is odd, every second one if it is even. No choice serves all three
-    for even n.
+    Pairs that meet in a domain differ in one end, or both ends shift together: coefficients 1 and -2 distinguish the
+    sources of one destination, and pairs that shift. Destinations of one source use every rail if n is odd, every
+    second one if it is even. No choice serves all three for even n.
     """
     return src.rank - 2 * dst.rank + src.domain + dst.domain
 

@@ -105,8 +105,7 @@ def pooled(links: Iterable[Load]) -> Load:
 def health(links: Sequence[Load], estimate: Estimator, over: Links) -> float:
     """Return the health of the links that are up, 0 to 100; 0 without any.
 
-    `mean`: of the pooled load. The papers give every link the score of its rail switch and assume the links of a rail
-    correlated (part 2), for which the mean is the best guess of each, and the steadiest. `worst`: of the link with the
+    `mean`: of the pooled load; the papers assume the links of a rail correlated (part 2). `worst`: of the link with the
     lowest health. It sees an incast on one GPU, which the mean divides by the number of domains, but calls a whole rail
     full for one transfer.
     """

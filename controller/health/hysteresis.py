@@ -16,7 +16,7 @@ from railyard.topologies.forwarding import PathKind, Shares
 POINT: Final = BEST * BEST
 """A point of 100, in the whole millionths of a path's score."""
 FLAP_WINDOW_DWELLS: Final = 4
-"""Dwell times after which a change is no longer soon: a choice that follows an alternating load is always late."""
+"""Dwell times after which a change is no longer soon."""
 MAX_FLAPS: Final = 4
 UNCHANGED: Final = -1
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
@@ -25,10 +25,11 @@ HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3
 
 @dataclass(frozen=True, slots=True)
 class Damping:
-    """`margin`: percent by which a score must be better (None: what is wanted is taken, better or not, as for policies
-    that go by something else than scores), and `noise` the points of 100 by which it must be so at least: where all
-    is nearly full, one point more is a large part and means nothing. `dwell_ns`: the least time between two changes of
-    one pair. ValueError if one is negative.
+    """Limits of changes. ValueError if one is negative.
+
+    `margin`: percent by which a score must be better; None for policies that don't decide by scores. `noise`: points of
+    100 by which it must be so at least, since one point is a large part of a low score. `dwell_ns`: the least time
+    between two changes of one pair.
     """
 
     margin: int | None = 10
@@ -55,11 +56,6 @@ class ActivePaths:
         """Return the dwell time, doubled for each flap."""
         return damping.dwell_ns << max(0, self.flaps)
 
-    def changed(self, shares: Shares, now_ns: int, damping: Damping) -> "ActivePaths":
-        """Other paths from now on."""
-        soon = self.flaps > UNCHANGED and now_ns - self.since_ns < FLAP_WINDOW_DWELLS * self.dwell_ns(damping)
-        return ActivePaths(shares, now_ns, min(self.flaps + 1, MAX_FLAPS) if soon else 0)
-
 
 def damp(
     active: ActivePaths | None, target: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
@@ -70,12 +66,14 @@ def damp(
     if target in ((), active.shares) or now_ns < active.since_ns + active.dwell_ns(damping):
         return active
     is_better = damping.margin is None or _is_better(active.shares, target, src, dst, scores, damping)
-    return active.changed(target, now_ns, damping) if is_better else active
+    if not is_better:
+        return active
+    soon = active.flaps > UNCHANGED and now_ns - active.since_ns < FLAP_WINDOW_DWELLS * active.dwell_ns(damping)
+    return ActivePaths(target, now_ns, min(active.flaps + 1, MAX_FLAPS) if soon else 0)
 
 
 def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
-    """Better by margin and noise (what is blocked is left for anything that isn't), or fewer hops and no worse: the way
-    back, once the fabric is idle again.
+    """Whether paths are better by margin and noise (of blocked paths, any other is), or no worse and of fewer hops.
 
     Sets of paths are better if their best path is (spraying sets in) or their worst (a path of the set went bad).
     """
@@ -88,10 +86,7 @@ def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, dam
             new_score - old_score >= noise or old_score == BLOCKED
         )
 
-    if any(better(pick(after), pick(before)) for pick in (min, max)):
+    if better(min(after), min(before)) or better(max(after), max(before)):
         return True
-    return min(after) >= min(before) and _max_hops(new) < _max_hops(old)
-
-
-def _max_hops(shares: Shares) -> int:
-    return max(HOPS[share.path.kind] for share in shares)
+    new_hops, old_hops = (max(HOPS[share.path.kind] for share in shares) for shares in (new, old))
+    return min(after) >= min(before) and new_hops < old_hops

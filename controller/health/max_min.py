@@ -9,6 +9,7 @@ flows over them, which counts as even).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -61,12 +62,11 @@ def capacities(plan: Plan) -> dict[Link, float]:
     """Bit/s of every link of an empty fabric."""
     found: dict[Link, float] = {}
     for out in (True, False):
-        for gpu in plan.gpus:
-            found[Link(gpu, "hb", out)] = plan.hb_bps
-            found[Link(gpu, "rail", out)] = plan.rail_bps
+        found |= {Link(gpu, "hb", out): plan.hb_bps for gpu in plan.gpus}
+        found |= {Link(gpu, "rail", out): plan.rail_bps for gpu in plan.gpus}
         if plan.spec.spine_count:
-            for rail in range(plan.spec.rails):
-                found[Link(rail, "uplink", out)] = plan.uplink_bps * plan.spec.spine_count
+            uplinks_bps = plan.uplink_bps * plan.spec.spine_count
+            found |= {Link(rail, "uplink", out): uplinks_bps for rail in range(plan.spec.rails)}
     return found
 
 
@@ -93,7 +93,10 @@ def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
     """
     if not all(routes):
         raise ValueError("a flow crosses at least one link")
-    rates, users = [0.0] * len(routes), _users(routes)
+    rates, users = [0.0] * len(routes), defaultdict[Link, set[int]](set)
+    for flow, route in enumerate(routes):
+        for link in route:
+            users[link].add(flow)
     left = {link: free[link] for link in users}
     while users:
         tightest = min(users, key=lambda link: left[link] / len(users[link]))
@@ -106,14 +109,6 @@ def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
                 if not users[link]:
                     del users[link]
     return rates
-
-
-def _users(routes: Sequence[Route]) -> dict[Link, set[int]]:
-    users: dict[Link, set[int]] = {}
-    for flow, route in enumerate(routes):
-        for link in route:
-            users.setdefault(link, set()).add(flow)
-    return users
 
 
 def completion_s(

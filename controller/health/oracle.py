@@ -12,7 +12,7 @@ paths. That is no optimum; tests hold it against the exact one.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -25,7 +25,7 @@ from railyard.topologies.plan import Plan
 
 EXACT: Final = 512
 ROUNDS: Final = 20
-"""Of improving: 1 to 3 were all it took where it was tried; with background that yields nothing proves that it ends."""
+"""Limit of rounds of improvement: 1 to 3 were enough where it was tried; there is no proof that it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,13 @@ def assign(plan: Plan, flows: Sequence[Flow], background: Sequence[Background] =
     """A path for each flow, as the module says. Deterministic: the first of equals, in the order of `all_paths`."""
     options = [all_paths(flow.src, flow.dst, plan.spec.rails, plan.spec.kind) for flow in flows]
     if math.prod(map(len, options)) <= EXACT:
-        return min(product(*options), key=lambda paths: _rounded(finish_s(plan, flows, paths, background)))
+
+        def last_and_sum(paths: Sequence[Path]) -> tuple[float, float]:
+            """To nine digits: assignments that differ by rounding only are equals."""
+            ends = finish_s(plan, flows, paths, background)
+            return float(f"{max(ends, default=0.0):.9g}"), float(f"{sum(ends):.9g}")
+
+        return min(product(*options), key=last_and_sum)
     return _Greedy(plan, flows, background, options).paths()
 
 
@@ -77,13 +83,8 @@ def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu
     return found
 
 
-def _rounded(ends: Sequence[float]) -> tuple[float, float]:
-    """(last, sum), to nine digits: assignments that differ by rounding only are equals."""
-    return float(f"{max(ends, default=0.0):.9g}"), float(f"{sum(ends):.9g}")
-
-
 class _Greedy:
-    """Bytes and flows on every link, while flows find their places."""
+    """Bytes and flows on every link, while flows are assigned."""
 
     def __init__(
         self, plan: Plan, flows: Sequence[Flow], background: Sequence[Background], options: Sequence[tuple[Path, ...]]
@@ -94,20 +95,18 @@ class _Greedy:
             for flow, paths in zip(flows, options, strict=True)
         ]
         self._free, elastic_routes = under_load(plan, background)
-        self._elastic_demand = _elastic_demand(elastic_routes, self._free)
+        # how many elastic flows cross each link, and how much they demand together in bit/s
+        self._elastic: defaultdict[Link, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        for own, *route in elastic_routes:
+            for link in route:
+                elastic_count, demand_bps = self._elastic[link]
+                self._elastic[link] = (elastic_count + 1, demand_bps + self._free[own])
         self._bits: defaultdict[Link, float] = defaultdict(float)
         self._count: Counter[Link] = Counter()
 
     def paths(self) -> tuple[Path, ...]:
-        near = [0] * len(self._flows)
-        chosen = self._local_search()
-        best = min(near, chosen, key=self._bottleneck_s)  # near, if both take as long
-        return tuple(paths[number] for paths, number in zip(self._options, best, strict=True))
-
-    def _local_search(self) -> list[int]:
-        """The number of each flow's option."""
         order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
-        chosen = [0] * len(self._flows)
+        near, chosen = [0] * len(self._flows), [0] * len(self._flows)  # the number of each flow's option
         for flow in order:
             chosen[flow] = self._assign_best(flow)
         for _ in range(ROUNDS):
@@ -117,7 +116,8 @@ class _Greedy:
                 chosen[flow] = self._assign_best(flow, chosen[flow])
             if chosen == before:
                 break
-        return chosen
+        best = min(near, chosen, key=self._bottleneck_s)  # near, if both take as long
+        return tuple(paths[number] for paths, number in zip(self._options, best, strict=True))
 
     def _assign_best(self, flow: int, current: int | None = None) -> int:
         """Put a flow on its best option: `current` unless another is better by more than rounding."""
@@ -140,8 +140,8 @@ class _Greedy:
         return max(times), sum(times)
 
     def _drain_s(self, link: Link, bits: float, flows: int) -> float:
-        """Seconds until a link is done, if its flows share with the background that yields there as equals do."""
-        elastic_count, demand_bps = self._elastic_demand.get(link, (0, 0.0))
+        """Seconds until a link is done, if its flows share it equally with the elastic background there."""
+        elastic_count, demand_bps = self._elastic[link]
         taken = min(demand_bps, self._free[link] * elastic_count / (flows + elastic_count)) if elastic_count else 0.0
         free = self._free[link] - taken
         return bits / free if free > 0 else math.inf
@@ -155,13 +155,3 @@ class _Greedy:
                 bits[link] += flow.size * 8
                 count[link] += 1
         return max(self._drain_s(link, total, count[link]) for link, total in bits.items())
-
-
-def _elastic_demand(routes: Iterable[Route], free: Mapping[Link, float]) -> dict[Link, tuple[int, float]]:
-    """(how many yielding flows, what they want together in bit/s) on each link that has any."""
-    found: dict[Link, tuple[int, float]] = {}
-    for own, *route in routes:
-        for link in route:
-            elastic_count, demand_bps = found.get(link, (0, 0.0))
-            found[link] = (elastic_count + 1, demand_bps + free[own])
-    return found

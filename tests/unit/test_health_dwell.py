@@ -104,9 +104,11 @@ def test_dwell_time_grows_with_flaps_and_resets_after_calm() -> None:
     waits = [later - earlier for earlier, later in pairwise(changes)]
     assert min(waits[:2]) < 300 <= min(waits[4:])
     assert len(changes) < 15  # of 66 alternations
-    held = damp(held, RD if held.shares == DR else DR, SRC, DST, Scores((50, 50), (100, 100)), 20_000 * MS, damping)
-    quick = held.changed(DR, 30_000 * MS, damping)
-    assert quick.dwell_ns(damping) == damping.dwell_ns
+    assert held is not None
+    other, scores = (RD, known[False]) if held.shares == DR else (DR, known[True])
+    calm = damp(held, other, SRC, DST, scores, 30_000 * MS, damping)
+    assert calm is not held
+    assert calm.dwell_ns(damping) == damping.dwell_ns
 
 
 @pytest.mark.parametrize("wrong", [{"margin": -1}, {"dwell_ns": -1}])

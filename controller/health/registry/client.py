@@ -40,21 +40,14 @@ class Document(NamedTuple):
 def encode(document: Document) -> bytes:
     """One line, without its end."""
     scores = document.scores
-    return json.dumps(
-        {
-            "writer": document.writer,
-            "version": scores.version,
-            "rails": scores.rails,
-            "domains": scores.domains,
-            "spine": scores.spine,
-            "sorted": [rail for _, rail in scores.sorted_rails],
-        }
-    ).encode()
+    data = {"writer": document.writer, "version": scores.version, "rails": scores.rails, "domains": scores.domains}
+    data |= {"spine": scores.spine, "sorted": [rail for _, rail in scores.sorted_rails]}
+    return json.dumps(data).encode()
 
 
 @lru_cache(maxsize=4)
 def decode(line: bytes) -> Document:
-    """The inverse. ValueError for anything else. All agents of a process hear the same line, and share what it says."""
+    """The inverse of `encode`. ValueError for anything else. All agents of a process share the result for a line."""
     try:
         data = json.loads(line)
         scores = Scores(tuple(data["rails"]), tuple(data["domains"]), data["spine"], data["version"])
@@ -66,7 +59,7 @@ def decode(line: bytes) -> Document:
 
 
 REFRESHES_PER_TIMEOUT: Final = 4
-"""Beats in the time after which a cache is stale: one may come late, and two be lost."""
+"""Refreshes in the time after which a cache is stale: one may come late, and two be lost."""
 FIRST_RETRY_S: Final = 0.01
 LAST_RETRY_S: Final = 0.25
 
@@ -96,7 +89,7 @@ class Link(Protocol):
 
 
 class Registry:
-    """A client of a registry, with its cache. `stale_s`: seconds without word after which it is stale."""
+    """A client of a registry, with its cache. `stale_s`: seconds without a message after which it is stale."""
 
     def __init__(self, link: Link, stale_s: float = 1.0) -> None:
         self._link, self._stale_s = link, stale_s
@@ -155,24 +148,19 @@ class Registry:
                 for document in documents:
                     self._on_document(document)
                     wait_s = FIRST_RETRY_S
-            self._check_stale()
+            with self._callback_lock:  # the link has ended, but the cache may not be stale yet
+                if not self._reported_stale and self.get().stale:
+                    self._reported_stale = True
+                    self._notify()
             wait_s = self._backoff(wait_s)
 
     def _on_document(self, document: Document) -> None:
-        """A document has arrived."""
         with self._callback_lock:
             if self._last is not None and document.age < self._last.age:
                 return
             changed = self._last is None or document.age > self._last.age or self._reported_stale
             self._last, self._received_s, self._reported_stale = document, time.monotonic(), False
             if changed:
-                self._notify()
-
-    def _check_stale(self) -> None:
-        """The link has ended; that alone isn't staleness."""
-        with self._callback_lock:
-            if not self._reported_stale and self.get().stale:
-                self._reported_stale = True
                 self._notify()
 
     def _notify(self) -> None:
@@ -192,7 +180,7 @@ class Registry:
                 wait_s = self._backoff(wait_s)
 
     def _next_to_send(self) -> bytes | None:
-        """The newest document, once it is another than the last or a beat is due. None when closed."""
+        """The newest document, once it is another than the last or a refresh is due. None when closed."""
         with self._condition:
             self._condition.wait_for(
                 lambda: self._closed or self._to_send != self._sent, self._stale_s / REFRESHES_PER_TIMEOUT
@@ -216,7 +204,7 @@ def connect(address: str, stale_s: float = 1.0) -> Registry:
 
 
 def _documents(link: Link, timeout_s: float) -> Generator[Document, None, None]:
-    """What a link says, until it fails. What makes no sense is a failure, too."""
+    """The documents of a link, until it fails. A line that is no document is a failure, too."""
     try:
         for line in link.follow(timeout_s):
             yield decode(line)

@@ -44,10 +44,8 @@ class EtcdServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pid_file: Final = folder / "pid"
-        previous = _kill_previous(self._pid_file)
-        self._port: Final = (
-            previous if previous is not None and poll(partial(_is_free, previous), START_S) else _free_port()
-        )
+        port = _kill_previous(self._pid_file)
+        self._port: Final = port if port and poll(partial(_is_free, port), START_S) else _free_port()
         self._endpoint: Final = f"127.0.0.1:{self._port}"
         self.address = f"etcd:{self._endpoint}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,15 +67,20 @@ class EtcdServer:
         argv = ["etcd", "--data-dir", str(self._folder / "data"), "--listen-client-urls", f"http://{self._endpoint}"]
         argv += ["--advertise-client-urls", f"http://{self._endpoint}", "--listen-peer-urls", "http://127.0.0.1:0"]
         argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", *OPTIONS]
-        with self._log.open("ab") as log:
+        log_file = self._folder / "etcd.log"
+        with log_file.open("ab") as log:
             try:
-                self._process = subprocess.Popen(
+                self._process = process = subprocess.Popen(
                     argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
             except FileNotFoundError:
                 raise MissingRequirement("this machine lacks etcd", BOOTSTRAP) from None
-        self._pid_file.write_text(f"{self._process.pid} {self._port}")
-        self._await()
+        self._pid_file.write_text(f"{process.pid} {self._port}")
+        if poll(lambda: self._answers() or process.poll() is not None, START_S) and process.poll() is None:
+            return
+        self.stop()
+        log_tail = log_file.read_text(errors="replace").strip().splitlines()[-1:]
+        raise RailyardError(f"etcd did not start: {' '.join(log_tail)}")
 
     def stop(self) -> None:
         """SIGKILL. What it has acknowledged is on its disk."""
@@ -86,19 +89,6 @@ class EtcdServer:
             self._process.wait()
             self._process = None
             self._pid_file.unlink(missing_ok=True)
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / "etcd.log"
-
-    def _await(self) -> None:
-        process = self._process
-        assert process is not None
-        if poll(lambda: self._answers() or process.poll() is not None, START_S) and process.poll() is None:
-            return
-        self.stop()
-        log_tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise RailyardError(f"etcd did not start: {' '.join(log_tail)}")
 
     def _answers(self) -> bool:
         with suppress(OSError):
@@ -130,8 +120,8 @@ def _is_free(port: int) -> bool:
 def _free_port() -> int:
     """etcd's usual port, or the next that is free.
 
-    Not any that is free: clients try to connect while the server is down, and the kernel draws their own ports from
-    where it draws free ones. One that draws the server's is connected with itself, and keeps the server out.
+    Not one that the kernel gives: it draws clients' ports from the same range, and a client that draws the port of a
+    server that is down connects to itself, and keeps the server out.
     """
     for port in PORTS:
         if _is_free(port):
@@ -150,7 +140,7 @@ class EtcdLink:
     def publish(self, document: bytes, timeout_s: float) -> None:
         """Put the document, over a connection that is kept."""
         if self._publishing is None:
-            self._publishing = _connection(self._endpoint, timeout_s)
+            self._publishing = http.client.HTTPConnection(self._endpoint, timeout=timeout_s)
         try:
             _post(self._publishing, "kv/put", {"key": _b64(KEY.encode()), "value": _b64(document)}).read()
         except OSError:
@@ -160,7 +150,7 @@ class EtcdLink:
     def follow(self, timeout_s: float) -> Iterator[bytes]:
         """Yield the documents of a watch, which begins before the first document is read: none is missed."""
         key = {"key": _b64(KEY.encode())}
-        with closing(_connection(self._endpoint, timeout_s)) as connection:
+        with closing(http.client.HTTPConnection(self._endpoint, timeout=timeout_s)) as connection:
             self._watching = connection
             events = _events(_post(connection, "watch", {"create_request": key}))
             next(events)  # none: it is there
@@ -183,10 +173,6 @@ class EtcdLink:
             self._publishing = None
 
 
-def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(endpoint, timeout=timeout_s)
-
-
 def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any]) -> http.client.HTTPResponse:
     """OSError if the answer isn't one."""
     try:
@@ -201,13 +187,13 @@ def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any
 
 def _request(endpoint: str, what: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     """One question, one answer."""
-    with closing(_connection(endpoint, timeout_s)) as connection:
+    with closing(http.client.HTTPConnection(endpoint, timeout=timeout_s)) as connection:
         found: dict[str, Any] = json.loads(_post(connection, what, body).read())
         return found
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[list[dict[str, Any]]]:
-    """What a watch says, line by line. OSError when it ends, which it never does by itself."""
+    """The events of a watch, by line. OSError when it ends, which it never does by itself."""
     while True:
         try:
             line = answer.readline()
@@ -221,7 +207,7 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[list[dict[str, Any]]]:
 
 @lru_cache(maxsize=4)
 def _result(line: bytes) -> dict[str, Any]:
-    """What a line of a watch says; nothing if it is none. All watches of a process get the same line."""
+    """The result in a line of a watch; nothing if it is none. All watches of a process get the same line."""
     found: dict[str, Any] = json.loads(line).get("result", {}) if line else {}
     return found
 

@@ -1,20 +1,17 @@
 """The embedded registry: a server thread in the controller, on a unix socket, and the link to it.
 
 A client's first byte is its request: `p` to publish (lines; each is answered by a line's end once it is stored), `f` to
-follow (the current document, then the newest whenever the last one has been sent). So a slow follower misses documents
-and delays no other. A unix socket is found in the file system, from every network namespace.
+follow (the current document, then the newest whenever the last one has been sent, so a slow follower misses some). A
+unix socket is found in the file system, from every network namespace.
 """
 
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
-from typing import Any, Final
-
-PUBLISH: Final = b"p"
-FOLLOW: Final = b"f"
+from typing import Any
 
 
 class _Handler(StreamRequestHandler):
@@ -37,7 +34,7 @@ class _Handler(StreamRequestHandler):
 
 
 class _Server(ThreadingUnixStreamServer):
-    """The last document, its number among all, and those who wait for the next."""
+    """The last document, and its number among all."""
 
     daemon_threads = True
     block_on_close = False
@@ -114,7 +111,7 @@ class SocketLink:
         """Send the document, over a connection that is kept."""
         try:
             if self._publishing is None:
-                self._publishing = self._connect(PUBLISH, timeout_s)
+                self._publishing = self._connect(b"p", timeout_s)
             self._publishing.sendall(document + b"\n")
             if not self._publishing.recv(1):
                 raise ConnectionResetError("the registry has gone")
@@ -124,7 +121,7 @@ class SocketLink:
 
     def follow(self, timeout_s: float) -> Iterator[bytes]:
         """Yield the documents of the server."""
-        with self._connect(FOLLOW, timeout_s) as connection, connection.makefile("rb") as lines:
+        with self._connect(b"f", timeout_s) as connection, connection.makefile("rb") as lines:
             self._following = connection
             yield from lines
 
@@ -141,13 +138,12 @@ class SocketLink:
             self._publishing.close()
             self._publishing = None
 
-    def _connect(self, what: bytes, timeout_s: float) -> socket.socket:
+    def _connect(self, request: bytes, timeout_s: float) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
             connection.settimeout(timeout_s)
             connection.connect(self._path)
-            connection.sendall(what)
-        except OSError:
-            connection.close()
-            raise
+            connection.sendall(request)
+            on_error.pop_all()
         return connection
