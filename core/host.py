@@ -118,35 +118,8 @@ def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(argv, 127, "", str(error))
 
 
-def _command_error(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a command failed, in its own last words; empty if it didn't."""
-    last = done.stderr.strip().splitlines()[-1:]
-    return "" if done.returncode == 0 else (last or [f"exit status {done.returncode}"])[0]
-
-
-def _tun_open_error() -> str:
-    try:
-        os.close(os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC))
-        return ""
-    except OSError as error:
-        return str(error.strerror)
-
-
-def _has_kernel_datapath() -> bool:
-    """Loaded or built in. Loading it is left to the machine's owner, since a run changes nothing of the machine."""
-    if Path("/sys/module/openvswitch").exists():
-        return True
-    return _run("genl", "ctrl", "get", "name", "ovs_datapath").returncode == 0
-
-
-def _has_socket(protocol: int) -> bool:
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol):
-        return True
-    return False
-
-
 def _congestion_controls() -> frozenset[str]:
-    """Those loaded, and those that can be: the kernel loads one when root first asks for it on a socket."""
+    """The names of those loaded, and those that can be: the kernel loads one when root first sets it on a socket."""
     found = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         for name in CONGESTION_CONTROLS:
@@ -154,11 +127,6 @@ def _congestion_controls() -> frozenset[str]:
                 probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
                 found.add(name)
     return frozenset(found)
-
-
-def _cpu_model() -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return match[1] if match else platform.machine()
 
 
 def detect(folder: Path | None = None) -> Machine:
@@ -171,26 +139,39 @@ def detect(folder: Path | None = None) -> Machine:
     probed = frozenset(_run("unshare", *user_options, "--net", "sh", text=_PROBE_SCRIPT).stdout.split())
     programs = {name: path for name in OVS_PROGRAMS + OTHER_PROGRAMS if (path := shutil.which(name, path=SEARCH_PATH))}
     version = re.search(r"\d+(\.\d+)+", _run("ovs-vswitchd", "--version").stdout)
+    cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    sandbox, sandbox_error = _run("unshare", *user_options, *UNSHARE_OPTIONS, "true"), ""
+    if sandbox.returncode:
+        sandbox_error = (sandbox.stderr.strip().splitlines() or [f"exit status {sandbox.returncode}"])[-1]
+    tun_error, mptcp = "", False
+    try:
+        os.close(os.open(tun, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        tun_error = str(error.strerror)
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP):
+        mptcp = True
     return Machine(
         root=root,
-        sandbox_error=_command_error(_run("unshare", *user_options, *UNSHARE_OPTIONS, "true")),
+        sandbox_error=sandbox_error,
         user_namespaces=_run("unshare", *USER_NAMESPACE_OPTIONS, "--net", "true").returncode == 0,
         apparmor_restricts=apparmor.exists() and apparmor.read_text().strip() == "1",
-        tun_error=_tun_open_error(),
+        tun_error=tun_error,
         tun_for_all=tun.exists() and tun.stat().st_mode & 0o006 == 0o006,
         programs=programs,
         ovs_version=version[0] if version else "",
         kernel=platform.release(),
         kernel_modules=Path("/lib/modules", platform.release()).exists(),
-        kernel_datapath=_has_kernel_datapath(),
+        # loaded or built in: a run changes nothing of the machine, so it doesn't load the module
+        kernel_datapath=Path("/sys/module/openvswitch").exists()
+        or _run("genl", "ctrl", "get", "name", "ovs_datapath").returncode == 0,
         qdiscs=probed & _QDISCS.keys(),
         numgen="numgen" in probed,
         egress_hook="egress" in probed,
-        mptcp=_has_socket(socket.IPPROTO_MPTCP),
+        mptcp=mptcp,
         libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
         congestion_controls=_congestion_controls(),
         cores=len(os.sched_getaffinity(0)),
-        cpu_model=_cpu_model(),
+        cpu_model=cpu[1] if cpu else platform.machine(),
         memory_bytes=psutil.virtual_memory().available,
         disk_free_bytes=shutil.disk_usage(folder or Path.cwd()).free,
     )
@@ -206,11 +187,8 @@ def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
     """Return the Open vSwitch datapath and why: the kernel's, else userspace with TSO, else plain userspace."""
     if machine.kernel_datapath and machine.root:
         return "system", "the kernel has the openvswitch module"
-    reason = (
-        "the openvswitch module needs root"
-        if machine.kernel_datapath
-        else "the kernel has no openvswitch module loaded"
-    )
+    missing = "the kernel has no openvswitch module loaded"
+    reason = "the openvswitch module needs root" if machine.kernel_datapath else missing
     if _numbers(machine.ovs_version) < TSO_OVS:
         return "netdev", f"{reason}; Open vSwitch {machine.ovs_version} has no userspace TSO (2.14 and later have)"
     if _numbers(machine.kernel) < TSO_KERNEL:
@@ -218,36 +196,9 @@ def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
     return "netdev-tso", f"{reason}; userspace with TSO"
 
 
-def _namespaces(machine: Machine) -> Capability:
-    if machine.root:
-        remedy = "in a container: docker run --privileged ..."
-    elif machine.apparmor_restricts:
-        remedy = "use sudo, or: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-    else:
-        remedy = "use sudo, or: sudo sysctl user.max_user_namespaces=10000"
-    detail = machine.sandbox_error or ("as root" if machine.root else "as an ordinary user")
-    return Capability("namespaces", not machine.sandbox_error, detail, "every run", remedy)
-
-
-def _tun(machine: Machine) -> Capability:
-    if machine.tun_error == os.strerror(errno.EACCES):
-        remedy = "use sudo, or: sudo chmod 666 /dev/net/tun"
-    else:
-        remedy = "sudo modprobe tun; in a container: docker run --device /dev/net/tun ..."
-    detail = machine.tun_error or "can be opened"
-    return Capability("/dev/net/tun", not machine.tun_error, detail, "userspace switches", remedy)
-
-
-def _without_root(machine: Machine) -> Capability:
-    """Seen from root too, so that a teacher knows what the class can do."""
-    remedies = []
-    if not machine.user_namespaces:
-        remedies.append("sudo sysctl user.max_user_namespaces=10000")
-    if machine.apparmor_restricts:
-        remedies.append("sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0")
-    if not machine.tun_for_all:
-        remedies.append("sudo chmod 666 /dev/net/tun")
-    return Capability("no root needed", not remedies, "", "runs without sudo", "; ".join(remedies))
+_ALLOW_USERS: Final = "sudo sysctl user.max_user_namespaces=10000"
+_ALLOW_IN_APPARMOR: Final = "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+_ALLOW_TUN: Final = "sudo chmod 666 /dev/net/tun"
 
 
 def _module_remedy(machine: Machine, name: str) -> str:
@@ -265,10 +216,18 @@ def _required(machine: Machine) -> Iterator[Capability]:
         detail = f"no {', '.join(absent)}" if absent else detail
         return Capability(title, not absent, detail, rules_out, BOOTSTRAP)
 
-    yield _namespaces(machine)
+    remedy = f"use sudo, or: {_ALLOW_IN_APPARMOR if machine.apparmor_restricts else _ALLOW_USERS}"
+    if machine.root:
+        remedy = "in a container: docker run --privileged ..."
+    detail = machine.sandbox_error or ("as root" if machine.root else "as an ordinary user")
+    yield Capability("namespaces", not machine.sandbox_error, detail, "every run", remedy)
     yield programs("Open vSwitch", OVS_PROGRAMS, machine.ovs_version, "rail and spine switches")
     if datapath_choice(machine)[0] != "system":
-        yield _tun(machine)
+        remedy = "sudo modprobe tun; in a container: docker run --device /dev/net/tun ..."
+        if machine.tun_error == os.strerror(errno.EACCES):
+            remedy = f"use sudo, or: {_ALLOW_TUN}"
+        detail = machine.tun_error or "can be opened"
+        yield Capability("/dev/net/tun", not machine.tun_error, detail, "userspace switches", remedy)
     yield programs("util-linux, iproute2", ("unshare", "nsenter", "ip", "tc"), "", "every run")
     yield programs("mnexec", ("mnexec",), "", "Mininet's commands in a GPU")
     yield programs("ethtool", ("ethtool",), "", "offloads set as the datapath needs them")
@@ -284,7 +243,11 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     yield Capability("kernel datapath", choice == "system", reason, "the fastest switches", remedy)
     remedy = "Open vSwitch 2.14 on Linux 4.19, or later"
     yield Capability("userspace TSO", choice != "netdev", reason, "fast switches without the module", remedy)
-    yield _without_root(machine)
+    # shown to root, too, so that a teacher knows what the class can do
+    remedies = [] if machine.user_namespaces else [_ALLOW_USERS]
+    remedies += [_ALLOW_IN_APPARMOR] if machine.apparmor_restricts else []
+    remedies += [] if machine.tun_for_all else [_ALLOW_TUN]
+    yield Capability("no root needed", not remedies, "", "runs without sudo", "; ".join(remedies))
     uses = {"netem": "delay, jitter", "red": "ECN marks", "fq": "pacing", "fq_codel": "fair queues"}
     uses |= {"prio": "priorities", "tbf": "shaping by token bucket", "ingress": "policing"}
     for name, use in uses.items():

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import psutil
@@ -22,16 +22,6 @@ class MachineLoad:
     lag_p99_ms: float
 
 
-@dataclass
-class _Totals:
-    """So far: seconds of all cores together, of them busy, and of these in interrupts and in our own processes."""
-
-    cores_s: float = 0.0
-    busy_s: float = 0.0
-    ours_s: float = 0.0
-    lags: list[float] = field(default_factory=list)
-
-
 class LoadMeter:
     """Meter of the time during which it is entered: `with LoadMeter() as meter: ...`, then `meter.load`.
 
@@ -41,18 +31,16 @@ class LoadMeter:
     """
 
     def __init__(self) -> None:
-        self._totals = _Totals()
+        # seconds of all cores together, of them busy, and of these in interrupts and in our own processes
+        self._cores_s = self._busy_s = self._ours_s = 0.0
+        self._lags: list[float] = []
 
     @property
     def load(self) -> MachineLoad:
         """The load so far."""
-        totals = self._totals
-        lags, cores = sorted(totals.lags) or [0.0], totals.cores_s or math.inf
-        return MachineLoad(
-            busy=min(1.0, totals.busy_s / cores),
-            foreign=max(0.0, min(1.0, (totals.busy_s - totals.ours_s) / cores)),
-            lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
-        )
+        lags, cores = sorted(self._lags) or [0.0], self._cores_s or math.inf
+        foreign = max(0.0, min(1.0, (self._busy_s - self._ours_s) / cores))
+        return MachineLoad(min(1.0, self._busy_s / cores), foreign, lags[int(len(lags) * 0.99)] * 1e3)
 
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
@@ -67,16 +55,16 @@ class LoadMeter:
         self._thread.join()
         cores = (time.monotonic() - self._at0) * (os.cpu_count() or 1)
         (idle1, kernel1), own = _machine_seconds(), _own_seconds() - self._own0
-        self._totals.cores_s += cores
-        self._totals.busy_s += max(0.0, cores - (idle1 - self._idle0))
-        self._totals.ours_s += max(0.0, kernel1 - self._kernel0 + own)
+        self._cores_s += cores
+        self._busy_s += max(0.0, cores - (idle1 - self._idle0))
+        self._ours_s += max(0.0, kernel1 - self._kernel0 + own)
 
     def _measure_lag(self) -> None:
         """Sleep a millisecond a hundred times a second, and note how much longer it was."""
         while not self._end.wait(SAMPLE_S):
             before = time.monotonic()
             time.sleep(SLEEP_S)
-            self._totals.lags.append(time.monotonic() - before - SLEEP_S)
+            self._lags.append(time.monotonic() - before - SLEEP_S)
 
 
 def _machine_seconds() -> tuple[float, float]:
@@ -87,9 +75,5 @@ def _machine_seconds() -> tuple[float, float]:
 
 def _own_seconds() -> float:
     """CPU time of every process in sight, and of the children that this one has waited for."""
-    total = 0.0
-    for process in psutil.process_iter(["cpu_times"]):
-        spent = process.info["cpu_times"]
-        if spent:
-            total += spent.user + spent.system + spent.children_user + spent.children_system
-    return total
+    spent = [times for process in psutil.process_iter(["cpu_times"]) if (times := process.info["cpu_times"])]
+    return float(sum(times.user + times.system + times.children_user + times.children_system for times in spent))

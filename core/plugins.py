@@ -68,13 +68,8 @@ def loaded() -> tuple[Plugin, ...]:
     return tuple(_loaded.values())
 
 
-def saved() -> list[str]:
-    """Return where a run's folder has a copy of each loaded plugin, relative to the folder: for its spec.yaml."""
-    return list(copies())
-
-
 def copies() -> dict[str, bytes]:
-    """Return the source of each loaded plugin by its path in a run's folder: plugins/NAME.py."""
+    """Return the source of each loaded plugin by the path of its copy in a run's folder: plugins/NAME.py."""
     found: dict[str, bytes] = {}
     for plugin in loaded():
         name, number = f"plugins/{plugin.path.name}", 2
@@ -101,18 +96,16 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
         raise BadInput(field, str(file), "must be a Python file: its name ends in .py")
     name = f"railyard_plugin_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec and spec.loader  # noqa: PT018
     module = module_from_spec(spec)
     sys.modules[name] = module
     token = origin.set("plugin")
     try:
         spec.loader.exec_module(module)
-    except BadDefinition:
-        del sys.modules[name]
-        raise
     except Exception as error:
         del sys.modules[name]
+        if isinstance(error, BadDefinition):
+            raise
         raise BadInput(field, str(file), f"can't be loaded: {_where(error, path)}") from error
     finally:
         origin.reset(token)

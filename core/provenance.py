@@ -45,18 +45,6 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-def facts(machine: Machine, packets_per_s: float | None) -> list[tuple[str, str]]:
-    """Return (quantity, value) of the machine; `packets_per_s` is None if it was not measured."""
-    rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
-    return [
-        ("kernel", f"Linux {machine.kernel}"),
-        ("CPU", f"{machine.cores} cores, {machine.cpu_model}"),
-        ("memory", f"{format_size(machine.memory_bytes, 3)} free"),
-        ("disk", f"{format_size(machine.disk_free_bytes, 3)} free"),
-        ("capacity", rate),
-    ]
-
-
 def conclusion(machine: Machine) -> str:
     """Return one line: how runs work here, or what is missing."""
     try:
@@ -68,7 +56,10 @@ def conclusion(machine: Machine) -> str:
 
 
 def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:
-    """Print a row per capability; the last columns are filled only for those that are missing."""
+    """Print a row per capability; the last columns are filled only for those that are missing.
+
+    `packets_per_s`: None if it was not measured.
+    """
     table = Table(title="What this machine can do", title_justify="left")
     for column in ("capability", "found", "detail", "rules out", "to get it"):
         table.add_column(column, overflow="fold")
@@ -76,7 +67,11 @@ def print_table(machine: Machine, console: Console, packets_per_s: float | None)
         absent = () if row.found else (row.rules_out, row.remedy)
         table.add_row(row.name, "[green]yes[/]" if row.found else "[red]no[/]", row.detail, *absent)
     table.add_section()
-    for name, value in facts(machine, packets_per_s):
-        table.add_row(name, "", value)
+    rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
+    table.add_row("kernel", "", f"Linux {machine.kernel}")
+    table.add_row("CPU", "", f"{machine.cores} cores, {machine.cpu_model}")
+    table.add_row("memory", "", f"{format_size(machine.memory_bytes, 3)} free")
+    table.add_row("disk", "", f"{format_size(machine.disk_free_bytes, 3)} free")
+    table.add_row("capacity", "", rate)
     console.print(table)
     console.print(conclusion(machine), highlight=False, markup=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,17 @@ class IntervalId:
 
 
 INTERVAL_FIELDS = tuple(f.name for f in fields(IntervalId))
+T = TypeVar("T")
+
+
+class _IntervalField(Generic[T]):
+    """The field of this name of a record's interval."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, record: "Record", _: type | None = None) -> T:
+        return getattr(record.interval, self._name)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +64,12 @@ class Record:
 
     interval: IntervalId
 
-    @property
-    def fabric(self) -> str:
-        """The interval's fabric."""
-        return self.interval.fabric
-
-    @property
-    def workload(self) -> str:
-        """The interval's workload."""
-        return self.interval.workload
-
-    @property
-    def policy(self) -> str:
-        """The interval's policy."""
-        return self.interval.policy
-
-    @property
-    def script(self) -> str:
-        """The interval's failure script."""
-        return self.interval.script
-
-    @property
-    def repeat(self) -> int:
-        """The interval's repeat."""
-        return self.interval.repeat
-
-    @property
-    def reroute(self) -> str:
-        """ "on" or "off" in an interval with faults."""
-        return self.interval.reroute
+    fabric = _IntervalField[str]()
+    workload = _IntervalField[str]()
+    policy = _IntervalField[str]()
+    script = _IntervalField[str]()
+    repeat = _IntervalField[int]()
+    reroute = _IntervalField[str]()
 
 
 @dataclass(frozen=True, slots=True)

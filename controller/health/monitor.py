@@ -243,7 +243,7 @@ class HealthLoop:
         self._registry.put(scores)
         spine = (scores.spine,) if Element("spine", 0) in loads else ()
         layers: dict[Kind, tuple[int, ...]] = {"rail": scores.rails, "domain": scores.domains, "spine": spine}
-        pairs = {
+        pairs: dict[str, Any] = {
             kind: [[round(loads.get(Element(kind, n), 0.0), 4), score] for n, score in enumerate(values)]
             for kind, values in layers.items()
         }

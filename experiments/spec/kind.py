@@ -43,7 +43,7 @@ class BaseExperiment(ConfigModel):
     def resolved(self) -> dict[str, Any]:
         """Return plain data with every default filled in, of which its kind's `parse` makes the same experiment."""
         data: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
-        return data | {"plugins": plugins.saved()}
+        return data | {"plugins": list(plugins.copies())}
 
 
 S = TypeVar("S", bound=BaseExperiment)

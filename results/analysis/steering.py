@@ -50,7 +50,7 @@ class MeasurementInterval(Record):
     events: tuple[Event, ...]
 
     @property
-    def workload(self) -> str:
+    def workload(self) -> str:  # type: ignore[override]
         """Its label."""
         return workload_label(self.interval)
 
