@@ -20,7 +20,7 @@ from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.failure.probes.replacement import Prober, taken_over_ns
-from railyard.results.analysis.replacements import INTERVAL_PARTS, replacement_name
+from railyard.results.analysis.recovery import INTERVAL_PARTS, replacement_name
 from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.measure.rates import auto_rail_bps

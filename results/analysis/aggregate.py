@@ -1,11 +1,13 @@
 """The rows that the summary and the report share: repeats folded into medians, fabrics set side by side. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isclose
+from itertools import product
+from math import isclose, isnan, nan
+from operator import attrgetter
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
@@ -23,9 +25,8 @@ HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for 
 
 def grouped(rows: Sequence[Grouped], *keys: str) -> dict[Any, list[Grouped]]:
     """Return the rows that are alike in these attributes, by their values (of one attribute: its value)."""
-    series = pd.Series(list(rows), dtype=object)
-    by = [[getattr(row, key) for row in rows] for key in keys]
-    return {key: list(group) for key, group in series.groupby(by if len(keys) > 1 else by[0], sort=False)}
+    groups = pd.Series(list(rows), dtype=object).groupby([[getattr(row, k) for row in rows] for k in keys], sort=False)
+    return {key if len(keys) > 1 else cast(tuple[Any], key)[0]: list(group) for key, group in groups}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,47 +110,54 @@ class Slowdown:
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """Return labels by (fabric, policy): the fabric, and the policy too where one fabric ran with several."""
-    rows = [] if run.is_steered else [(f.label, f.policy) for f in run.fabrics]
-    rows += [(m.fabric, m.policy) for m in run.measurements]
-    rows += [(r.fabric, r.policy) for r in run.recoveries]
-    pairs = dict.fromkeys(rows)
-    has_one_policy = {fabric: len({p for f, p in pairs if f == fabric}) == 1 for fabric, _ in pairs}
-    return {(fabric, policy): fabric if has_one_policy[fabric] else f"{fabric} {policy}" for fabric, policy in pairs}
+    built = [] if run.is_steered else [(f.label, f.policy) for f in run.fabrics]
+    pairs = dict.fromkeys([*built, *((r.fabric, r.policy) for r in (*run.measurements, *run.recoveries))])
+    count = Counter(fabric for fabric, _ in pairs)
+    return {(fabric, policy): fabric if count[fabric] == 1 else f"{fabric} {policy}" for fabric, policy in pairs}
 
 
 def kinds_of(flows: Sequence[Flow], attribute: str = "kind") -> dict[tuple[IntervalId, str], tuple[str, ...]]:
     """Return the kinds of traffic, or the `operation`s, by what ran and phase; phase "" is the whole workload."""
     found: defaultdict[tuple[IntervalId, str], dict[str, None]] = defaultdict(dict)
-    works = {interval: interval.work for interval in dict.fromkeys(flow.interval for flow in flows)}
-    for flow in flows:
-        work = works[flow.interval]
-        found[work, flow.phase][getattr(flow, attribute)] = None
-        found[work, ""][getattr(flow, attribute)] = None
+    for interval, phase, kind in dict.fromkeys((f.interval, f.phase, getattr(f, attribute)) for f in flows):
+        for part in (phase, ""):
+            found[interval.work, part][kind] = None
     return {key: tuple(kinds) for key, kinds in found.items()}
 
 
-def rows_of(run: Run) -> tuple[Row, ...]:
-    """Return every measurement, repeats together, in the order in which they were first measured."""
-    names, kinds, operations = labels(run), kinds_of(run.flows), kinds_of(run.flows, "operation")
-    values: defaultdict[tuple[IntervalId, str, str, str], dict[str, list[float]]] = defaultdict(dict)
-    predicted: dict[tuple[IntervalId, str, str, str, str], float | None] = {}
-    for m in run.measurements:
-        key, label = (m.interval.work, m.phase, m.metric, m.unit), names[m.fabric, m.policy]
-        values[key].setdefault(label, []).append(m.value)
-        predicted[*key, label] = m.predicted
-    return tuple(
-        Row(
-            *key,
-            _kinds(kinds, key[0], key[1]),
-            {n: Spread(tuple(v), predicted[*key, n]) for n, v in sides.items()},
-            _kinds(operations, key[0], key[1]),
+def measurements_frame(run: Run) -> pd.DataFrame:
+    """Return a row for each measurement, with the label of its fabric and what ran; unknown predictions are NaN."""
+    names = labels(run)
+    works = {interval: interval.work for interval in dict.fromkeys(m.interval for m in run.measurements)}
+    columns = ("label", "fabric", "policy", "work", "phase", "metric", "unit", "repeat", "value", "predicted", "ratio")
+    rows = [
+        (
+            *(names[m.fabric, m.policy], m.fabric, m.policy, works[m.interval], m.phase, m.metric, m.unit, m.repeat),
+            *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan),
         )
-        for key, sides in values.items()
-    )
+        for m in run.measurements
+    ]
+    return pd.DataFrame(rows, columns=list(columns))
 
 
-def _kinds(kinds: dict[tuple[IntervalId, str], tuple[str, ...]], work: IntervalId, phase: str) -> tuple[str, ...]:
-    return kinds.get((work, phase)) or kinds.get((work, ""), ())
+def none_if_nan(value: float) -> float | None:
+    """Return a value of a frame; None where it has none."""
+    return None if isnan(value) else float(value)
+
+
+def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
+    """Return every measurement, repeats together, in the order in which they were first measured."""
+    kinds, operations = kinds_of(run.flows), kinds_of(run.flows, "operation")
+    found = []
+    for key, rows in measurements.groupby(["work", "phase", "metric", "unit"], sort=False):
+        work, phase, metric, unit = cast(tuple[IntervalId, str, str, str], key)
+        spreads = {
+            str(label): Spread(tuple(repeats.value), none_if_nan(repeats.predicted.iloc[-1]))
+            for label, repeats in rows.groupby("label", sort=False)
+        }
+        of_kinds, of_operations = (each.get((work, phase)) or each.get((work, ""), ()) for each in (kinds, operations))
+        found.append(Row(work, phase, metric, unit, of_kinds, spreads, of_operations))
+    return tuple(found)
 
 
 def times(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -161,41 +169,33 @@ def times(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
     """Return (fabric, baseline of its kind) where they are alike in everything else, so that times can be compared."""
-    return tuple(
-        (a, b)
-        for a in run.fabrics
-        for b in run.fabrics
-        if a.kind in FABRIC_KINDS and FABRIC_KINDS[a.kind].baseline == b.kind and _size(a) == _size(b)
-    )
-
-
-def _size(fabric: FabricRun) -> tuple[object, ...]:
-    return (fabric.domains, fabric.rails, fabric.rail_bps, fabric.hb_bps, fabric.mtu)
+    size = attrgetter("domains", "rails", "rail_bps", "hb_bps", "mtu")
+    known = [fabric for fabric in run.fabrics if fabric.kind in FABRIC_KINDS]
+    found = product(known, run.fabrics)
+    return tuple((a, b) for a, b in found if FABRIC_KINDS[a.kind].baseline == b.kind and size(a) == size(b))
 
 
 def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
     """Return rail-only over rail-optimized for every time that both measured, under the same policy if one steered."""
-    names, timed = labels(run), times(rows)
-    found = []
-    steered = [(policy, policy) for policy in run.policies] if run.is_steered else None
-    for (a, b), (own, policy) in (
-        (pair, policies) for pair in pairs(run) for policies in steered or [(pair[0].policy, pair[1].policy)]
-    ):
-        one, other = names.get((a.label, own), ""), names.get((b.label, policy), "")
-        for row in timed:
-            if one in row.by_fabric and other in row.by_fabric and row.by_fabric[other].median > 0:
-                slow, fast = row.by_fabric[one], row.by_fabric[other]
-                expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
-                interval = replace(row.work, fabric=a.label, policy=own)
-                what = (interval, row.phase, row.metric, row.kinds, one, other)
-                measured = slow.median / fast.median
-                found.append(Slowdown(*what, measured, expected, a.rail_bps / a.hb_bps, row.operations))
+    names, timed, found = labels(run), times(rows), []
+    steered = [(policy, policy) for policy in run.policies] if run.is_steered else []
+    for a, b in pairs(run):
+        for own, other_policy in steered or [(a.policy, b.policy)]:
+            one, other = names.get((a.label, own), ""), names.get((b.label, other_policy), "")
+            for row in timed:
+                slow, fast = row.by_fabric.get(one), row.by_fabric.get(other)
+                if slow and fast and fast.median > 0:
+                    expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
+                    interval = replace(row.work, fabric=a.label, policy=own)
+                    what = (interval, row.phase, row.metric, row.kinds, one, other)
+                    measured = slow.median / fast.median
+                    found.append(Slowdown(*what, measured, expected, a.rail_bps / a.hb_bps, row.operations))
     return tuple(found)
 
 
 def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:
     """Return delivered bytes by kind."""
-    total: defaultdict[str, int] = defaultdict(int)
+    total = Counter[str]()
     for flow in flows:
         total[flow.kind] += flow.delivered
     return dict(total)
@@ -212,5 +212,5 @@ def slowdown_rows(run: Run) -> list[Measurement]:
     """The same as rows of results.csv: metric `slowdown`, rail-only over rail-optimized, predicted by the formulas."""
     return [
         Measurement(s.interval, s.phase, "slowdown", s.measured, "ratio", s.predicted)
-        for s in slowdowns(run, rows_of(run))
+        for s in slowdowns(run, rows_of(run, measurements_frame(run)))
     ]

@@ -1,36 +1,40 @@
-"""Recovery from faults: repeats together by kind, target and fabric, runs of failure scripts, statistics over repeats.
+"""Recovery from faults: repeats together by kind, target and fabric, failure scripts, replacements, statistics.
 
 None is "never", and later than any time. The confidence intervals are of the percentile bootstrap (Efron and
 Tibshirani, An Introduction to the Bootstrap, 13.3), not taken from scipy: its percentiles interpolate and its BCa
 correction subtracts, and neither can be done with "never".
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import ceil, inf
+from math import ceil, inf, isnan
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.fidelity import ORDER, Judgement
-from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Run, Verdict
+from railyard.results.runs.records import (
+    ConnectivityCheck,
+    GoodputTrace,
+    Replacement,
+    Run,
+    Verdict,
+    columns_of,
+    to_plain,
+)
 from railyard.results.views.format import NOTHING, milliseconds
 
-MIN_REPEATS_FOR_MEDIAN: Final = 5  # repeats: of fewer, an interval would be no more than the least and the most
+MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
 MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be
 CONFIDENCE: Final = 0.95
-_RESAMPLES: Final = 4000
-_SEED: Final = 1
-
 Floats = npt.NDArray[np.float64]
-
-
 Interval = tuple[float | None, float | None]
 """Both ends belong to it; None is "never"."""
 
@@ -52,7 +56,7 @@ class Figure:
 
     @property
     def has_p95(self) -> bool:
-        """Verdict on the number of repeats: of fewer, the 95th percentile is the slowest one."""
+        """True if the repeats are enough for the 95th percentile."""
         return self.n >= MIN_REPEATS_FOR_P95
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,25 +67,21 @@ class Figure:
 
 def figure(values: Iterable[float | None]) -> Figure | None:
     """Return the statistics of the repeats' values, in whatever order; None if there are none."""
-    ordered_values = np.sort(np.asarray([inf if v is None else v for v in values], dtype=np.float64))
-    n = len(ordered_values)
+    ordered = np.sort(np.asarray([inf if v is None else v for v in values], dtype=np.float64))
+    n = len(ordered)
     if not n:
         return None
-    resampled = ordered_values[_resample_indices(n)] if n >= MIN_REPEATS_FOR_MEDIAN else None
+    rank95 = ceil(0.95 * n) - 1  # of the value that 95% don't exceed: an observed one, since "never" has no mean
+    resampled = ordered[_resample_indices(n)] if n >= MIN_REPEATS_FOR_MEDIAN else None
     return Figure(
         n=n,
-        median=_none_if_never(_medians(ordered_values[None, :])[0]),
-        p95=_none_if_never(ordered_values[_rank95(n)]),
-        most=_none_if_never(ordered_values[-1]),
-        least=_none_if_never(ordered_values[0]),
+        median=_none_if_never(_medians(ordered[None, :])[0]),
+        p95=_none_if_never(ordered[rank95]),
+        most=_none_if_never(ordered[-1]),
+        least=_none_if_never(ordered[0]),
         median_interval=None if resampled is None else _interval(_medians(resampled)),
-        p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else _interval(resampled[:, _rank95(n)]),
+        p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else _interval(resampled[:, rank95]),
     )
-
-
-def _rank95(n: int) -> int:
-    """Return the index of the sorted value that 95% of n don't exceed: an observed one, since "never" has no mean."""
-    return ceil(0.95 * n) - 1
 
 
 def _medians(rows: Floats) -> Floats:
@@ -93,8 +93,8 @@ def _medians(rows: Floats) -> Floats:
 
 @lru_cache(maxsize=32)
 def _resample_indices(n: int) -> npt.NDArray[np.intp]:
-    """Return which of n sorted values each resample takes, sorted: a row a resample."""
-    return np.sort(np.random.default_rng(_SEED).integers(0, n, (_RESAMPLES, n)), axis=1)
+    """Return which of n sorted values each of 4000 resamples takes, sorted: a row a resample."""
+    return np.sort(np.random.default_rng(1).integers(0, n, (4000, n)), axis=1)
 
 
 def _interval(statistics: Floats) -> Interval:
@@ -111,7 +111,7 @@ Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
 FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")
 """The others count from the fault."""
-TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
+_TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
 STEP_NAMES: Final = {
     "detect_ms": "detected",
     "decided_ms": "decided",
@@ -215,22 +215,20 @@ def is_unaffected(recovery: Recovery) -> bool:
     return is_probed(recovery) and recovery.probes_lost == 0 and recovery.first_packet_ms == 0
 
 
-def recovery_rows(run: Run, has_controller: bool = True) -> tuple[RecoveryRow, ...]:
+def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
     """Return faults that came alone, repeats together: all of a kind next to each other, reroute on before off.
 
-    Without `has_controller`, those of fabrics that no controller reroutes.
+    Faults from which allreduces recover without a controller are not among them.
     """
-    names, alone = labels(run), [r for r in run.recoveries if not r.script and bool(r.reroute) == has_controller]
-    groups: defaultdict[tuple[str, str, str, str], list[Recovery]] = defaultdict(list)
-    for r in alone:
-        groups[names[r.fabric, r.policy], r.fault, r.target, r.reroute].append(r)
+    names, alone = labels(run), [r for r in run.recoveries if r.reroute and not r.script]
     several = with_several_targets(alone)
     rows = [
-        RecoveryRow(*key, tuple(repeats), (repeats[0].fabric, repeats[0].fault) in several)
-        for key, repeats in groups.items()
+        RecoveryRow(names[fabric, policy], fault, target, reroute, tuple(repeats), (fabric, fault) in several)
+        for (fabric, policy, fault, target, reroute), repeats in grouped(
+            alone, "fabric", "policy", "fault", "target", "reroute"
+        ).items()
     ]
-    faults, targets = list(dict.fromkeys(r.fault for r in alone)), list(dict.fromkeys(r.target for r in alone))
-    fabrics = list(dict.fromkeys(names.values()))
+    faults, targets, fabrics = ([r.fault for r in alone], [r.target for r in alone], list(names.values()))
     return tuple(
         sorted(
             rows,
@@ -270,7 +268,10 @@ class ScriptRow:
         return tuple(
             r
             for r in self.faults
-            if traffic_returns(r) and not any(_is_active_at_repair(other, r) for other in self.faults)
+            if traffic_returns(r)
+            and not any(
+                o.t_fault <= r.t_repair + _TOGETHER_NS < o.t_repair for o in self.faults
+            )  # active at its repair
         )
 
     @property
@@ -304,12 +305,6 @@ def traffic_returns(recovery: Recovery) -> bool:
     return recovery.first_packet_ms is not None and definition_of(recovery.fault).is_rerouted
 
 
-def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:
-    """Whether the other fault is active when this one is repaired."""
-    after_repair_ns = recovery.t_repair + TOGETHER_NS
-    return other.t_fault <= after_repair_ns < other.t_repair
-
-
 def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
     """Return `73 of 86 done, all match` or `73 of 86 done, 71 match`."""
     taken = [c for c in connectivity_checks if c.done]
@@ -322,15 +317,16 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
     """Return every repeat of every script, in the order in which they ran."""
     names = labels(run)
     records: list[Recovery | ConnectivityCheck] = [*run.recoveries, *run.connectivity_checks]
-
-    def row(key: IntervalId) -> ScriptRow:
-        faults = sorted((r for r in run.recoveries if r.interval == key), key=lambda r: r.t_fault)
-        checks = sorted((c for c in run.connectivity_checks if c.interval == key), key=lambda c: c.monotonic_ns)
-        goodput = tuple(t for t in run.goodput if t.interval == key)
-        fabric = names.get((key.fabric, key.policy), key.fabric)
-        return ScriptRow(fabric, key.script, key.reroute, key.repeat, tuple(faults), tuple(checks), goodput)
-
-    return tuple(row(key) for key in dict.fromkeys(r.interval for r in records if r.script))
+    faults = grouped(sorted(run.recoveries, key=lambda r: r.t_fault), "interval")
+    checks = grouped(sorted(run.connectivity_checks, key=lambda c: c.monotonic_ns), "interval")
+    goodput = grouped(run.goodput, "interval")
+    return tuple(
+        ScriptRow(
+            *(names.get((i.fabric, i.policy), i.fabric), i.script, i.reroute, i.repeat),
+            *(tuple(faults.get(i, ())), tuple(checks.get(i, ())), tuple(goodput.get(i, ()))),
+        )
+        for i in dict.fromkeys(r.interval for r in records if r.script)
+    )
 
 
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
@@ -339,7 +335,7 @@ def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
 
 
 def median_p95_text(found: Figure) -> str:
-    """`12.3 / 45.6 ms`: median and 95th percentile. Where the repeats tell nothing of the latter: `12.3 ms (n=5)`."""
+    """Return `12.3 / 45.6 ms`: median and 95th percentile, or where the repeats tell nothing of it `12.3 ms (n=5)`."""
     if not found.has_p95 and found.median is not None:
         return f"{milliseconds(found.median)} (n={found.n})"
     shown = median_p95_ms(found)
@@ -355,14 +351,94 @@ def median_p95_ms(found: Figure) -> str:
 
 def median_and_p95(found: Figure) -> tuple[str, str]:
     """Return a cell each, with their intervals; a dash where the repeats tell nothing of the latter."""
-    p95 = with_interval(found.p95, found.p95_interval) if found.has_p95 else NOTHING
-    return with_interval(found.median, found.median_interval), p95
 
+    def cell(value: float | None, interval: Interval | None) -> str:
+        return milliseconds(value) + (f" [{_ms(interval[0])}, {_ms(interval[1])}]" if interval else "")
 
-def with_interval(value: float | None, interval: Interval | None) -> str:
-    """`12.3 ms [11.0, 14.2]`; without an interval the value alone."""
-    return milliseconds(value) + (f" [{_ms(interval[0])}, {_ms(interval[1])}]" if interval else "")
+    p95 = cell(found.p95, found.p95_interval) if found.has_p95 else NOTHING
+    return cell(found.median, found.median_interval), p95
 
 
 def _ms(ms: float | None) -> str:
     return milliseconds(ms).removesuffix("\u00a0ms")
+
+
+# Replacements of failed GPUs and domains under a running job (Rail-only IV-C) -----------------------------------------
+
+SPREAD_COLUMNS: Final = {
+    "replaced_ms": "replaced",
+    "state_transfer_ms": "state transfer",
+    "interruption_ms": "interruption",
+    "after_s": "iteration after",
+}
+"""Fields whose median and 95th percentile are shown, and how sure those are."""
+INTERVAL_PARTS: Final = ("before", "replacement", "after")
+_MEDIANS: Final = [
+    name for name, kind in columns_of(Replacement).items() if kind is not str and name not in ("repeat", "t_fault")
+]
+
+
+@dataclass(frozen=True)
+class ReplacementRow:
+    """The repeats of a case; `medians` by field, None where no repeat has a value."""
+
+    case: str
+    method: str
+    fabric: str
+    n: int
+    failed: str
+    replaced_by: str
+    verdict: Verdict
+    medians: dict[str, float | None]
+    figures: dict[str, Figure]  # of `SPREAD_COLUMNS`, all in ms
+
+    def _over(self, field: str, other: str) -> float | None:
+        one, base = self.medians[field], self.medians[other]
+        return one / base if one is not None and base else None
+
+    @property
+    def slowdown(self) -> float | None:
+        """An iteration after, over one before."""
+        return self._over("after_s", "before_s")
+
+    @property
+    def predicted_slowdown(self) -> float | None:
+        """The same by the model."""
+        return self._over("after_predicted_s", "before_predicted_s")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        head = {name: getattr(self, name) for name in ("case", "method", "fabric", "failed", "replaced_by", "verdict")}
+        ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
+        spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
+        medians = {f"{name}_median": value for name, value in self.medians.items()}
+        return {**head, "repeats": self.n, **medians, **spread, **ratios}
+
+
+def replacement_name(case: str, way: str, failed: str = "") -> str:
+    """Return the name of its script. `failed`: where a fabric has several of that case and way."""
+    return f"{case} by {way}" + (f", {failed}" if failed else "")
+
+
+def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ...]:
+    """Return rows in the order in which they were first run, each with its worst verdict before, during and after."""
+    names, found = labels(run), []
+    for (case, method, fabric, policy, failed), group in grouped(
+        run.replacements, "case", "method", "fabric", "policy", "failed"
+    ).items():
+        frame = pd.DataFrame([to_plain(t) for t in group])
+        medians = frame[_MEDIANS].astype(float).median()
+        intervals = (replace(t.interval, part=part) for t in group for part in INTERVAL_PARTS)
+        in_ms = {name: frame[name] * (1e3 if name.endswith("_s") else 1.0) for name in SPREAD_COLUMNS}
+        found.append(
+            ReplacementRow(
+                *(case, method, names.get((fabric, policy), fabric)),
+                n=len(group),
+                failed=failed,
+                replaced_by=", ".join(frame.replaced_by.unique()),
+                verdict=max((judgement.intervals.get(i, "ok") for i in intervals), key=ORDER.index),
+                medians={str(name): None if isnan(value) else value for name, value in medians.items()},
+                figures={name: made for name, values in in_ms.items() if (made := figure(values))},
+            )
+        )
+    return tuple(found)

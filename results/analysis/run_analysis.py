@@ -1,21 +1,33 @@
 """Analysis of a run: what views show, each part computed once, and its records as pandas frames."""
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import pandas as pd
 
-from railyard.core.records import Record, Recovery
 from railyard.results.analysis import allreduce
-from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, labels, rows_of, slowdowns, times
-from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, recovery_rows, script_runs
-from railyard.results.analysis.replacements import ReplacementRow, replacement_rows
+from railyard.results.analysis.aggregate import (
+    HEARTBEATS,
+    Row,
+    Slowdown,
+    labels,
+    measurements_frame,
+    rows_of,
+    slowdowns,
+    times,
+)
+from railyard.results.analysis.recovery import (
+    RecoveryRow,
+    ReplacementRow,
+    ScriptRow,
+    recovery_rows,
+    replacement_rows,
+    script_runs,
+)
 from railyard.results.analysis.steering import FabricWorkload, MeasurementInterval, PolicyRow, intervals, policy_rows
-from railyard.results.runs import records as rows
 from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.records import ConnectivityCheck, Measurement, Run
+from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory.spine_condition import Cell, cells
 
@@ -44,7 +56,7 @@ class Analysis:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """Measurements, repeats together."""
-        return rows_of(self.run)
+        return rows_of(self.run, self.measurements)
 
     @cached_property
     def times(self) -> tuple[Row, ...]:
@@ -69,7 +81,7 @@ class Analysis:
     @cached_property
     def policy_rows(self) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
         """Results of each policy, by fabric and workload."""
-        return policy_rows(self.run, self.intervals)
+        return policy_rows(self.run, self.measurements, self.intervals)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -85,11 +97,6 @@ class Analysis:
     def script_rows(self) -> tuple[ScriptRow, ...]:
         """Repeats of failure scripts."""
         return script_runs(self.run)
-
-    @cached_property
-    def rail_recovery_rows(self) -> tuple[RecoveryRow, ...]:
-        """Faults of rails, from which allreduces recover without a controller."""
-        return recovery_rows(self.run, has_controller=False)
 
     @cached_property
     def allreduce(self) -> AllreduceResults:
@@ -124,19 +131,5 @@ class Analysis:
 
     @cached_property
     def measurements(self) -> pd.DataFrame:
-        """The rows of results.csv, with the identity of their intervals."""
-        return _frame(Measurement, self.run.measurements)
-
-    @cached_property
-    def recoveries(self) -> pd.DataFrame:
-        """The rows of recovery.csv."""
-        return _frame(Recovery, self.run.recoveries)
-
-    @cached_property
-    def connectivity_checks(self) -> pd.DataFrame:
-        """The rows of connectivity.csv."""
-        return _frame(ConnectivityCheck, self.run.connectivity_checks)
-
-
-def _frame(kind: type[Record], records: Sequence[Record]) -> pd.DataFrame:
-    return pd.DataFrame([rows.to_plain(record) for record in records], columns=list(rows.columns_of(kind)))
+        """A row for each measurement."""
+        return measurements_frame(self.run)

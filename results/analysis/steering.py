@@ -14,22 +14,22 @@ A run is steered if its spec has `routing`. Then each fabric runs under each pol
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf
+from operator import attrgetter
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final
 
 import pandas as pd
 
 from railyard.core.records import IntervalId, Record
-from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
 from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Shape, path_names, policy_shares
 
 Pair = tuple[str, str]
-Recorded = TypeVar("Recorded", HealthSample, Choice)
-EVENT_SOURCES: Final = ("steering", "background")
+_time = attrgetter("monotonic_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,27 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     """Return the steered intervals in the order in which they were run. Empty unless policies steered."""
     if not run.is_steered:
         return ()
-    health, choices, spans = _grouped(run.health), _grouped(run.choices), _foregrounds(run.events)
+    health = grouped(sorted(run.health, key=_time), "interval")
+    choices = grouped(sorted(run.choices, key=_time), "interval")
+    spans: defaultdict[IntervalId, dict[str, int]] = defaultdict(dict)
+    for event in run.events:
+        if event.source == "workload" and event.what in ("started", "finished"):
+            spans[IntervalId.of(event.detail)][event.what] = event.monotonic_ns
     times: dict[IntervalId, list[int]] = {}
     for key in dict.fromkeys([*health, *choices, *(m.interval for m in run.measurements)]):
-        rows = (*health.get(key, ()), *choices.get(key, ()))
-        times[key] = [*(row.monotonic_ns for row in rows), *spans.get(key, {}).values()]
+        times[key] = [*map(_time, (*health.get(key, ()), *choices.get(key, ()))), *spans[key].values()]
     built = {fabric.label: fabric for fabric in run.fabrics}
     before, found = 0, []
     for key in sorted((k for k in times if times[k]), key=lambda k: max(times[k])):
         end_ns = max(times[key])
         events = tuple(e for e in run.events if before < e.monotonic_ns <= end_ns and _belongs_to(e, key))
-        begin_ns = min([*times[key], *(e.monotonic_ns for e in events)])
+        begin_ns = min([*times[key], *map(_time, events)])
         interval = MeasurementInterval(
             interval=key,
             begin_ns=begin_ns,
             end_ns=end_ns,
-            started_ns=spans.get(key, {}).get("started", begin_ns),
-            finished_ns=spans.get(key, {}).get("finished", end_ns),
+            started_ns=spans[key].get("started", begin_ns),
+            finished_ns=spans[key].get("finished", end_ns),
             health=tuple(health.get(key, ())),
             choices=tuple(choices.get(key, ())),
             default_paths=_default_paths(built.get(key.fabric), choices.get(key, ())),
@@ -100,26 +104,9 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     return tuple(found)
 
 
-def _grouped(rows: Iterable[Recorded]) -> dict[IntervalId, list[Recorded]]:
-    """By interval, each in the order of time."""
-    found: defaultdict[IntervalId, list[Recorded]] = defaultdict(list)
-    for row in sorted(rows, key=lambda r: r.monotonic_ns):
-        found[row.interval].append(row)
-    return found
-
-
-def _foregrounds(events: Iterable[Event]) -> dict[IntervalId, dict[str, int]]:
-    """Interval -> when its workload "started" and "finished"."""
-    found: defaultdict[IntervalId, dict[str, int]] = defaultdict(dict)
-    for event in events:
-        if event.source == "workload" and event.what in ("started", "finished"):
-            found[IntervalId.of(event.detail)][event.what] = event.monotonic_ns
-    return found
-
-
 def _belongs_to(event: Event, interval: IntervalId) -> bool:
     place = (event.detail.get("fabric"), event.detail.get("policy"))
-    return event.source in EVENT_SOURCES and place == (interval.fabric, interval.policy)
+    return event.source in ("steering", "background") and place == (interval.fabric, interval.policy)
 
 
 def _default_paths(fabric: FabricRun | None, choices: Iterable[Choice]) -> dict[Pair, str]:
@@ -180,15 +167,13 @@ class PolicyRow:
         return median(self.times)
 
 
-def policy_rows(run: Run, intervals: Sequence[MeasurementInterval]) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+def policy_rows(
+    run: Run, measurements: pd.DataFrame, intervals: Sequence[MeasurementInterval]
+) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
     """Return a row for each fabric, workload and policy, in the spec's order. Empty unless policies steered."""
     if not intervals:
         return {}
-    whole = [m for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
-    frame = pd.DataFrame(
-        [(m.fabric, m.interval.work, m.policy, m.repeat, m.value, m.predicted or nan, m.ratio or nan) for m in whole],
-        columns=["fabric", "work", "policy", "repeat", "value", "predicted", "ratio"],
-    ).set_index("repeat")
+    frame = measurements[measurements.metric.isin(TIME_METRICS) & (measurements.phase == "")].set_index("repeat")
     order, found = list(dict.fromkeys([*run.policies, *frame.policy])), dict[FabricWorkload, tuple[PolicyRow, ...]]()
     for _, rows in frame.groupby(["fabric", "work"], sort=False):
         fabric, work = rows.fabric.iloc[0], rows.work.iloc[0]
@@ -207,10 +192,16 @@ def _row(
     intervals: Iterable[MeasurementInterval],
     dwell: float | None,
 ) -> PolicyRow:
-    """Return the row of a policy from the times of all (s, by repeat)."""
+    """Return the row of a policy from the times of all (s, by repeat).
+
+    Ratios are of the same repeat: another repeat is another seed, so other traffic.
+    """
     own = by_policy[policy]
     own_intervals = [s for s in intervals if (s.fabric, s.interval.work, s.policy) == (fabric, work, policy)]
     reactions_ms = [ms for s in own_intervals for ms in _reactions_ms(s)]
+    duration_s = sum(s.foreground_s for s in own_intervals)
+    changed = ((s, e) for s in own_intervals for e in rerouted(s))
+    routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
     return PolicyRow(
         fabric,
         work,
@@ -218,9 +209,9 @@ def _row(
         times=tuple(own.value),
         predicted=_median(own.predicted),
         ratio=_median(own.ratio),
-        over_dr=_median_ratio(by_policy.get(BASELINE_POLICY), own),
-        over_oracle=_median_ratio(own, by_policy.get(ORACLE_POLICY)),
-        changes_per_s=_changes_per_s(own_intervals),
+        over_dr=_median(by_policy[BASELINE_POLICY].value / own.value) if BASELINE_POLICY in by_policy else None,
+        over_oracle=_median(own.value / by_policy[ORACLE_POLICY].value) if ORACLE_POLICY in by_policy else None,
+        changes_per_s=routes / duration_s if duration_s else None,
         most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
         reaction_ms=median(reactions_ms) if reactions_ms else None,
         worst_reaction_ms=max(reactions_ms, default=None),
@@ -228,16 +219,8 @@ def _row(
 
 
 def _median(values: pd.Series) -> float | None:
-    """Return the median of the known values; None if there is none."""
-    known = values.dropna()
-    return float(known.median()) if len(known) else None
-
-
-def _median_ratio(numerators: pd.DataFrame | None, denominators: pd.DataFrame | None) -> float | None:
-    """Return the median ratio of the times in the same repeat: another repeat is another seed, so other traffic."""
-    if numerators is None or denominators is None:
-        return None
-    return _median(numerators.value / denominators.value.where(denominators.value > 0))
+    """Return the median of the known values, which are above 0; None if there is none."""
+    return none_if_nan(values[(values > 0) & (values < inf)].median())
 
 
 def _reactions_ms(interval: MeasurementInterval) -> list[float]:
@@ -253,17 +236,6 @@ def _reactions_ms(interval: MeasurementInterval) -> list[float]:
 def rerouted(interval: MeasurementInterval) -> tuple[Event, ...]:
     """Each change of scores that changed routes."""
     return tuple(e for e in interval.events if (e.source, e.what) == ("steering", "changed"))
-
-
-def _changes_per_s(own_intervals: Sequence[MeasurementInterval]) -> float | None:
-    duration_s = sum(s.foreground_s for s in own_intervals)
-    routes = sum(
-        int(e.detail["routes"])
-        for s in own_intervals
-        for e in rerouted(s)
-        if s.started_ns <= e.monotonic_ns <= s.finished_ns
-    )
-    return routes / duration_s if duration_s else None
 
 
 def most_changed_pair(own_intervals: Iterable[MeasurementInterval], dwell: float) -> MostChangedPair | None:

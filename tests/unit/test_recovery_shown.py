@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from railyard.results.analysis.aggregate import rows_of, times
 from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fault_script, recovery
@@ -254,7 +253,7 @@ def test_scripts_replacements_and_heartbeats_are_printed(run: Run) -> None:
 
 
 def test_heartbeats_are_no_workload(run: Run) -> None:
-    assert "heartbeats" not in {row.workload for row in times(rows_of(run))}
+    assert "heartbeats" not in {row.workload for row in Analysis(run).times}
     others = re.search("<h3>Other measurements</h3>.*?</table>", shown.render(run), flags=re.DOTALL)
     assert others
     assert "packets" not in others[0]

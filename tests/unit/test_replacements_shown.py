@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis import replacements
+from railyard.results.analysis.recovery import replacement_rows
 from railyard.results.plots import recovery
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load, Run
@@ -40,14 +40,14 @@ def load(part: str, repeat: int, lag_ms: float = 9.0, failed: str = "") -> Load:
 
 
 def test_replacement_medians_are_beside_their_predictions(run: Run) -> None:
-    optical, direct = replacements.replacement_rows(run, judge(run))
+    optical, direct = replacement_rows(run, judge(run))
     assert (optical.n, optical.medians["replaced_ms"], optical.verdict) == (3, 42.0, "ok")
     assert direct.slowdown == pytest.approx(1.12)
     assert direct.predicted_slowdown == pytest.approx(1.0)
     slow = load("after", 1)
     unknown = [replace(t, after_predicted_s=None, state_transfer_predicted_ms=None) for t in run.replacements]
     run = replace(run, replacements=unknown, loads=[*run.loads, slow])
-    rows = replacements.replacement_rows(run, judge(run))
+    rows = replacement_rows(run, judge(run))
     assert [row.verdict for row in rows] == ["degraded", "ok"]
     assert rows[0].predicted_slowdown is None
     steps, iterations = scripts.replacement_steps_table(rows), scripts.iterations_table(rows)
@@ -59,7 +59,7 @@ def test_replacements_have_a_spread_and_a_verdict(run: Run) -> None:
     many = [replaced(t, repeat=n, replaced_ms=40.0 + n) for t in run.replacements[:1] for n in range(20)]
     slow = load("replacement", 7)
     run = replace(run, replacements=many, loads=[*run.loads, slow])
-    (row,) = replacements.replacement_rows(run, judge(run))
+    (row,) = replacement_rows(run, judge(run))
     assert row.verdict == "degraded"
     found = row.figures["replaced_ms"]
     assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
@@ -75,7 +75,7 @@ def test_replacements_have_a_spread_and_a_verdict(run: Run) -> None:
 
 def test_two_replacements_of_one_case_are_two_rows(run: Run) -> None:
     one = run.replacements[0]
-    rows = replacements.replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
+    rows = replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
     assert [row[3] for row in scripts.iterations_table(rows).cells] == ["d0g1", "d2g2"]
 
@@ -85,7 +85,7 @@ def test_two_replacements_of_one_case_have_their_own_verdicts(run: Run) -> None:
     both = [replaced(one, failed=name, script=f"idle-gpu by optical, {name}") for name in ("d0g1", "d2g2")]
     loads = [load("after", 0, lag, f", {name}") for name, lag in (("d0g1", 1.0), ("d2g2", 9.0))]
     several = replace(run, replacements=both, loads=[*run.loads, *loads])
-    rows = replacements.replacement_rows(several, judge(several))
+    rows = replacement_rows(several, judge(several))
     assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
     shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]
     assert [re.findall(r"d\dg\d", line) for line in shown] == [["d0g1"], ["d2g2"]]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.aggregate import rows_of, times
 from railyard.results.analysis.recovery import recovery_rows
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import recovery, traffic
 from railyard.results.plots import times as plot_times
@@ -214,7 +214,7 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
         row("q", "completion_time", 0.5), row("", "throughput", 7.0),
         row("", "iteration_time", 3.0, "other"), row("", "projected_same_shape", 1.5, "other"),
     ]  # fmt: skip
-    rows = rows_of(run)
+    rows = Analysis(run).rows
     table = conditions.projections_table(rows, ["rail-only", "other"])
     assert table.titles[2:5] == ("emulated", "same shape", "full size")
     assert [c.group for c in table.columns] == ["", "", *["rail-only"] * 3, *["other"] * 3]
@@ -225,7 +225,7 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
     others = workloads.others_table(rows)
     assert others.titles[:2] == ("workload", "metric")  # no phase, so no column for it
     assert [r[1] for r in others.cells] == ["throughput"]
-    assert not conditions.projections_table(rows_of(Run("r", {}, {}, "now")), []).rows
+    assert not conditions.projections_table((), []).rows
 
 
 def test_crash_that_affects_no_other_gpu_shows_no_time() -> None:
@@ -296,7 +296,7 @@ def fabric_of(kind: str) -> FabricRun:
 def test_times_without_a_prediction_have_bars_but_no_ratios() -> None:
     run = sample_run(2, 2, 1)
     run.measurements = [replace(m, predicted=None) for m in run.measurements]
-    rows = times(rows_of(run))
+    rows = Analysis(run).times
     assert plot_times.ratios(rows, ["rail-only", "rail-optimized"]) is None
     assert "predicted" not in plot_times.completion(rows, ["rail-only", "rail-optimized"], "w").alt
 

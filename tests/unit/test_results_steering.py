@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.aggregate import pairs, rows_of, slowdowns
+from railyard.results.analysis.aggregate import pairs, slowdowns
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.steering import MeasurementInterval, PolicyRow, intervals, most_changed_pair
 from railyard.results.plots.steering import path_shares_over_time, paths_of
 from railyard.results.runs.fidelity import judge
@@ -175,7 +176,7 @@ def test_links_that_are_calibrated_once_vouch_for_every_policy() -> None:
 def test_fabrics_are_compared_under_the_same_policy() -> None:
     run = small(kinds=("rail-only", "rail-optimized"))
     assert [(a.label, b.label) for a, b in pairs(run)] == [("rail-only", "rail-optimized")]
-    assert {s.interval.policy for s in slowdowns(run, rows_of(run))} == set(POLICIES)
+    assert {s.interval.policy for s in slowdowns(run, Analysis(run).rows)} == set(POLICIES)
     assert len(summarise(run)["headline"]["slowdown"]) == len(POLICIES) * 3  # the whole, and two phases
 
 

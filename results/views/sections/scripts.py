@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.results.analysis.recovery import (
+    SPREAD_COLUMNS,
+    ReplacementRow,
     ScriptRow,
     checks_text,
     is_probed,
@@ -20,7 +22,6 @@ from railyard.results.analysis.recovery import (
     mismatch_count,
     verdict,
 )
-from railyard.results.analysis.replacements import SPREAD_COLUMNS, ReplacementRow
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fault_script, recovery
 from railyard.results.runs.fidelity import Judgement
