@@ -7,14 +7,15 @@ the iterations since the last checkpoint, and continues.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from railyard.core.errors import CheckFailed
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.replacement_job import ReplacementJob, iterations_to_redo, replacement_job
+from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
 from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -25,7 +26,6 @@ from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.measure.rates import auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.spec import FabricSpec
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Schedule
 
@@ -34,34 +34,32 @@ def run_replacement(
     session: FabricSession,
     replacement: ReplacementSpec,
     job: ReplacementJob,
-    label: str,
-    what: str,
-    repeat: int,
+    interval: IntervalId,
     seed: int,
     run: Run,
 ) -> None:
     """Replace GPUs once, on a fabric that can't be used afterwards, and add everything to the run.
 
-    `label` is the experiment's fabric, `what` the replacement's name there. CheckFailed if the fault has no effect
-    or isn't detected, or if the job can't continue.
+    `interval`: the experiment's fabric, the replacement's name there as script, and the repeat. CheckFailed if the
+    fault has no effect or isn't detected, or if the job can't continue.
     """
     timeline = ReplacementTimeline(session, job, seed)
-    interval = IntervalId(label, policy=session.policy, script=what, repeat=repeat)
     before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
+    redone = replacement.iterations % replacement.checkpoint_every  # iterations since the last checkpoint
     with relaxed_tcp_timers(_names(session, job.before)), session.watched(run, before_interval):
-        before = [timeline.play(job.before) for _ in range(replacement.iterations)]
+        before_s = _median_s([timeline.play(job.before) for _ in range(replacement.iterations)])
     with ExitStack() as cleanup:
         with session.watched(run, during, faulted=True) as watch:
             with Prober(job.probed) as prober:
-                since_ns = timeline.fail_and_replace(replacement.fault, _median_s(before), prober)
+                since_ns = timeline.fail_and_replace(replacement.fault, before_s, prober)
                 first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
             if first_ns is None:
-                raise CheckFailed(f"{what}: a replacement was never reached")
+                raise CheckFailed(f"{interval.script}: a replacement was never reached")
             timeline.step("replaced", first_ns)
             cleanup.enter_context(relaxed_tcp_timers(_names(session, job.after)))
             state = timeline.play(job.state)
             timeline.step("state-moved", state.end_ns)
-            for _ in range(iterations_to_redo(replacement.iterations, replacement.checkpoint_every)):
+            for _ in range(redone):
                 timeline.play(job.after)
         # nothing was sent since that one's end: to count anew would only make the interruption longer
         with session.watched(run, after_interval, since=watch.counted):
@@ -69,20 +67,9 @@ def run_replacement(
     timeline.step("job-resumed", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
-    run.replacements.append(_row(timeline, replacement, interval, (before, state, after)))
-
-
-def _row(
-    timeline: ReplacementTimeline,
-    replacement: ReplacementSpec,
-    interval: IntervalId,
-    played: tuple[Sequence[Replay], Replay, Sequence[Replay]],
-) -> Replacement:
-    """`played`: iterations before, the state, iterations after."""
-    job, session, (before, state, after) = timeline.job, timeline.session, played
     ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
     optical = session.plan.spec.optical
-    return Replacement(
+    row = Replacement(
         interval=interval,
         case=replacement.case,
         method=job.way,
@@ -95,13 +82,14 @@ def _row(
         state_transfer_ms=state.seconds * 1e3,
         state_transfer_predicted_ms=job.state_s * 1e3,
         interruption_ms=ms["job-resumed"],
-        iterations_lost=1 + iterations_to_redo(replacement.iterations, replacement.checkpoint_every),
+        iterations_lost=1 + redone,  # one was in progress
         moved_bytes=sum(state.delivered.values()),
-        before_s=_median_s(before),
+        before_s=before_s,
         after_s=_median_s(after),
         before_predicted_s=job.iteration_s,
         after_predicted_s=job.after_s,
     )
+    run.replacements.append(row)
 
 
 def _median_s(played: Sequence[Replay]) -> float:
@@ -113,55 +101,45 @@ def _names(session: FabricSession, schedule: Schedule) -> list[str]:
     return [session.plan.gpus[n].name for n in sorted({gpu for pair in schedule.matrix for gpu in pair})]
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A replacement, by its number and its fabric's in the experiment, and the plan of that fabric with spares."""
+class Planned(NamedTuple):
+    """A replacement on a fabric, both by their number in the experiment, and the plan of that fabric with spares."""
 
-    number: int
     fabric: int
-    replacement: ReplacementSpec
+    number: int
+    name: str
     plan: Plan
 
 
 def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
-    """Fabric by fabric. A replacement has one auto rate on all its fabrics, so that they can be compared.
+    """Return the replacements fabric by fabric, with names that are unique on a fabric.
 
-    Not one for all: where optical switches carry HB domains, rates are far lower than necessary elsewhere.
+    A replacement has one auto rate on all its fabrics, so that they can be compared. Not one for all replacements:
+    where optical switches carry HB domains, rates are far lower than necessary elsewhere.
     """
     found = []
+    names = [[(r.case, r.way_on(fabric)) for r in spec.replacements_on(n)] for n, fabric in enumerate(spec.fabrics)]
     for number, replacement in enumerate(spec.replacements):
-        on = [n for n in range(len(spec.fabrics)) if replacement.on is None or n in replacement.on]
-        fabrics = [with_spares(replacement, spec.fabrics[n]) for n in on]
-        auto = auto_rail_bps(fabrics, frames_per_s)
-        found += [
-            Planned(number, n, replacement, make_plan(fabric, auto)) for n, fabric in zip(on, fabrics, strict=True)
-        ]
-    return sorted(found, key=lambda one: (one.fabric, one.number))
-
-
-def replacement_label(one: Planned, planned_runs: Sequence[Planned], fabric: FabricSpec) -> str:
-    """Its name on that fabric: with what fails, if several differ in that alone."""
-    case, way = one.replacement.case, one.replacement.way_on(fabric)
-    same_case = [
-        other
-        for other in planned_runs
-        if other.fabric == one.fabric and (other.replacement.case, other.replacement.way_on(fabric)) == (case, way)
-    ]
-    return replacement_name(case, way, one.replacement.failed if len(same_case) > 1 else "")
+        spared = {n: with_spares(replacement, fabric) for n, fabric in enumerate(spec.fabrics) if replacement.is_on(n)}
+        auto = auto_rail_bps(list(spared.values()), frames_per_s)
+        for n, fabric in spared.items():
+            name = (replacement.case, replacement.way_on(spec.fabrics[n]))
+            failed = replacement.failed if names[n].count(name) > 1 else ""
+            found.append(Planned(n, number, replacement_name(*name, failed), make_plan(fabric, auto)))
+    return sorted(found, key=lambda one: one[:2])
 
 
 def run_replacements(
     spec: ExperimentSpec, planned_runs: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
 ) -> None:
-    """Each `replacement_repeats` times. What is gone is gone: so none is like new for the next."""
-    for one in planned_runs:
-        label, fabric, replacement = spec.labels[one.fabric], spec.fabrics[one.fabric], one.replacement
-        job = replacement_job(replacement, fabric, one.plan, spec.seed, f"replacements.{one.number}")
-        what = replacement_label(one, planned_runs, fabric)
-        where = {"workload": replacement.workload.label(), "fabric": label, "replacement": what}
+    """Run each `replacement_repeats` times, on a fabric that is built for it."""
+    for number, n, name, plan in planned_runs:
+        label, replacement = spec.labels[number], spec.replacements[n]
+        job = replacement_job(replacement, spec.fabrics[number], plan, spec.seed, f"replacements.{n}")
+        where = {"workload": replacement.workload.label(), "fabric": label, "replacement": name}
         run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.replacement_repeats):
             shown = f", {repeat + 1} of {spec.replacement_repeats}" if spec.replacement_repeats > 1 else ""
-            built_for = f"{label}, {what}"
-            with steps.step(f"{built_for}{shown}"), built(built_for, one.plan, datapath, True, run) as session:
-                run_replacement(session, replacement, job, label, what, repeat, spec.seed, run)
+            built_for = f"{label}, {name}"
+            with steps.step(f"{built_for}{shown}"), built(built_for, plan, datapath, True, run) as session:
+                interval = IntervalId(label, policy=session.policy, script=name, repeat=repeat)
+                run_replacement(session, replacement, job, interval, spec.seed, run)

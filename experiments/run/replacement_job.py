@@ -17,7 +17,6 @@ from railyard.experiments.spec.replacements import (
 )
 from railyard.failure.probes.replacement import ProbePair
 from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
-from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
@@ -52,21 +51,11 @@ class ReplacementJob:
     probed: tuple[ProbePair, ...]
 
     @property
-    def by_name(self) -> dict[str, str]:
-        """The replacement of each that leaves, by name."""
-        return {old.name: new.name for old, new in self.replacement_map.to.items()}
-
-    @property
     def replaced_by(self) -> str:
         """The replacements: a whole domain by its own name."""
         spares = list(self.replacement_map.to.values())
         whole = len(spares) == self.plan.spec.rails
         return self.plan.hb_bridges[spares[0].domain] if whole else ", ".join(spare.name for spare in spares)
-
-    @property
-    def detection_names(self) -> frozenset[str]:
-        """The names under which signals report the fault."""
-        return frozenset(gpu.name for gpu in self.replacement_map.dead)
 
 
 def replacement_job(
@@ -101,31 +90,24 @@ def replacement_job(
 
 def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
     """BadInput for what can't be on one of its fabrics. `rail_bps`: what an auto rail is taken to be."""
+    seen: dict[tuple[object, ...], int] = {}
     for n, replacement in enumerate(replacements):
         field = f"replacements.{n}"
         check_on(replacement.on, len(fabrics), field)
         ways = list[Way]()
         for number, fabric in enumerate(fabrics):
-            if replacement.on is None or number in replacement.on:
-                check_replacement(replacement, fabric, field)
-                replacement_job(replacement, fabric, make_plan(with_spares(replacement, fabric), rail_bps), 0, field)
-                _check_distinct(replacement, replacements[:n], number, fabric, field)
-                ways.append(replacement.way_on(fabric))
+            if not replacement.is_on(number):
+                continue
+            check_replacement(replacement, fabric, field)
+            replacement_job(replacement, fabric, make_plan(with_spares(replacement, fabric), rail_bps), 0, field)
+            ways.append(replacement.way_on(fabric))
+            earlier = seen.setdefault((replacement.case, ways[-1], replacement.failed, number), n)
+            if earlier != n:
+                same = f"is replacements.{earlier}'s too, with the same case and way on fabric {number}"
+                raise BadInput(f"{field}.failed", replacement.failed, f"{same}: let another one fail")
         if replacement.switching_time is not None and "optical" not in ways:
             allowed = f"is for way optical: {replacement.case} goes by {' and '.join(dict.fromkeys(ways))} here"
             raise BadInput(f"{field}.switching_time", format_time(replacement.switching_time), allowed)
-
-
-def _check_distinct(
-    replacement: ReplacementSpec, earlier: Sequence[ReplacementSpec], number: int, fabric: FabricSpec, field: str
-) -> None:
-    """BadInput if one of those before it has the same case, way and `failed` on this fabric."""
-    name = (replacement.case, replacement.way_on(fabric), replacement.failed)
-    for n, other in enumerate(earlier):
-        there = other.on is None or number in other.on
-        if there and (other.case, other.way_on(fabric), other.failed) == name:
-            allowed = f"is replacements.{n}'s too, with the same case and way on fabric {number}: let another one fail"
-            raise BadInput(f"{field}.failed", replacement.failed, allowed)
 
 
 def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> float | None:
@@ -148,18 +130,10 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
 
 
 def _probed(before: Schedule, gpu_map: ReplacementMap, plan: Plan, way: Way) -> tuple[ProbePair, ...]:
-    """Some pairs, evenly chosen of those that talk, of one that stays and one that is replaced."""
+    """Return some pairs of a GPU that stays and one that is replaced, evenly chosen of those that exchange traffic."""
     gpus = plan.gpus
     pairs = sorted({(gpus[src], gpus[dst]) for src, dst in before.matrix if gpus[dst] in gpu_map.to})
     staying = [(src, dst) for src, dst in pairs if src not in gpu_map.to and src not in gpu_map.dead]
     chosen = dict.fromkeys(staying[n * (len(staying) - 1) // (PROBED - 1)] for n in range(PROBED) if staying)
-    return tuple(_probe(src, old, gpu_map.to[old], way) for src, old in chosen)
-
-
-def _probe(src: Gpu, old: Gpu, new: Gpu, way: Way) -> ProbePair:
-    return ProbePair(src.name, new.name, (old if way == "optical" else new).ip)
-
-
-def iterations_to_redo(done: int, checkpoint_every: int) -> int:
-    """Iterations done since the last checkpoint: the job does them again. The one under way is lost too."""
-    return done % checkpoint_every
+    spares = ((src, old, gpu_map.to[old]) for src, old in chosen)
+    return tuple(ProbePair(src.name, new.name, (old if way == "optical" else new).ip) for src, old, new in spares)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from railyard.core.errors import CheckFailed, RailyardError
@@ -36,10 +35,6 @@ RECENT_EVENTS: Final = 200  # of the controller, among which the awaited one mus
 FAULT_POSITION: Final = 0.5  # of an iteration: where something fails
 TIMEOUT_FACTOR: Final = 10  # an iteration that takes so many times its prediction has failed
 TIMEOUT_MARGIN_S: Final = 30.0
-
-
-Play = Callable[[Callable[[int], None], threading.Event], Replay]
-"""Play an iteration: called with what gets its start (ns), and what aborts it."""
 
 
 @dataclass
@@ -76,37 +71,45 @@ class ReplacementTimeline:
         """Inject the fault in the middle of an iteration, replace what fails, and return when replacements answer (ns
         from which on their answers count). CheckFailed if the fault has no effect, or one of the steps doesn't come.
         """
-        optical = self.job.way == "optical"
+        optical, replaced_by = self.job.way == "optical", self.job.replacement_map.to
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
-            pairs = self.job.replacement_map.to.items() if optical else ()
+            pairs = replaced_by.items() if optical else ()
             spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
-            iteration = _Iteration(pool, partial(self.play, self.job.before))
+            started, abort = Future[int](), threading.Event()
+            iteration = pool.submit(self.play, self.job.before, started.set_result, abort)
             try:
-                iteration.wait_until_s(iteration_s * FAULT_POSITION)
+                pending: tuple[Future[Any], ...] = (started, iteration)
+                wait(pending, return_when=FIRST_COMPLETED)
+                if iteration.done():
+                    iteration.result()  # raises what ended it before it started
+                middle_s = started.result() / 1e9 + iteration_s * FAULT_POSITION
+                time.sleep(max(0.0, middle_s - time.monotonic()))
                 cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
                 injection = pool.submit(_inject, self.session.net, fault)
                 self.step("detected", self._await_detection(since_ns, injection))
                 since_ns = self.step("decided")
-                iteration.abort()
+                abort.set()
                 if optical:
                     since_ns = self._connect_spares(spares, injection)
             finally:
-                iteration.abort()
+                abort.set()
             self.step("fault", injection.result())
-            iteration.check_aborted()
+            with suppress(Aborted, CheckFailed):  # a connection that broke ends the iteration too
+                iteration.result()
+                raise RailyardError("an iteration was over before something failed in its middle")
         what = "replacements to answer at the addresses that they take over"
         wait_until(lambda: prober.reaches_all(since_ns), what, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
         if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
-            by_name = self.job.by_name
-            for name in (*by_name, *by_name.values()):  # a spare has the failed GPU's name now: nothing is lost there
-                self.session.controller.replace_gpu(name)
+            # a spare has the failed GPU's name now, so nothing is lost there
+            for gpu in (*replaced_by, *replaced_by.values()):
+                self.session.controller.replace_gpu(gpu.name)
         return since_ns
 
     def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
         """Connect the spares by optical switches, and give them names and addresses; return when both are done (ns)."""
         controller, decided_ns = self.session.controller, self.at["decided"]
-        controller.cross_connect({new: old for old, new in self.job.by_name.items()})
+        controller.cross_connect({new.name: old.name for old, new in self.job.replacement_map.to.items()})
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_identity()
         injection.result()  # the injection, and its check, use the GPU's name
@@ -119,11 +122,10 @@ class ReplacementTimeline:
 
     def _await_detection(self, since_ns: int, injection: Future[int]) -> int:
         """Wait until the controller reports what has failed; return when it did."""
-        names = self.job.detection_names
+        names = frozenset(gpu.name for gpu in self.job.replacement_map.dead)
+        what = f"of {', '.join(sorted(names))}, which has failed"
         try:
-            return self._await_event(
-                since_ns, DETECTION_EVENTS, names, f"of {', '.join(sorted(names))}, which has failed"
-            )[0]
+            return self._await_event(since_ns, DETECTION_EVENTS, names, what)[0]
         except CheckFailed:
             injection.result()  # raises the reason if the fault had no effect
             raise
@@ -158,34 +160,6 @@ class ReplacementTimeline:
         )
         assert found is not None
         return found
-
-
-class _Iteration:
-    """An iteration of the job in a thread of its own, so that the job manager acts on an event at once."""
-
-    def __init__(
-        self, pool: ThreadPoolExecutor, play: Callable[[Callable[[int], None], threading.Event], Replay]
-    ) -> None:
-        self._abort, self._started_ns = threading.Event(), Future[int]()
-        self._result = pool.submit(play, self._started_ns.set_result, self._abort)
-
-    def wait_until_s(self, position_s: float) -> None:
-        """Wait until it has run for so long. Raises what ended it before it started."""
-        pending: tuple[Future[Any], ...] = (self._started_ns, self._result)
-        wait(pending, return_when=FIRST_COMPLETED)
-        if self._result.done():
-            self._result.result()
-        time.sleep(max(0.0, self._started_ns.result() / 1e9 + position_s - time.monotonic()))
-
-    def abort(self) -> None:
-        """End it."""
-        self._abort.set()
-
-    def check_aborted(self) -> None:
-        """Raise RailyardError if it had ended by itself. A connection that broke ends it too."""
-        with suppress(Aborted, CheckFailed):
-            self._result.result()
-            raise RailyardError("an iteration was over before something failed in its middle")
 
 
 def _inject(net: FabricNet, fault: Fault) -> int:

@@ -80,6 +80,10 @@ class ReplacementSpec(ConfigModel):
             raise ValueError("is for case large-domain alone")
         return gpus
 
+    def is_on(self, number: int) -> bool:
+        """Return True if the replacement takes place on the fabric with this number."""
+        return self.on is None or number in self.on
+
     def way_on(self, fabric: FabricSpec) -> Way:
         """Return the way that is given, or the paper's for this kind of fabric."""
         return self.way or WAYS[self.case, fabric.definition.joins_rails][0]

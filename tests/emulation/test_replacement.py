@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from railyard.core.records import IntervalId
 from railyard.experiments.run.replacement import run_replacement
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.run.session import built
@@ -38,7 +39,8 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
     job = replacement_job(chosen, fabric, plan, spec.seed, "replacements.0")
     with built("fabric", plan, datapath(), True, run) as session:
-        run_replacement(session, chosen, job, "fabric", "replacement", 0, spec.seed, run)
+        interval = IntervalId("fabric", policy=session.policy, script="replacement")
+        run_replacement(session, chosen, job, interval, spec.seed, run)
     (row,) = run.replacements
     assert row.moved_bytes == sum(job.state.matrix.values())
     return row, {event.what: event.monotonic_ns for event in run.events if event.source == "replacement"}
