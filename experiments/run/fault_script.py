@@ -2,17 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from railyard.controller.health.estimator import HealthSpec, RegistryKind
 from railyard.controller.processes.clients import HeartbeatProcess
-from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import IntervalId
 from railyard.core.wait import poll
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import FabricSession
@@ -56,29 +55,43 @@ class FaultInjector:
         script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
         interval = replace(self._interval(repeat), part=f"{spec.kind} {spec.target}")
         selections = [monitored_pairs(spec.fault, self.session.plan)]
-        with self.session.watched(self.run, interval, faulted=True), self._registry(spec.registry):
-            seen = run_script(self.session.net, script, selections, self.session.events, self.connectivity, progress)
-        self._record(interval, seen)
+        self._play(script, interval, selections, spec.registry, None, 0, progress)
 
     def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
         """Run a script, beside streams or a workload."""
         self._await_detours_withdrawn()
-        script = spec.script(self.session.plan, seed)
+        plan = self.session.plan
+        script = spec.script(plan, seed)
         interval = self._interval(repeat, script.name, workload.label if workload else "")
-        self._record_script(script, interval, seed)
-        selections = select_script_pairs(
-            self.session.plan, [affected_pairs(timed.fault, self.session.plan) for timed in script.faults]
-        )
-        with self._registry(spec.registry):
-            if workload is None:
-                with self.session.watched(self.run, interval, faulted=True):
-                    seen = run_script(
-                        self.session.net, script, selections, self.session.events, self.connectivity, progress
-                    )
-            else:
-                with self.session.watched(self.run, interval, faulted=True):
+        # the faults that random faults come to are recorded nowhere else
+        what = {**interval.as_dict(), "seed": seed, "faults": [fault_dict(timed) for timed in script.faults]}
+        self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
+        selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in script.faults])
+        self._play(script, interval, selections, spec.registry, workload, seed, progress)
+
+    def _play(
+        self,
+        script: Script,
+        interval: IntervalId,
+        selections: Sequence[PairSelection],
+        registry: RegistryKind | None,
+        workload: Workload | None,
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        """Run a script and record it. With a registry, health scores run meanwhile, for faults of the registry."""
+        session = self.session
+        with ExitStack() as stack:
+            if registry is not None:
+                session.controller.start_health(HealthSpec(registry=registry))
+                stack.callback(session.controller.stop_health)
+            with session.watched(self.run, interval, faulted=True):
+                if workload is None:
+                    seen = run_script(session.net, script, selections, session.events, self.connectivity, progress)
+                else:
                     seen, done = self._during(script, selections, workload, seed, progress)
-                record_broken(self.session, workload, interval, done, self.run)
+            if workload is not None:
+                record_broken(session, workload, interval, done, self.run)
         self._record(interval, seen)
 
     def _interval(self, repeat: int, script: str = "", workload: str = "") -> IntervalId:
@@ -105,22 +118,35 @@ class FaultInjector:
             raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(left)}")
 
     def _during(
-        self, script: Script, selections: tuple[PairSelection, ...], workload: Workload, seed: int, progress: Progress
+        self, script: Script, selections: Sequence[PairSelection], workload: Workload, seed: int, progress: Progress
     ) -> tuple[ScriptRun, Replay]:
         """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
         probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
         down_s = sum(timed.repair_s for timed in script.faults)
-        with ThreadPoolExecutor(1, "workload") as pool:
-            concurrent_workload = _ConcurrentWorkload(workload, script)
-            replaying = pool.submit(concurrent_workload.replay, self.session, seed, down_s)
+        abort, started = threading.Event(), Future[int]()
+        ended = {timed.after: Future[int]() for timed in script.faults if timed.after}  # the phases that faults follow
+
+        def replay() -> Replay:
+            numbers = first_phases(workload.schedule)
+            watched = {numbers[phase]: future.set_result for phase, future in ended.items()}
             try:
-                concurrent_workload.await_start()
-                events = self.session.events
-                seen = run_script(
-                    self.session.net, script, probes_only, events, None, progress, concurrent_workload.wait_for
-                )
+                return replay_broken(self.session, workload, seed, down_s, watched, abort, started.set_result)
+            finally:  # waits for what never came fail
+                for what, future in [("it began", started), *ended.items()]:
+                    if not future.done():
+                        future.set_exception(CheckFailed(f"{workload.label} ended before {what} was over"))
+
+        with ThreadPoolExecutor(1, "workload") as pool:
+            replaying = pool.submit(replay)
+            try:
+                try:
+                    started.result(CONNECT_S)
+                except TimeoutError:
+                    raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
+                net, events = self.session.net, self.session.events
+                seen = run_script(net, script, probes_only, events, None, progress, lambda phase: ended[phase].result())
             except BaseException:
-                concurrent_workload.abort.set()
+                abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
                     raise error from None  # it is why the script could not go on
                 raise
@@ -132,24 +158,6 @@ class FaultInjector:
                 f"{done.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
             )
         return seen, done
-
-    @contextmanager
-    def _registry(self, kind: RegistryKind | None) -> Iterator[None]:
-        """Run health scores with a registry while entered, for faults of the registry."""
-        if kind is None:
-            yield
-            return
-        self.session.controller.start_health(HealthSpec(registry=kind))
-        try:
-            yield
-        finally:
-            self.session.controller.stop_health()
-
-    def _record_script(self, script: Script, interval: IntervalId, seed: int) -> None:
-        """Record the script's faults: those of random faults are recorded nowhere else."""
-        faults = [fault_dict(timed) for timed in script.faults]
-        what = {**interval.as_dict(), "seed": seed, "faults": faults}
-        self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
 
     def _record(self, interval: IntervalId, seen: ScriptRun) -> None:
         for fault in seen.faults:
@@ -166,9 +174,7 @@ class FaultInjector:
         repair_ms = (row.t_repair - row.t_fault) / 1e6
         if any(seen.bps):
             self.run.goodput.append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
-        self.run.connectivity_checks += [
-            self._connectivity(interval, connectivity) for connectivity in seen.connectivity_checks
-        ]
+        self.run.connectivity_checks += [self._connectivity(interval, check) for check in seen.connectivity_checks]
 
     def _connectivity(self, interval: IntervalId, seen: ConnectivityResult) -> ConnectivityCheck:
         """Return a row. Without rerouting no pair has to recover: the row says only how many are cut off."""
@@ -189,37 +195,6 @@ class FaultInjector:
         )
 
 
-class _ConcurrentWorkload:
-    """A workload that runs beside a script, and reports the end of its phases."""
-
-    def __init__(self, workload: Workload, script: Script) -> None:
-        self._workload = workload
-        self.abort, self.started = threading.Event(), Future[int]()
-        self._ended = {timed.after: Future[int]() for timed in script.faults if timed.after}
-
-    def replay(self, session: FabricSession, seed: int, extra_s: float) -> Replay:
-        """Replay in a thread of its own. At the end, waits for phases that never came fail."""
-        numbers = first_phases(self._workload.schedule)
-        watched = {numbers[phase]: ended.set_result for phase, ended in self._ended.items()}
-        try:
-            return replay_broken(session, self._workload, seed, extra_s, watched, self.abort, self.started.set_result)
-        finally:
-            for what, future in [("it began", self.started), *self._ended.items()]:
-                if not future.done():
-                    future.set_exception(CheckFailed(f"{self._workload.label} ended before {what} was over"))
-
-    def await_start(self) -> None:
-        """Wait until it is connected and starts. RailyardError if that takes too long."""
-        try:
-            self.started.result(CONNECT_S)
-        except TimeoutError:
-            raise RailyardError(f"{self._workload.label} did not begin within {CONNECT_S:.0f} s") from None
-
-    def wait_for(self, phase: str) -> int:
-        """Wait until the first run of a phase has ended; return when (monotonic ns)."""
-        return self._ended[phase].result()
-
-
 WORKLOAD: Final = "heartbeats"
 """What records call them."""
 HEARTBEAT_BYTES: Final = 46
@@ -230,7 +205,8 @@ HEARTBEAT_BYTES: Final = 46
 def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Literal["off"], run: Run) -> Iterator[None]:
     """Send heartbeats between GPUs while entered, and report silent components to the controller.
 
-    Their cost and false alarms are measured over all of it.
+    Over all of it, their cost and false alarms are measured: packets a second of all GPUs, their share of a rail link
+    in each direction, and the share of a core that makes them.
     """
     if heartbeats == "off":
         yield
@@ -240,38 +216,25 @@ def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Lite
         if what == "silence":
             session.controller.on_heartbeats(detail)
 
-    earlier = len(run.recoveries)
-    heartbeat_process = HeartbeatProcess(session.plan, heartbeats.period, heartbeats.multiplier, relay)
+    plan, earlier = session.plan, len(run.recoveries)
+    heartbeat_process = HeartbeatProcess(plan, heartbeats.period, heartbeats.multiplier, relay)
     try:
         yield
-        run.measurements += _cost(session, heartbeat_process.cost())
-        alarms = false_alarms(session.events(), list(map(_fault_interval, run.recoveries[earlier:])), session.plan)
-        run.measurements.append(_of(session, "false_alarms", alarms, "1"))
+        cost = heartbeat_process.cost()
+        faults = [
+            FaultInterval(Fault(row.fault, row.target), row.t_fault, row.t_repair) for row in run.recoveries[earlier:]
+        ]
+        packets = cost.sent / cost.seconds
+        link_packets = packets / 2 / len(plan.gpus)  # half of them cross rails: their sender's and receiver's links
+        measured = (
+            ("packets", packets, "1/s"),
+            ("rail_link_share", link_packets * HEARTBEAT_BYTES * 8 / plan.rail_bps, "share"),
+            ("core_share", cost.cpu_s / cost.seconds, "share"),
+            ("false_alarms", false_alarms(session.events(), faults, plan), "1"),
+        )
+        run.measurements += [Measurement(session.interval(WORKLOAD), WHOLE, *values) for values in measured]
     finally:
         heartbeat_process.stop()
-
-
-def _cost(session: FabricSession, cost: HeartbeatCost) -> list[Measurement]:
-    """Packets a second of all GPUs, a rail link's share of them in each direction, a core's share of making them.
-
-    Half of them cross rails, and each crosses its sender's link and its hearer's.
-    """
-    packets = cost.sent / cost.seconds
-    link_packets = packets / 2 / len(session.plan.gpus)
-    values = (
-        ("packets", packets, "1/s"),
-        ("rail_link_share", link_packets * HEARTBEAT_BYTES * 8 / session.plan.rail_bps, "share"),
-        ("core_share", cost.cpu_s / cost.seconds, "share"),
-    )
-    return [_of(session, *value) for value in values]
-
-
-def _fault_interval(row: Recovery) -> FaultInterval:
-    return FaultInterval(Fault(row.fault, row.target), row.t_fault, row.t_repair)
-
-
-def _of(session: FabricSession, metric: str, value: float, unit: str) -> Measurement:
-    return Measurement(session.interval(WORKLOAD), WHOLE, metric, value, unit)
 
 
 def inject_faults(
@@ -289,27 +252,22 @@ def inject_faults(
     """
     if not (spec.faults_on(number) or spec.scripts_on(number)):
         return
+
+    def repeats(what: str, item: FaultSpec | ScriptSpec) -> Iterator[tuple[int, str]]:
+        times = spec.times(item)
+        return ((n, what + (f", {n + 1} of {times}" if times > 1 else "")) for n in range(times))
+
     heartbeats = spec.heartbeats if reroute == "on" else "off"
     with ConnectivityChecker(session.net) as connectivity, heartbeats_running(session, heartbeats, run):
         injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
         for fault in spec.faults_on(number):
-            for repeat in range(spec.times(fault)):
-                what = f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}"
-                with steps.step(what + _repeat_suffix(repeat, spec.times(fault)), total=2):
+            for repeat, what in repeats(f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}", fault):
+                with steps.step(what, total=2):
                     injector.fault(fault, repeat, steps.reached)
         for script in spec.scripts_on(number):
-            for repeat in range(spec.times(script)):
+            for repeat, what in repeats(f"{session.label}: {script.name}, reroute {reroute}", script):
                 seed = spec.seed + repeat
-                what = f"{session.label}: {script.name}, reroute {reroute}"
-                with steps.step(what + _repeat_suffix(repeat, spec.times(script)), total=2 * script.size):
-                    injector.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
+                beside = next((w for w in make(seed) if w.label == script.during), None) if script.during else None
+                with steps.step(what, total=2 * script.size):
+                    injector.script(script, repeat, seed, beside, steps.reached)
         injector.check_restored(before)
-
-
-def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:
-    """Return the workload that runs beside a script."""
-    return None if script.during is None else next(w for w in make(seed) if w.label == script.during)
-
-
-def _repeat_suffix(repeat: int, repeats: int) -> str:
-    return f", {repeat + 1} of {repeats}" if repeats > 1 else ""

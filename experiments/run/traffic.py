@@ -55,17 +55,19 @@ def run_workload(
 ) -> None:
     """Replay it once and add everything to the run. `progress` gets the bytes delivered so far.
 
-    On a steered fabric the equations say nothing, and `predicted_s` (s, if anybody knows) is the whole's prediction.
+    The equations don't cover a steered fabric; there `predicted_s` (s, if known) is the whole's prediction.
     """
     predicted, within_s = _expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
     with relaxed_tcp_timers(session.net.gpu_names), session.watched(run, interval):
         done = replay(workload.schedule, _windows(session), seed, within_s, progress)
     after = _counted(session)
-    _record(session, workload, interval, done, run)
-    run.bytes.append(_bytes(session, workload, interval, done, (after[0] - before[0], after[1] - before[1])))
-    run.measurements += _measurements(workload, interval, done, predicted)
-    run.measurements += _projections(session, workload, interval, done)
+    times = _record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))
+    # what the times mean on the real cluster
+    same = project(workload.scale, times)
+    full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
+    for metric, projected in (("projected_same_shape", same), ("projected_full_size", full)):
+        run.measurements += [Measurement(interval, phase, metric, value, "s") for phase, value in projected.items()]
     if workload.measured_files is not None:
         where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.name, workload.label, str(repeat)))
         files = workload.measured_files(done.spans)
@@ -81,19 +83,15 @@ def replay_broken(
     abort: threading.Event,
     started: Callable[[int], None],
 ) -> Replay:
-    """Replay it while things break, with the kernel's own patience. `extra_s`: so much longer may it take."""
+    """Replay it while faults are injected, with the kernel's own TCP timers. It may take `extra_s` longer."""
     _, within_s = _expected(session, workload, None)
     windows = _windows(session)
     return replay(workload.schedule, windows, seed, within_s + extra_s, started=started, abort=abort, watched=watched)
 
 
 def record_broken(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
-    """Record what such a replay took, without a prediction, and its bytes, without port counters: these count detours
-    too.
-    """
-    _record(session, workload, interval, done, run)
-    run.bytes.append(_bytes(session, workload, interval, done, None))
-    run.measurements += _measurements(workload, interval, done, {})
+    """Record such a replay without a prediction, and its bytes without port counters, which count detours too."""
+    _record(session, workload, interval, done, run, {}, None)
 
 
 def _expected(session: FabricSession, workload: Workload, predicted_s: float | None) -> tuple[dict[str, float], float]:
@@ -111,11 +109,48 @@ def _windows(session: FabricSession) -> Windows:
     return windows_for_links(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
 
 
-def _record(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
-    what = interval.as_dict()
+def _record(
+    session: FabricSession,
+    workload: Workload,
+    interval: IntervalId,
+    done: Replay,
+    run: Run,
+    predicted: dict[str, float],
+    counted: tuple[int, int] | None,
+) -> dict[str, float]:
+    """Record a replay: events, flows, bytes and measurements; return its times in s. `counted`: see `_counted`."""
+    what, times = interval.as_dict(), _times(workload, done)
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
-    run.flows += _flows(session, workload, interval, done)
+    names, phases = [gpu.name for gpu in session.plan.gpus], workload.schedule.phases
+    corrupt, operations = set(done.corrupt), [operation_of(phase) for phase in phases]
+    for number, t in workload.schedule.transfers:
+        start_ns, end_ns = done.spans.get(number, (0, 0))
+        flow = Flow(
+            interval=interval,
+            phase=phases[t.phase].name,
+            kind=phases[t.phase].kind,
+            src=names[t.src],
+            dst=names[t.dst],
+            bytes=t.bytes,
+            delivered=0 if number in corrupt else done.delivered.get(number, 0),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            operation=operations[t.phase],
+        )
+        run.flows.append(flow)
+    run.bytes.append(_bytes(session, workload, interval, done, counted))
+    if times:
+        rate = sum(done.delivered.values()) * 8 / done.seconds
+        run.measurements.append(Measurement(interval, WHOLE, "throughput", rate, "bit/s"))
+    only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
+    for phase, value in times.items():
+        whole = phase == WHOLE
+        metric = "iteration_time" if whole and workload.iteration else "completion_time"
+        prediction = predicted.get(phase, only_phase if whole else None)
+        known = prediction if (prediction or 0) > MIN_PREDICTED_S else None
+        run.measurements.append(Measurement(interval, phase, metric, value, "s", known))
+    return times
 
 
 def _counted(session: FabricSession) -> tuple[int, int]:
@@ -131,33 +166,13 @@ def _counted(session: FabricSession) -> tuple[int, int]:
     return gpus, uplinks
 
 
-def _flows(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay) -> list[Flow]:
-    names = [gpu.name for gpu in session.plan.gpus]
-    corrupt, operations = set(done.corrupt), [operation_of(phase) for phase in workload.schedule.phases]
-    return [
-        Flow(
-            interval=interval,
-            phase=workload.schedule.phases[t.phase].name,
-            kind=workload.schedule.phases[t.phase].kind,
-            src=names[t.src],
-            dst=names[t.dst],
-            bytes=t.bytes,
-            delivered=0 if number in corrupt else done.delivered.get(number, 0),
-            start_ns=done.spans[number][0] if number in done.spans else 0,
-            end_ns=done.spans[number][1] if number in done.spans else 0,
-            operation=operations[t.phase],
-        )
-        for number, t in workload.schedule.transfers
-    ]
-
-
 def _bytes(
     session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, counted: tuple[int, int] | None
 ) -> ByteCheck:
-    """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are none."""
+    """Count bytes at receivers and ports. Cross-rail bytes are those of the matrix, or of the uplinks if more."""
     schedule = workload.schedule
     requested, got = schedule.matrix, done.delivered_matrix
-    # who steers, what is in the background, and what is broken, decides what crosses a port
+    # on a steered or broken fabric, and beside a background, the ports carry more than the schedule says
     on_rails = (
         0 if session.steered_by or counted is None else int(port_bytes(schedule, session.plan.spec).rail_out.sum())
     )
@@ -173,38 +188,8 @@ def _bytes(
     )
 
 
-def _measurements(
-    workload: Workload, interval: IntervalId, done: Replay, predicted: dict[str, float]
-) -> list[Measurement]:
-    """The whole, each phase (median of its runs), and throughput."""
-    times = _times(workload, done)
-    if not times:
-        return []
-    only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
-    rate = sum(done.delivered.values()) * 8 / done.seconds
-    rows = [Measurement(interval, WHOLE, "throughput", rate, "bit/s")]
-    for phase, value in times.items():
-        whole = phase == WHOLE
-        metric = "iteration_time" if whole and workload.iteration else "completion_time"
-        prediction = predicted.get(phase, only_phase if whole else None)
-        known = prediction if (prediction or 0) > MIN_PREDICTED_S else None
-        rows.append(Measurement(interval, phase, metric, value, "s", known))
-    return rows
-
-
-def _projections(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay) -> list[Measurement]:
-    """What the times mean on the real cluster."""
-    times = _times(workload, done)
-    same = project(workload.scale, times)
-    full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
-    return [
-        *(Measurement(interval, phase, "projected_same_shape", value, "s") for phase, value in same.items()),
-        *(Measurement(interval, phase, "projected_full_size", value, "s") for phase, value in full.items()),
-    ]
-
-
 def _times(workload: Workload, done: Replay) -> dict[str, float]:
-    """Seconds by phase, and of the whole. Nothing where a part never arrived: such a time is no completion time."""
+    """Return s by phase (median of its runs), and of the whole; nothing if a part never arrived."""
     if len(done.delivered) < len(workload.schedule.transfers):
         return {}
     spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
