@@ -2,14 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
@@ -30,7 +28,7 @@ from railyard.topologies.forwarding import Shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
-from railyard.workloads.schedule import Compute, Schedule
+from railyard.workloads.schedule import Compute, Schedule, Transfer
 from railyard.workloads.spec import build_whole
 from railyard.workloads.traces.common import is_trace_prefix
 
@@ -98,8 +96,7 @@ def _size(fabric: FabricSpec) -> str:
     return f"{fabric.domains} domains x {fabric.rails} rails"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """All runs of one step. `groups`: the sets of GPUs that took part in a run, each once, in order."""
 
     name: str
@@ -113,20 +110,16 @@ class Step:
 
 def steps(schedule: Schedule) -> list[Step]:
     """Return every step by its name, in the order of first runs; steps that send nothing are left out."""
-    sent: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for _, t in schedule.transfers:
-        sent[t.phase].append((t.src, t.dst, t.bytes))
-    runs: defaultdict[tuple[str, str], list[list[tuple[int, int, int]]]] = defaultdict(list)
-    for number in sorted(sent):
-        phase = schedule.phases[number]
-        runs[phase.name, phase.kind].append(sent[number])
+    runs: defaultdict[tuple[str, str], defaultdict[int, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
+    for _, t in sorted(schedule.transfers, key=lambda item: item[1].phase):
+        phase = schedule.phases[t.phase]
+        runs[phase.name, phase.kind][t.phase].append(t)
     found = []
     for (name, kind), own in runs.items():
-        transfers = [transfer for run in own for transfer in run]
-        groups = dict.fromkeys(tuple(sorted({gpu for src, dst, _ in run for gpu in (src, dst)})) for run in own)
-        total = sum(size for *_, size in transfers)
-        on_rails = sum(size for src, dst, size in transfers if src // schedule.rails != dst // schedule.rails)
-        found.append(Step(name, kind, len(own), len(transfers), total, on_rails, tuple(groups)))
+        sent = [t for run in own.values() for t in run]
+        groups = dict.fromkeys(tuple(sorted({gpu for t in run for gpu in (t.src, t.dst)})) for run in own.values())
+        on_rails = sum(t.bytes for t in sent if t.src // schedule.rails != t.dst // schedule.rails)
+        found.append(Step(name, kind, len(own), len(sent), sum(t.bytes for t in sent), on_rails, tuple(groups)))
     return found
 
 
@@ -151,7 +144,7 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
     computing = f"{format_time(max(seconds.values()))} at the busiest GPU" if seconds else "none"
     console.print(f"computing: {computing}", highlight=False)
     largest = sorted(schedule.matrix.items(), key=lambda item: (-item[1], item[0]))[:LARGEST]
-    names = [gpu.name for gpu in (Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))]
+    names = [Gpu(*divmod(n, schedule.rails)).name for n in range(schedule.gpus)]
     pairs = ", ".join(f"{names[src]} to {names[dst]} {format_size(size)}" for (src, dst), size in largest)
     console.print(f"largest of {len(schedule.matrix):,} pairs: {pairs}", highlight=False)
 
@@ -220,9 +213,21 @@ def format_shares(shares: Shares) -> str:
 def _print_faults(spec: ExperimentSpec, console: Console) -> None:
     """Print a table of faults and scripts for each fabric that has any, and the least time that all of them take."""
     for number, (label, fabric) in enumerate(zip(spec.labels, spec.fabrics, strict=True)):
-        if spec.faults_on(number) or spec.scripts_on(number):
-            console.print(f"[bold]faults[/] on {label}, {_size(fabric)}", highlight=False)
-            console.print(_fault_table(spec, number), "")
+        if not (spec.faults_on(number) or spec.scripts_on(number)):
+            continue
+        table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
+        for fault in spec.faults_on(number):
+            table.add_row("", *_fault_cells(Timed(fault.fault, fault.at, fault.repair)), str(spec.times(fault)))
+        for script in spec.scripts_on(number):
+            table.add_section()
+            title = script.name + (f" during {script.during}" if script.during else "")
+            title += f" (seed {spec.seed})" if script.random_faults else ""
+            first = (title, str(spec.times(script)))
+            for timed in script.script(nominal_plan(fabric), spec.seed).faults:
+                table.add_row(first[0], *_fault_cells(timed), first[1])
+                first = ("", "")
+        console.print(f"[bold]faults[/] on {label}, {_size(fabric)}", highlight=False)
+        console.print(table, "")
     if spec.fault_runs:
         counts = [
             f"{n:,} {what}{'' if n == 1 else 's'}"
@@ -233,23 +238,8 @@ def _print_faults(spec: ExperimentSpec, console: Console) -> None:
         console.print(f"{' in '.join(counts)}, reroute {reroutes}: {least} or more", highlight=False)
 
 
-def _fault_table(spec: ExperimentSpec, number: int) -> Table:
-    plan = nominal_plan(spec.fabrics[number])
-    table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
-    for fault in spec.faults_on(number):
-        table.add_row("", *_fault_cells(Timed(fault.fault, fault.at, fault.repair)), str(spec.times(fault)))
-    for script in spec.scripts_on(number):
-        table.add_section()
-        title = script.name + (f" during {script.during}" if script.during else "")
-        title += f" (seed {spec.seed})" if script.random_faults else ""
-        first = (title, str(spec.times(script)))
-        for timed in script.script(plan, spec.seed).faults:
-            table.add_row(first[0], *_fault_cells(timed), first[1])
-            first = ("", "")
-    return table
-
-
 def _fault_cells(timed: Timed) -> tuple[str, ...]:
+    """Return time, kind, target, time until the repair, and parameters of a fault."""
     data = fault_dict(timed)
     at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
     parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
