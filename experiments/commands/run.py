@@ -11,7 +11,7 @@ from railyard.core.errors import print_error
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles
-from railyard.experiments.run import folder, sandboxed
+from railyard.experiments.run import folder
 from railyard.experiments.run.sandboxed import check_machine, own_command
 from railyard.experiments.spec.loading import load_any
 
@@ -38,8 +38,10 @@ def run(
     folder.check(out)
     check_machine(spec)
     with folder.made(out) as where:
-        task, label = sandboxed.task_of_run(spec, where, quiet), f"{spec.name} {where.real_path}"
-        status = launcher.enter(own_command(), task, run=label, visible=[where.real_path, *files_meant(task["spec"])])
+        resolved, path = spec.resolved(), where.real_path
+        task = {"do": "run", "spec": resolved, "folder": str(path), "identity": where.identity, "quiet": quiet}
+        visible = [path, *files_meant(resolved)]
+        status = launcher.enter(own_command(), task, run=f"{spec.name} {path}", visible=visible)
     if status == 128 + signal.SIGKILL:
         return print_error(
             "the run was killed, by a signal or for lack of memory; only its folder is left of it", status

@@ -3,7 +3,6 @@
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles
-from railyard.experiments.run import sandboxed
 from railyard.experiments.run.sandboxed import check_machine, own_command
 from railyard.experiments.spec.loading import load_any
 
@@ -12,5 +11,5 @@ def command(name: Name, overrides: Overrides, plugin_files: PluginFiles) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
     spec = load_any(name, overrides)
     check_machine(spec)
-    task, run = sandboxed.task_of_shell(spec), f"{spec.name} shell-{spec.name}"
+    task, run = {"do": "shell", "spec": spec.resolved()}, f"{spec.name} shell-{spec.name}"
     return launcher.enter(own_command(), task, run=run, interactive=True, visible=files_meant(task["spec"]))

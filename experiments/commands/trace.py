@@ -14,7 +14,7 @@ from railyard.controller.agent.steering import ask
 from railyard.core.errors import BadInput, RailyardError, print_error, unknown_name_hint
 from railyard.core.host import PROJECT, raise_open_file_limit
 from railyard.core.units import format_time
-from railyard.experiments.commands import ps
+from railyard.experiments.commands import options, ps
 from railyard.experiments.commands.options import LiveRunName
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import path_name
@@ -109,9 +109,8 @@ def main(arguments: Sequence[str]) -> int:
     if plan is None:
         raise BadInput("RUN", run, ps.NO_FABRIC)
     raise_open_file_limit()
-    console = Console(width=None if sys.stdout.isatty() else 120)
     try:
-        return show(plan, gpu_of_name(src), gpu_of_name(dst), int(probes), console)
+        return show(plan, gpu_of_name(src), gpu_of_name(dst), int(probes), options.console())
     except OSError as error:
         raise RailyardError(f"the fabric went away: {error}") from error
 

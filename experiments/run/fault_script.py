@@ -13,7 +13,7 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -252,22 +252,18 @@ def inject_faults(
     """
     if not (spec.faults_on(number) or spec.scripts_on(number)):
         return
-
-    def repeats(what: str, item: FaultSpec | ScriptSpec) -> Iterator[tuple[int, str]]:
-        times = spec.times(item)
-        return ((n, what + (f", {n + 1} of {times}" if times > 1 else "")) for n in range(times))
-
     heartbeats = spec.heartbeats if reroute == "on" else "off"
     with ConnectivityChecker(session.net) as connectivity, heartbeats_running(session, heartbeats, run):
         injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
         for fault in spec.faults_on(number):
-            for repeat, what in repeats(f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}", fault):
-                with steps.step(what, total=2):
+            for repeat in range(times := spec.times(fault)):
+                what = f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}"
+                with steps.step(what + repeat_suffix(repeat, times), total=2):
                     injector.fault(fault, repeat, steps.reached)
         for script in spec.scripts_on(number):
-            for repeat, what in repeats(f"{session.label}: {script.name}, reroute {reroute}", script):
-                seed = spec.seed + repeat
+            for repeat in range(times := spec.times(script)):
+                seed, what = spec.seed + repeat, f"{session.label}: {script.name}, reroute {reroute}"
                 beside = next((w for w in make(seed) if w.label == script.during), None) if script.during else None
-                with steps.step(what, total=2 * script.size):
+                with steps.step(what + repeat_suffix(repeat, times), total=2 * script.size):
                     injector.script(script, repeat, seed, beside, steps.reached)
         injector.check_restored(before)

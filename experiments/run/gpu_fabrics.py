@@ -1,6 +1,7 @@
 """Measures an experiment on fabrics of GPUs: builds and calibrates each, runs the workloads, injects the faults."""
 
 import sys
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -8,10 +9,10 @@ from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
 from railyard.experiments.run.fault_script import inject_faults
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.replacement import planned, run_replacements
 from railyard.experiments.run.session import FabricSession, built, check_links
-from railyard.experiments.run.steered import load_steered
+from railyard.experiments.run.steered import MakeWorkloads, load_steered
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.aggregate import slowdown_rows
@@ -22,7 +23,6 @@ from railyard.workloads.spec import build_whole
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that computes yields after so long, not after 5 ms: other threads react to events of the controller."""
-FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is broken then, so it makes no difference
 
 
 def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
@@ -32,16 +32,21 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
     plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
     replacements = planned(spec, frames_per_s)
     for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in replacements)]:
-        _check_rate(plan, frames_per_s, f"fabrics.{i}.rail_rate")
-    if _is_loaded(spec):
-        _load_and_break(spec, plans, datapath, run, steps)
+        max_bps = rates.max_rail_bps(plan.spec, frames_per_s)
+        if plan.rail_bps > max_bps:
+            most = f"{format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
+            value = format_rate(plan.rail_bps)
+            raise BadInput(f"fabrics.{i}.rail_rate", value, f"is more than this machine carries: {most}")
+    if _has_load(spec):
+        for number, plan in enumerate(plans):
+            _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
     run.measurements += slowdown_rows(run)
 
 
 def step_count(spec: ExperimentSpec) -> int:
     """Return the steps of `measure`: builds, calibrations, workloads, faults and GPU replacements."""
-    if not _is_loaded(spec):
+    if not _has_load(spec):
         return spec.replacement_runs
     fabrics = len(spec.fabrics)
     builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
@@ -51,64 +56,43 @@ def step_count(spec: ExperimentSpec) -> int:
     return builds + loads + spec.fault_runs + spec.replacement_runs
 
 
-def _is_loaded(spec: ExperimentSpec) -> bool:
-    """Whether there is something to do on the fabrics as they are, and not with spares beside them only."""
+def _has_load(spec: ExperimentSpec) -> bool:
+    """Whether anything runs on the fabrics as they are; replacements have fabrics of their own, with spares."""
     return bool(spec.workloads or spec.faults or spec.scripts)
 
 
-def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, run: Run, steps: Steps) -> None:
-    """On each fabric in turn, built anew for each `reroute`."""
-    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
-        make = partial(_workloads, spec, plan, label, run)
-        for turn, reroute in enumerate(spec.reroutes_on(number)):
+def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Datapath, run: Run, steps: Steps) -> None:
+    """Build a fabric for each `reroute`; run the workloads on the first, before anything is broken; inject faults."""
+    label = spec.labels[number]
+    make = partial(_workloads, spec, plan, label, run)
+    for reroute in spec.reroutes_on(number):
+        with ExitStack() as stack:
             with steps.step(f"{label}: building"):
-                fabric = built(label, plan, datapath, reroute == "on", run)
-                session = fabric.__enter__()
-            try:
-                if turn == FIRST and spec.routing:
-                    load_steered(session, make, spec, run, steps)
-                elif turn == FIRST:
-                    _load(session, make(spec.seed), spec, run, steps)
-                inject_faults(session, number, reroute, make, spec, run, steps)
-            finally:
-                fabric.__exit__(None, None, None)
-
-
-def _check_rate(plan: Plan, frames_per_s: float, field: str) -> None:
-    max_bps = rates.max_rail_bps(plan.spec, frames_per_s)
-    if plan.rail_bps > max_bps:
-        allowed = (
-            f"is more than this machine carries: {format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
-        )
-        raise BadInput(field, format_rate(plan.rail_bps), allowed)
+                session = stack.enter_context(built(label, plan, datapath, reroute == "on", run))
+            if reroute == spec.reroutes_on(number)[0]:
+                load = load_steered if spec.routing else _load
+                load(session, make, spec, run, steps)
+            inject_faults(session, number, reroute, make, spec, run, steps)
 
 
 def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int) -> list[Workload]:
-    """Schedules for this fabric, drawn from the seed where they are drawn; their scale goes into the run's record."""
+    """Build the schedules for this fabric from the seed; their scale goes into the run's record."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
         built = build_whole(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)
-        found.append(
-            Workload(
-                name,
-                built.schedule,
-                built.scale,
-                workload.is_iteration,
-                built.measured_files,
-                independent=workload.is_independent,
-            )
-        )
+        is_iteration, is_independent = workload.is_iteration, workload.is_independent
+        scaled = Workload(name, built.schedule, built.scale, is_iteration, built.measured_files, is_independent)
+        found.append(scaled)
         run.scale.append({**built.scale.as_dict(), "workload": name, "fabric": label})
     return found
 
 
-def _load(session: FabricSession, workloads: list[Workload], spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+def _load(session: FabricSession, make: MakeWorkloads, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
     with steps.step(f"{session.label}: calibrating links"):
         check_links(session, run)
+    workloads = make(spec.seed)
     for repeat in range(spec.repeats):
         for workload in workloads:
-            what = f"{session.label}: {workload.label}" + (
-                f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
-            )
+            what = f"{session.label}: {workload.label}" + repeat_suffix(repeat, spec.repeats)
             with steps.step(what, total=sum(workload.schedule.matrix.values())):
                 run_workload(session, workload, repeat, spec.seed, run, steps.reached)

@@ -8,6 +8,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 
+def repeat_suffix(repeat: int, repeats: int) -> str:
+    """Return `, 2 of 3` for the title of a step that is repeated; nothing for a single one."""
+    return f", {repeat + 1} of {repeats}" if repeats > 1 else ""
+
+
 class Steps:
     """Progress bars: `with Steps(console, total) as steps: with steps.step("build"): ...`. Silent without a console."""
 

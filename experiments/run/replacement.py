@@ -14,7 +14,7 @@ from typing import NamedTuple
 from railyard.core.errors import CheckFailed
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
 from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession, built
@@ -138,8 +138,7 @@ def run_replacements(
         where = {"workload": replacement.workload.label(), "fabric": label, "replacement": name}
         run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.replacement_repeats):
-            shown = f", {repeat + 1} of {spec.replacement_repeats}" if spec.replacement_repeats > 1 else ""
-            built_for = f"{label}, {name}"
-            with steps.step(f"{built_for}{shown}"), built(built_for, plan, datapath, True, run) as session:
+            built_for, suffix = f"{label}, {name}", repeat_suffix(repeat, spec.replacement_repeats)
+            with steps.step(built_for + suffix), built(built_for, plan, datapath, True, run) as session:
                 interval = IntervalId(label, policy=session.policy, script=name, repeat=repeat)
                 run_replacement(session, replacement, job, interval, spec.seed, run)

@@ -4,7 +4,6 @@ Whatever ends it early, what was measured by then is saved; an error makes it a 
 """
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,31 +32,21 @@ def run_experiment(spec: BaseExperiment, folder: Path | Folder, console: Console
     kind, resolved = kind_of(spec), spec.resolved()
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run = Run(spec.name, resolved, {}, started, files=dict(plugins.copies()))
-
-    def work(steps: Steps) -> None:
-        machine = detect()
-        datapath, why = datapath_choice(machine)
-        with steps.step("measuring what this machine carries"):
-            frames = rates.measure(datapath, ControllerProcess())
-        run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
-        kind.measure(spec, datapath, frames, run, steps)
-
-    return carry_out(run, 1 + kind.step_count(spec), work, folder, console)
-
-
-def carry_out(
-    run: Run, total: int, work: Callable[[Steps], None], folder: Path | Folder, console: Console | None
-) -> int:
-    """Do the work of `total` steps, which fills in `run`; save it and print the summary. Return 0 if it passed."""
     begun = time.monotonic()
     try:
-        with Steps(console, total) as steps:
-            work(steps)
+        with Steps(console, 1 + kind.step_count(spec)) as steps:
+            machine = detect()
+            datapath, why = datapath_choice(machine)
+            with steps.step("measuring what this machine carries"):
+                frames = rates.measure(datapath, ControllerProcess())
+            run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
+            kind.measure(spec, datapath, frames, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True
         raise
-    except Exception as error:
-        run.failed = _first_line(error)
+    except Exception as error:  # one that isn't ours is a defect of Railyard: its type's name helps
+        text = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
+        run.failed = text.partition("\n")[0]
         raise
     finally:
         run.duration_s = time.monotonic() - begun
@@ -71,9 +60,3 @@ def carry_out(
     if console:
         summary.print_summary(analysis, console)
     return 0 if analysis.passed else 1
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error; with its type's name where it isn't ours, which is a defect of Railyard."""
-    text = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
-    return text.partition("\n")[0]

@@ -17,21 +17,11 @@ from railyard.core.host import PROJECT, Datapath, Machine, datapath_choice, dete
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.units import format_rate, format_size
+from railyard.experiments.commands.options import console
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.kind import BaseExperiment, kind_of
 from railyard.experiments.spec.loading import from_resolved
-
-
-def task_of_run(spec: BaseExperiment, folder: Folder, quiet: bool) -> dict[str, Any]:
-    """Return the task of a run for `launcher.enter`."""
-    where = {"folder": str(folder.real_path), "identity": folder.identity}
-    return {"do": "run", "spec": spec.resolved(), **where, "quiet": quiet}
-
-
-def task_of_shell(spec: BaseExperiment) -> dict[str, Any]:
-    """Return the task of a shell on the first fabric."""
-    return {"do": "shell", "spec": spec.resolved()}
 
 
 def main() -> int:
@@ -47,11 +37,6 @@ def main() -> int:
     return init.signal_exit_status() or status
 
 
-def _console() -> Console:
-    """As wide as the terminal; where there is none, as wide as its tables need."""
-    return Console(width=None if sys.stdout.isatty() else 120)
-
-
 def _run(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
     from railyard.experiments.run.runner import run_experiment  # takes a second to load
 
@@ -59,7 +44,7 @@ def _run(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
     with opened as folder:
-        return run_experiment(spec, folder, None if task["quiet"] else _console())
+        return run_experiment(spec, folder, None if task["quiet"] else console())
 
 
 def _shell(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
@@ -67,11 +52,11 @@ def _shell(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
     from mininet.log import setLogLevel
 
     setLogLevel("output")  # what commands say, and no more
-    console = Console(stderr=True)
+    stderr = Console(stderr=True)
     net, size, hint = kind_of(spec).first_net(spec, datapath_choice(detect())[0])
-    with console.status(f"building {spec.labels[0]}, {size}"):
+    with stderr.status(f"building {spec.labels[0]}, {size}"):
         net.start()
-    console.print(f"Mininet's CLI. {hint}; pingall; help; exit", highlight=False)
+    stderr.print(f"Mininet's CLI. {hint}; pingall; help; exit", highlight=False)
     CLI.readlineInited = True  # or it would leave a history file in the home folder
     CLI(net)
     net.stop()

@@ -12,7 +12,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.core.records import IntervalId
 from railyard.experiments.predict import steered_times
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.session import ControllerEvent, FabricSession, check_links
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -45,8 +45,9 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
                 steered_session, workload = replace(session, steered_by=policy), replace(workload, scene=scene)
                 steered_run = SteeredRun(steered_session, loaded, routing, workload, repeat, seed, run)
                 what = f"{steered_session.name}: {', '.join(filter(None, (workload.label, scene)))}"
-                what += f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
-                with steps.step(what, total=sum(workload.schedule.matrix.values())):
+                with steps.step(
+                    what + repeat_suffix(repeat, spec.repeats), total=sum(workload.schedule.matrix.values())
+                ):
                     steered_run.measure(agents, address, steps.reached)
     finally:
         agents.stop()
