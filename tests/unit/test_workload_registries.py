@@ -83,7 +83,7 @@ def test_registered_trace_format_is_recognized_and_read(tmp_path: Path) -> None:
         (tmp_path / "my.0.lines").write_text("0 1 4096\n1 0 99\n")
         spec = parse_workload({"kind": "trace", "path": str(tmp_path / "my"), "bytes_factor": 1.0})
         assert spec.label() == "my"
-        built = build_whole(spec, FabricSpec(kind="rail-only", domains=2, rails=1), 10**8, 10**9)
+        built = build_whole(spec, FabricSpec(kind="rail-only", domains=2, rails=2), 10**8, 10**9)
         assert built.schedule.matrix == {(0, 1): 4096, (1, 0): 99}
     finally:
         TRACE_FORMATS.remove("lines")

@@ -7,6 +7,7 @@ HB domains; ReduceScatter the other way round), section IV-B and Eq. 2-3 (all-to
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import chain
 from typing import ClassVar, Final
 
 from railyard.core.registry import Registry
@@ -48,10 +49,6 @@ class Algorithm(ABC):
     def is_default(self, fabric: FabricSpec) -> bool:
         """Return whether `algorithm: auto` means this algorithm on a fabric."""
         return False
-
-    def whole(self, data_bytes: float, x: int, y: int) -> int:
-        """Return D rounded up to whole bytes: of each pair, or of each of the x * y GPUs of a group."""
-        return x * y * whole_bytes(data_bytes / (x * y)) if self.is_divided else whole_bytes(data_bytes)
 
     def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int = IN_FLIGHT) -> None:
         """Append the tasks of one run on a grid, of phase number `number`."""
@@ -121,6 +118,23 @@ def operation_of(phase: Phase) -> str:
     return algorithm.collective or algorithm.part_of if algorithm else ""
 
 
+def whole_phase(
+    name: str, kind: str, collective: str, x: int, y: int, data_bytes: float, shares: tuple[float, ...] = ()
+) -> Phase:
+    """Return a phase whose D is rounded up to whole bytes, of each pair or of each GPU of a group."""
+    n = x * y if ALGORITHMS[collective].is_divided else 1
+    return Phase(name, kind, collective, x, y, n * whole_bytes(data_bytes / n), shares=shares)
+
+
+def run(program: Program, phase: Phase, *grids: Grid, compute_s: float = 0.0, in_flight: int = IN_FLIGHT) -> None:
+    """Append one run of a phase's collective on grids, after `compute_s` of computing on each of their GPUs."""
+    number = program.phase(phase)
+    for grid in grids:
+        for gpu in chain.from_iterable(grid):
+            program.compute(gpu, compute_s, number)
+        ALGORITHMS[phase.collective].emit(program, phase, number, grid, in_flight)
+
+
 def collective_schedule(name: str, domains: int, rails: int, data_bytes: float, in_flight: int = IN_FLIGHT) -> Schedule:
     """Build the schedule of one collective among all GPUs, by the full name of its algorithm.
 
@@ -131,9 +145,6 @@ def collective_schedule(name: str, domains: int, rails: int, data_bytes: float, 
     if not algorithm.collective:
         raise ValueError(f"{name} is not a collective that stands by itself")
     grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)] if algorithm.per_rail else [program.grid]
-    x = len(grids[0][0])
-    phase = Phase(name, "collective", name, x, domains, algorithm.whole(data_bytes, x, domains))
-    number = program.phase(phase)
-    for grid in grids:
-        algorithm.emit(program, phase, number, grid, in_flight)
+    phase = whole_phase(name, "collective", name, len(grids[0][0]), domains, data_bytes)
+    run(program, phase, *grids, in_flight=in_flight)
     return program.schedule(name)

@@ -6,14 +6,14 @@ brings it to its limit, so none is split. One follows the other, as NCCL runs th
 given by layers don't say how long theirs takes.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Final
 
 from railyard.core.units import Size
-from railyard.workloads.collectives.algorithm import ALGORITHMS
-from railyard.workloads.collectives.stages import whole_bytes
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import LayersModel, load_layers
-from railyard.workloads.schedule import Iteration, Phase, Program, Scale, Schedule
+from railyard.workloads.schedule import Iteration, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
 TRAFFIC_KINDS.add("DP", TrafficKind(is_dense=True, is_headline=False))
@@ -34,42 +34,14 @@ def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
     return (*full_buckets, bucket_size) if bucket_size else tuple(full_buckets)
 
 
-@dataclass(frozen=True)
-class DataParallelJob:
-    """A step on `domains` x `rails` GPUs. `bucket_bytes`: D of each AllReduce."""
-
-    name: str
-    domains: int
-    rails: int
-    bucket_bytes: tuple[float, ...]
-
-    def scaled(self, factor: float) -> "DataParallelJob":
-        """The same step with that many times the bytes."""
-        return replace(self, bucket_bytes=tuple(size * factor for size in self.bucket_bytes))
-
-
-def _bucket_phases(job: DataParallelJob) -> tuple[Phase, ...]:
-    """With whole bytes for each GPU."""
-    x, y = job.rails, job.domains
-    return tuple(
-        Phase(
-            f"dp-bucket-{number}", "DP", "all-reduce-hierarchical", x, y, x * y * whole_bytes(size / (x * y))
-        )
-        for number, size in enumerate(job.bucket_bytes, start=1)
-    )  # fmt: skip
-
-
-def data_parallel_iteration(job: DataParallelJob) -> Iteration:
+def _iteration(fabric: FabricSpec, bucket_bytes: Iterable[float]) -> Iteration:
     """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
-    return Iteration(1, 1, 1, 0.0, (), None, _bucket_phases(job))
-
-
-def data_parallel_schedule(job: DataParallelJob) -> Schedule:
-    """The step as tasks."""
-    program = Program(job.domains, job.rails)
-    for step in _bucket_phases(job):
-        ALGORITHMS[step.collective].emit(program, step, program.phase(step), program.grid)
-    return program.schedule(job.name, data_parallel_iteration(job))
+    x, y = fabric.rails, fabric.domains
+    phases = (
+        whole_phase(f"dp-bucket-{number}", "DP", "all-reduce-hierarchical", x, y, size)
+        for number, size in enumerate(bucket_bytes, start=1)
+    )
+    return Iteration(1, 1, 1, 0.0, (), None, tuple(phases))
 
 
 @WORKLOADS.register("data-parallel")
@@ -84,8 +56,14 @@ class DataParallelSpec(Modelled):
 
     def build(self, setting: Setting) -> Built:
         """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as here."""
-        model = load_layers(self.model, f"{setting.field}.model")
-        job = DataParallelJob(self.model, setting.fabric.domains, setting.fabric.rails, buckets(model, self.bucket))
-        factor = self.bytes_factor(setting, max(job.bucket_bytes), lambda: data_parallel_schedule(job))
-        scale = replace(setting.scale(self.model, factor), real=data_parallel_iteration(job))
-        return Built(data_parallel_schedule(job.scaled(factor)), scale)
+        fabric = setting.fabric
+        sizes = buckets(load_layers(self.model, f"{setting.field}.model"), self.bucket)
+
+        def schedule(factor: float) -> Schedule:
+            program, iteration = Program(fabric.domains, fabric.rails), _iteration(fabric, (s * factor for s in sizes))
+            for phase in iteration.sync:
+                run(program, phase, program.grid)
+            return program.schedule(self.model, iteration)
+
+        factor = self.bytes_factor(setting, max(sizes), lambda: schedule(1.0))
+        return Built(schedule(factor), setting.scale(self.model, factor, real=_iteration(fabric, sizes)))

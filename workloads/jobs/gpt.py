@@ -21,11 +21,10 @@ from pydantic import ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS
-from railyard.workloads.collectives.stages import whole_bytes
+from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads, load_gpt
 from railyard.workloads.placement.parallelism import Parallelism, Placement, place
-from railyard.workloads.schedule import Factor, Grid, Iteration, Phase, Program, Scale, Schedule
+from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
 
@@ -103,6 +102,22 @@ class GptJob:
             compute_s=self.compute_s * time_factor,
         )
 
+    def shape(self, layers_per_stage: int) -> dict[str, int]:
+        """Return the counts in which a job may differ from the published one."""
+        p = self.placement.parallelism
+        return {
+            "gpus": p.gpus,
+            "domain_gpus": self.placement.rails,
+            "tensor": p.tensor,
+            "pipeline": p.pipeline,
+            "data": p.data,
+            "virtual_stages": p.virtual_stages,
+            "layers": layers_per_stage * p.pipeline,
+            "layers_per_stage": layers_per_stage,
+            "micro_batches": p.micro_batches,
+            "collectives_per_stage_and_micro_batch": 4 * p.virtual_stages * self.pairs_per_pass,
+        }
+
 
 def gpt_job(
     model: GptModel,
@@ -127,8 +142,7 @@ def gpt_job(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(NamedTuple):
     """The job's steps as phases that carry whole bytes: what its tasks and its `Iteration` must agree on."""
 
     all_gather: Phase
@@ -139,21 +153,15 @@ class Steps:
 
 def steps(job: GptJob) -> Steps:
     """Data of a ring is rounded up to whole bytes a GPU."""
-    place, t = job.placement, job.placement.parallelism.tensor
-    gathered_size = t * whole_bytes(job.gather_bytes / t)
-    x, y = place.data_hb, place.data_network
-    t_h, t_l = place.tensor_hb, place.tensor_network
-    gather_collective = "all-gather-ring" if t_l == 1 else "all-gather-hierarchical"
-    scatter_collective = "reduce-scatter-ring" if t_l == 1 else "reduce-scatter-hierarchical"
-    reduced_size = x * y * whole_bytes(job.sync_bytes / (x * y))
-    boundary = whole_bytes(job.boundary_bytes)
+    place = job.placement
+    tensor, data = (place.tensor_hb, place.tensor_network), (place.data_hb, place.data_network)
+    form = "ring" if place.tensor_network == 1 else "hierarchical"
+    reducing = "all-reduce-ring" if place.data_hb == 1 else "all-reduce-hierarchical"
     return Steps(
-        all_gather=Phase("tp-all-gather", "TP", gather_collective, t_h, t_l, gathered_size),
-        reduce_scatter=Phase("tp-reduce-scatter", "TP", scatter_collective, t_h, t_l, gathered_size),
-        point_to_point=Phase("pp", "PP", "point-to-point", 1, 2, boundary),
-        all_reduce=Phase(
-            "dp-all-reduce", "DP", "all-reduce-ring" if x == 1 else "all-reduce-hierarchical", x, y, reduced_size
-        ),
+        whole_phase("tp-all-gather", "TP", f"all-gather-{form}", *tensor, job.gather_bytes),
+        whole_phase("tp-reduce-scatter", "TP", f"reduce-scatter-{form}", *tensor, job.gather_bytes),
+        whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes),
+        whole_phase("dp-all-reduce", "DP", reducing, *data, job.sync_bytes),
     )
 
 
@@ -179,12 +187,8 @@ def gpt_schedule(job: GptJob) -> Schedule:
     for replica in range(p.data):
         _Pipeline(job, program, replica).emit()
     if p.data > 1:
-        all_reduced = steps(job).all_reduce
         for stage in range(p.pipeline):
-            number = program.phase(all_reduced)
-            for rank in range(p.tensor):
-                grid = place.data_grid(stage, rank)
-                ALGORITHMS[all_reduced.collective].emit(program, all_reduced, number, grid)
+            run(program, steps(job).all_reduce, *(place.data_grid(stage, rank) for rank in range(p.tensor)))
     return program.schedule(job.name, gpt_iteration(job))
 
 
@@ -224,20 +228,12 @@ class _Pipeline:
             self.program.wait_for(gpu, (*self.program.last(gpu), input_transfer))
         seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
         for _ in range(self.job.pairs_per_pass):
-            self._tensor(self.grids[stage], seconds / self.job.pairs_per_pass)
+            run(self.program, self.steps.all_gather, self.grids[stage])
+            compute_s = seconds / self.job.pairs_per_pass  # it counts to the phase of the ReduceScatter
+            run(self.program, self.steps.reduce_scatter, self.grids[stage], compute_s=compute_s)
         target = next_pass(stage, self.p.pipeline, self.p.virtual_stages, step)
         if target is not None:
             self._send_to_next_stage(group, *target)
-
-    def _tensor(self, grid: Grid, seconds: float) -> None:
-        """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
-        gather, scatter = self.steps.all_gather, self.steps.reduce_scatter
-        ALGORITHMS[gather.collective].emit(self.program, gather, self.program.phase(gather), grid)
-        number = self.program.phase(scatter)
-        for row in grid:
-            for gpu in row:
-                self.program.compute(gpu, seconds, number)
-        ALGORITHMS[scatter.collective].emit(self.program, scatter, number, grid)
 
     def _send_to_next_stage(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
         """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
@@ -283,34 +279,31 @@ class GptSpec(Training):
         return layers * load_gpt(self.model).layer_parameters / tensor
 
     def build(self, setting: Setting) -> Built:
-        model = load_gpt(self.model, f"{setting.field}.model")
-        chosen = self.parallelism or _default_parallelism(model, setting.fabric, self.global_batch)
-        placement_field = f"{setting.field}.parallelism" if self.global_batch is None else setting.field
-        placement = place(chosen, setting.fabric.domains, setting.fabric.rails, placement_field)
-        check_heads(model, chosen.tensor, f"{setting.field}.parallelism")
+        model, fabric, field = load_gpt(self.model, f"{setting.field}.model"), setting.fabric, setting.field
+        chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch)
+        placement_field = f"{field}.parallelism" if self.global_batch is None else field
+        placement = place(chosen, fabric.domains, fabric.rails, placement_field)
+        check_heads(model, chosen.tensor, f"{field}.parallelism")
         published_layers = model.layers // model.training.pipeline
         layers = self.layers_per_stage or published_layers
         if layers % chosen.virtual_stages:
             allowed = f"must divide the {layers} layers of a stage"
-            raise BadInput(f"{setting.field}.parallelism.virtual_stages", chosen.virtual_stages, allowed)
-        flops = setting.platform.flops * self.efficiency
-        emulated_job = gpt_job(model, self.model, placement, layers, flops, self.pairs_per_pass)
-        emulated_job = replace(emulated_job, compute_s=emulated_job.compute_s * self.compute)
-        published_domains, field = model.training.gpus // model.domain_gpus, f"{setting.field}.model: training"
-        published = place(model.training, published_domains, model.domain_gpus, field)
-        published_job = gpt_job(model, self.model, published, published_layers, flops)
-        published_job = replace(published_job, compute_s=published_job.compute_s * self.compute)
+            raise BadInput(f"{field}.parallelism.virtual_stages", chosen.virtual_stages, allowed)
+
+        def job(placement: Placement, layers: int, pairs_per_pass: int | None = None) -> GptJob:
+            flops = setting.platform.flops * self.efficiency
+            found = gpt_job(model, self.model, placement, layers, flops, pairs_per_pass)
+            return replace(found, compute_s=found.compute_s * self.compute)
+
+        emulated_job = job(placement, layers, self.pairs_per_pass)
+        published_domains = model.training.gpus // model.domain_gpus
+        published = place(model.training, published_domains, model.domain_gpus, f"{field}.model: training")
+        published_job = job(published, published_layers)
         factor = self.bytes_factor(setting, emulated_job.gather_bytes, lambda: gpt_schedule(emulated_job))
-        scale = Scale(
-            workload=self.model,
-            platform=setting.fabric.platform,
-            real_rates=setting.real,
-            emulated_rates=setting.emulated,
-            bytes_factor=factor,
-            shape=_gpt_shape(published_job, published_layers, emulated_job, layers),
-            compute_kept=self.compute,
-            real=gpt_iteration(published_job),
-        )
+        real, emulated = published_job.shape(published_layers), emulated_job.shape(layers)
+        shape = {name: Factor(real[name], emulated[name]) for name in real}
+        iteration = gpt_iteration(published_job)
+        scale = setting.scale(self.model, factor, shape=shape, compute_kept=self.compute, real=iteration)
         return Built(gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale)
 
 
@@ -326,27 +319,3 @@ def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int 
         micro_batch=micro_batch,
         global_batch=global_batch or MICRO_BATCHES * data * micro_batch,
     )
-
-
-def _gpt_shape(
-    published_job: GptJob, published_stage_layers: int, emulated_job: GptJob, layers: int
-) -> dict[str, Factor]:
-    """Step 1 of a scale: what the emulated job has fewer of."""
-
-    def counts(job: GptJob, layers_per_stage: int) -> dict[str, int]:
-        p = job.placement.parallelism
-        return {
-            "gpus": p.gpus,
-            "domain_gpus": job.placement.rails,
-            "tensor": p.tensor,
-            "pipeline": p.pipeline,
-            "data": p.data,
-            "virtual_stages": p.virtual_stages,
-            "layers": layers_per_stage * p.pipeline,
-            "layers_per_stage": layers_per_stage,
-            "micro_batches": p.micro_batches,
-            "collectives_per_stage_and_micro_batch": 4 * p.virtual_stages * job.pairs_per_pass,
-        }
-
-    real, emulated = counts(published_job, published_stage_layers), counts(emulated_job, layers)
-    return {name: Factor(real[name], emulated[name]) for name in real}

@@ -1,9 +1,8 @@
 """One training step of a mixture of experts: all-to-alls between the experts' GPUs, AllReduce of the static part.
 
 Source: Rail-only section III-C, DeepSpeed-MoE (Rajbhandari et al. 2022). One expert a GPU, tokens spread uniformly
-unless the job has `shares`. Each MoE layer has two all-to-alls forward and two
-backward: one to the experts, dispatch, and one back, combine; only where the spread is uneven is there a difference.
-What isn't an expert is replicated on every GPU, and its gradients are summed at the end, hierarchically. A GPU's
+unless the job has `shares`. Each MoE layer has two all-to-alls forward and two backward: one to the experts, dispatch,
+and one back, combine; they differ only where the spread is uneven. What isn't an expert is replicated on every GPU, and its gradients are summed at the end, hierarchically. A GPU's
 computing is spread evenly before the all-to-alls, whatever its expert's share.
 """
 
@@ -21,11 +20,12 @@ from railyard.workloads.collectives.algorithm import (
     algorithms_of,
     check_algorithm,
     chosen_algorithm,
+    run,
     sizing_algorithm,
+    whole_phase,
 )
-from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
-from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
+from railyard.workloads.schedule import Factor, Iteration, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
 ALL_TO_ALL: Final = "all-to-all"
@@ -82,45 +82,27 @@ def moe_job(
     )
 
 
-def _exchanges(job: MoeJob) -> tuple[Phase, ...]:
-    """The all-to-alls that take turns, with whole bytes."""
-    x, y, pair = job.rails, job.domains, whole_bytes(job.pair_bytes)
-    if job.shares:
-        dispatch, combine = ALGORITHMS[job.algorithm].uneven
-        return (
-            Phase("moe-dispatch", "EP", dispatch, x, y, pair, shares=job.shares),
-            Phase("moe-combine", "EP", combine, x, y, pair, shares=job.shares),
-        )
-    return (Phase("moe-a2a", "EP", job.algorithm, x, y, pair),)
-
-
-def _reduction(job: MoeJob) -> Phase:
-    """The AllReduce, with whole bytes."""
-    x, y = job.rails, job.domains
-    reduced = x * y * whole_bytes(job.static_bytes / (x * y))
-    return Phase("dp-all-reduce", "DP", "all-reduce-hierarchical", x, y, reduced)
-
-
 def moe_iteration(job: MoeJob) -> Iteration:
-    """The step as Eq. 6-11 see it: one stage, one micro-batch."""
-    runs = Counter(islice(cycle(_exchanges(job)), job.all_to_alls))
-    return Iteration(
-        1, 1, 1, job.compute_s, tuple(replace(e, repeats=n) for e, n in runs.items()), None, (_reduction(job),)
-    )
+    """The step as Eq. 6-11 see it: one stage, one micro-batch; the all-to-alls take turns."""
+    x, y = job.rails, job.domains
+    if job.shares:
+        named = zip(("moe-dispatch", "moe-combine"), ALGORITHMS[job.algorithm].uneven, strict=True)
+    else:
+        named = zip(["moe-a2a"], [job.algorithm], strict=True)
+    exchanges = [whole_phase(name, "EP", algorithm, x, y, job.pair_bytes, job.shares) for name, algorithm in named]
+    runs = Counter(islice(cycle(range(len(exchanges))), job.all_to_alls))
+    reduction = whole_phase("dp-all-reduce", "DP", "all-reduce-hierarchical", x, y, job.static_bytes)
+    each = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
+    return Iteration(1, 1, 1, job.compute_s, each, None, (reduction,))
 
 
 def moe_schedule(job: MoeJob) -> Schedule:
     """The step as tasks."""
-    program = Program(job.domains, job.rails)
-    for exchange in islice(cycle(_exchanges(job)), job.all_to_alls):
-        number = program.phase(exchange)
-        for gpu in range(job.domains * job.rails):
-            program.compute(gpu, job.compute_s / job.all_to_alls, number)
-        ALGORITHMS[exchange.collective].emit(program, exchange, number, program.grid)
-    reduction = _reduction(job)
-    number = program.phase(reduction)
-    ALGORITHMS[reduction.collective].emit(program, reduction, number, program.grid)
-    return program.schedule(job.name, moe_iteration(job))
+    program, iteration = Program(job.domains, job.rails), moe_iteration(job)
+    for exchange in islice(cycle(iteration.each_micro_batch), job.all_to_alls):
+        run(program, replace(exchange, repeats=1), program.grid, compute_s=job.compute_s / job.all_to_alls)
+    run(program, iteration.sync[0], program.grid)
+    return program.schedule(job.name, iteration)
 
 
 def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
@@ -181,32 +163,26 @@ class MoeSpec(Training):
         if self.skew and not ALGORITHMS[chosen].uneven:
             chosen = next(iter(_uneven_algorithms().values()))
         flops = setting.platform.flops * self.efficiency
-        emulated_job = self._job(model, fabric.domains, fabric.rails, self.all_to_alls, flops)
-        published_job = self._job(model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
-        factor = self.bytes_factor(setting, emulated_job.pair_bytes, lambda: moe_schedule(emulated_job))
+
+        def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
+            """The step for sizing; `with_algorithm` sets what really runs."""
+            sizing = sizing_algorithm(ALL_TO_ALL)
+            found = moe_job(model, self.model, domains, rails, sizing, all_to_alls, flops)
+            return replace(found, compute_s=found.compute_s * self.compute)
 
         def with_algorithm(job: MoeJob) -> MoeJob:
             shares = zipf_shares(job.domains * job.rails, self.skew, setting.seed) if self.skew else ()
             return replace(job, algorithm=chosen, shares=shares)
 
-        scale = Scale(
-            workload=self.model,
-            platform=fabric.platform,
-            real_rates=setting.real,
-            emulated_rates=setting.emulated,
-            bytes_factor=factor,
-            shape={
-                "gpus": Factor(model.gpus, fabric.gpus),
-                "experts": Factor(model.experts, fabric.gpus),
-                "domain_gpus": Factor(model.domain_gpus, fabric.rails),
-                "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
-            },
-            compute_kept=self.compute,
-            real=moe_iteration(with_algorithm(published_job)),
-        )
+        emulated_job = job(fabric.domains, fabric.rails, self.all_to_alls)
+        published_job = job(model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls)
+        factor = self.bytes_factor(setting, emulated_job.pair_bytes, lambda: moe_schedule(emulated_job))
+        shape = {
+            "gpus": Factor(model.gpus, fabric.gpus),
+            "experts": Factor(model.experts, fabric.gpus),
+            "domain_gpus": Factor(model.domain_gpus, fabric.rails),
+            "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
+        }
+        real = moe_iteration(with_algorithm(published_job))
+        scale = setting.scale(self.model, factor, shape=shape, compute_kept=self.compute, real=real)
         return Built(moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale)
-
-    def _job(self, model: MoeModel, domains: int, rails: int, all_to_alls: int, flops_per_s: float) -> MoeJob:
-        """Return the step for sizing; the caller sets the algorithm that really runs."""
-        job = moe_job(model, self.model, domains, rails, sizing_algorithm(ALL_TO_ALL), all_to_alls, flops_per_s)
-        return replace(job, compute_s=job.compute_s * self.compute)
