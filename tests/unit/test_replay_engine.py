@@ -16,6 +16,7 @@ from railyard.workloads.replay.job import (
     PATTERN_BYTES,
     PATTERN_STRIDE,
     Channel,
+    Delivered,
     Job,
     Outcome,
     PhaseEnd,
@@ -43,10 +44,10 @@ def of_tasks(*tasks: Task, gpus: int = 4) -> Schedule:
 
 def job_of(schedule: Schedule, *local_gpus: int) -> Job:
     whole = jobs(schedule, 1, 7000, SEED, Windows(1, 1, 1))[0]
-    return Job(whole.gpus, frozenset(local_gpus), whole.tasks, whole.port, whole.seed, whole.windows)
+    return whole.model_copy(update={"local_gpus": frozenset(local_gpus)})
 
 
-Reports = list[list[int | PhaseEnd]]
+Reports = list[list[Delivered | PhaseEnd]]
 
 
 def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple[Outcome, Reports]:
@@ -71,11 +72,11 @@ def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple
             outcomes = [run.result() for run in runs]
     all_seen = Outcome()
     for seen in outcomes:
-        all_seen.started_ns |= seen.started_ns
-        all_seen.ended_ns |= seen.ended_ns
-        all_seen.delivered |= seen.delivered
-        all_seen.corrupt += seen.corrupt
-        all_seen.broken += seen.broken
+        all_seen.started_ns.update(seen.started_ns)
+        all_seen.ended_ns.update(seen.ended_ns)
+        all_seen.delivered.update(seen.delivered)
+        all_seen.corrupt.extend(seen.corrupt)
+        all_seen.broken.extend(seen.broken)
     return all_seen, reports
 
 
@@ -117,7 +118,7 @@ def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int)
     seen, reports = play(schedule, workers)
     assert (seen.broken, seen.corrupt) == ([], [])
     assert seen.delivered == {number: t.bytes for number, t in schedule.transfers}
-    progress = [[said for said in told if isinstance(said, int)] for told in reports]
+    progress = [[said.size for said in told if isinstance(said, Delivered)] for told in reports]
     assert sum(told[-1] for told in progress) == sum(schedule.matrix.values())
     assert all(told == sorted(told) for told in progress)
     for number, task in enumerate(schedule.tasks):
@@ -297,7 +298,7 @@ def test_watched_phase_ends_with_the_last_workers_part(workers: int) -> None:
 def test_a_phase_of_which_a_part_is_missing_is_not_over() -> None:
     over: list[int] = []
     phases = PhaseTracker(of_phases("a2a"), {0: over.append})
-    phases.receive(PhaseEnd(0, 3, 7))
+    phases.receive(PhaseEnd(phase=0, transfers=3, ended_ns=7))
     assert over == []
-    phases.receive(PhaseEnd(0, 1, 5))
+    phases.receive(PhaseEnd(phase=0, transfers=1, ended_ns=5))
     assert over == [7]

@@ -17,7 +17,6 @@ from railyard.workloads.replay.job import (
     jobs,
     owner,
     split,
-    window_bytes,
     windows_for_links,
 )
 from railyard.workloads.schedule import Schedule, Transfer
@@ -90,20 +89,20 @@ def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers
 
 @given(rate=st.integers(1, 10**12), more=st.integers(0, 10**12), mtu=st.integers(1280, 9000))
 def test_window_grows_with_link_rate_within_its_bounds(rate: int, more: int, mtu: int) -> None:
-    window = window_bytes(rate, mtu)
+    window = windows_for_links(rate, 1, mtu).hb
     assert MIN_FRAMES * mtu <= window <= MAX_WINDOW_BYTES
-    assert window <= window_bytes(rate + more, mtu)
+    assert window <= windows_for_links(1, rate + more, mtu).rail
 
 
 @pytest.mark.parametrize(("rate", "window"), [(1_000_000, 36_000), (50_000_000, 93_750), (10**9, 200_000)])
 def test_a_window_is_15_ms_of_a_link_of_medium_rate(rate: int, window: int) -> None:
-    assert window_bytes(rate, 9000) == window
+    assert windows_for_links(rate, rate, 9000) == Windows(window, window, 36_000)
 
 
 @given(hb=st.integers(1, 10**12), rail=st.integers(1, 10**12), mtu=st.integers(1280, 9000), stripes=st.integers(1, 64))
 def test_stripes_share_a_window_of_which_each_has_a_few_frames(hb: int, rail: int, mtu: int, stripes: int) -> None:
     windows = windows_for_links(hb, rail, mtu)
-    for in_domain, whole in ((True, window_bytes(hb, mtu)), (False, window_bytes(rail, mtu))):
+    for in_domain, whole in ((True, windows.hb), (False, windows.rail)):
         assert windows.per_connection(in_domain, 1) == whole
         one = windows.per_connection(in_domain, stripes)
         assert one >= MIN_FRAMES * mtu

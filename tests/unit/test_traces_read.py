@@ -23,7 +23,7 @@ def test_the_files_are_what_their_maker_makes() -> None:
 @pytest.mark.parametrize("name", sorted(RANKS))
 def test_a_trace_becomes_a_schedule(name: str) -> None:
     trace = read(TRACES / name)
-    assert (format_of(read_files(str(TRACES / name), "path")), len(trace.ranks)) == (
+    assert (format_of(read_files(str(TRACES / name), "path"), "path"), len(trace.ranks)) == (
         FORMATS.get(name, "simai"),
         RANKS[name],
     )

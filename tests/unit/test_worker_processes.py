@@ -9,7 +9,7 @@ from railyard.failure.connectivity.worker import Answered, Open, Probe
 from railyard.failure.probes.replacement import Prober
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.workloads.background.flows import BackgroundJob, Sent, StartAt, Stop
-from railyard.workloads.replay.job import Connect, Delivered, Finished, Go, Job, Listen, windows_for_links
+from railyard.workloads.replay.job import Connect, Delivered, Go, Job, Outcome, windows_for_links
 from tests.unit.broken_fabrics import plan
 
 PLAN = plan("rail-only", "dr", 2, 2)
@@ -50,15 +50,16 @@ def test_a_prober_of_no_pairs_reaches_all() -> None:
 
 
 def test_a_replay_worker_plays_an_empty_job() -> None:
-    job = Job((), frozenset(), (), 7000, 1, windows_for_links(10**9, 10**8, 9000), frozenset())
-    worker = Worker("railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, Finished)
+    windows = windows_for_links(10**9, 10**8, 9000)
+    job = Job(gpus=(), local_gpus=frozenset(), tasks=(), port=7000, seed=1, windows=windows)
+    worker = Worker("railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, Outcome)
     try:
-        worker.ask(Listen(job=job), Ready)
+        worker.ask(job, Ready)
         worker.ask(Connect(), Ready)
         worker.send(Go(start_ns=0, deadline_ns=2**62))
-        while not isinstance(message := worker.receive_any(), Finished):
+        while not isinstance(message := worker.receive_any(), Outcome):
             pass
-        assert message.outcome.ended_ns == {}
+        assert message.ended_ns == {}
     finally:
         worker.end()
 

@@ -80,7 +80,7 @@ class TraceSpec(Workload):
         """Return the trace. BadInput names a field below `setting.field`, or a place in a file."""
         fabric, field = setting.fabric, f"{setting.field}.path"
         files = read_files(self.path, field)
-        name = format_of(files) if self.format == "auto" else self.format
+        name = format_of(files, field) if self.format == "auto" else self.format
         groups: Groups = {}
         if self.groups is not None:
             if not TRACE_FORMATS[name].takes_groups:

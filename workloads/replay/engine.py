@@ -19,6 +19,7 @@ from railyard.workloads.replay.job import (
     PATTERN_BYTES,
     PATTERN_STRIDE,
     Channel,
+    Delivered,
     Job,
     Outcome,
     PhaseEnd,
@@ -32,7 +33,7 @@ CHUNK_BYTES: Final = 256 * 1024
 SPIN_S: Final = 0.0015  # epoll sleeps in whole milliseconds: the last one before a computation ends is spent awake
 PROGRESS_INTERVAL_S: Final = 0.1
 
-Report = Callable[[int | PhaseEnd], None]
+Report = Callable[[Delivered | PhaseEnd], None]
 
 
 @dataclass
@@ -100,10 +101,10 @@ class Engine:
             self._begin_ready()
             if now >= next_report:
                 next_report = now + PROGRESS_INTERVAL_S
-                report(self.delivered_bytes)
+                report(Delivered(size=self.delivered_bytes))
                 if time.monotonic_ns() > deadline_ns:
                     self.outcome.broken.append(f"{self._pending_receives} transfers had not arrived at the deadline")
-        report(self.delivered_bytes)
+        report(Delivered(size=self.delivered_bytes))
         return self.outcome
 
     def _poll_timeout(self) -> float:
@@ -251,5 +252,6 @@ class Engine:
         if task.phase in self._pending_by_phase:
             self._pending_by_phase[task.phase] -= 1
             if self._pending_by_phase[task.phase] == 0:
-                self._report(PhaseEnd(task.phase, self._total_by_phase[task.phase], self.outcome.ended_ns[number]))
+                total, ended_ns = self._total_by_phase[task.phase], self.outcome.ended_ns[number]
+                self._report(PhaseEnd(phase=task.phase, transfers=total, ended_ns=ended_ns))
         self._release(self._on_receipt.get(number, ()))

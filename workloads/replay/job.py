@@ -8,10 +8,10 @@ arrived, whichever workers received its parts.
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from pydantic import InstanceOf
+from pydantic import Field, InstanceOf, SkipValidation
 
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
@@ -19,8 +19,6 @@ from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 
 PATTERN_BYTES: Final = 1 << 20
 PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
-
-
 WINDOW_S: Final = 0.015
 MIN_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its acknowledgement
 MAX_WINDOW_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
@@ -52,40 +50,65 @@ class Windows:
 
 
 def windows_for_links(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
-    """Windows for links of these rates."""
-    return Windows(window_bytes(hb_bps, mtu), window_bytes(rail_bps, mtu), MIN_FRAMES * mtu)
+    """Return windows of 15 ms of links of these rates, within what works."""
+    minimum = MIN_FRAMES * mtu
+    hb, rail = (min(MAX_WINDOW_BYTES, max(minimum, round(bps / 8 * WINDOW_S))) for bps in (hb_bps, rail_bps))
+    return Windows(hb, rail, minimum)
 
 
-def window_bytes(rate_bps: int, mtu: int) -> int:
-    """15 ms of a link, within what works."""
-    return min(MAX_WINDOW_BYTES, max(MIN_FRAMES * mtu, round(rate_bps / 8 * WINDOW_S)))
+class Job(Message):
+    """A worker's share, for which it opens its listening sockets: Ready, or Failed.
 
-
-@dataclass(frozen=True)
-class Job:
-    """A worker's share: `local_gpus` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer.
-
-    `watched`: phases of which it tells when all that comes to its GPUs has come.
+    `local_gpus` are the GPU numbers that it plays; `seed` makes the pattern that fills every transfer. `watched`:
+    phases of which it reports when all that comes to its GPUs has come.
     """
 
-    gpus: tuple[Gpu, ...]
+    gpus: SkipValidation[tuple[Gpu, ...]]
     local_gpus: frozenset[int]
-    tasks: tuple[Task, ...]
+    tasks: SkipValidation[tuple[Task, ...]]
     port: int
     seed: int
-    windows: "Windows"
+    windows: InstanceOf[Windows]
     watched: frozenset[int] = frozenset()
 
 
-@dataclass
-class Outcome:
-    """Start (at the sender) and end (at the receiver) of each task in ns, and verified bytes."""
+class Connect(Message):
+    """Connect to the other workers, which all listen: Ready, or Failed."""
 
-    started_ns: dict[int, int] = field(default_factory=dict)
-    ended_ns: dict[int, int] = field(default_factory=dict)
-    delivered: dict[int, int] = field(default_factory=dict)
-    corrupt: list[int] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)  # connections that failed, and why
+
+
+class Go(Message):
+    """Play the job from `start_ns` to `deadline_ns` (monotonic) at the latest: Delivered, PhaseEnd, and Outcome."""
+
+    start_ns: int
+    deadline_ns: int
+
+
+class Delivered(Message):
+    """Verified bytes so far."""
+
+    size: int
+
+
+class PhaseEnd(Message):
+    """A worker has received all that comes to its GPUs in a phase: so many transfers, the last at `ended_ns`."""
+
+    phase: int
+    transfers: int
+    ended_ns: int
+
+
+class Outcome(Message):
+    """Start (at the sender) and end (at the receiver) of each task in ns, and verified bytes.
+
+    `broken`: connections that failed, and why.
+    """
+
+    started_ns: dict[int, int] = Field(default_factory=dict)
+    ended_ns: dict[int, int] = Field(default_factory=dict)
+    delivered: dict[int, int] = Field(default_factory=dict)
+    corrupt: list[int] = Field(default_factory=list)
+    broken: list[str] = Field(default_factory=list)
 
 
 def owner(task: Task) -> int:
@@ -112,17 +135,13 @@ def jobs(
 ) -> list[Job]:
     """One job a worker; all know all tasks."""
     gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
-    phases = frozenset(watched)
-    return [
-        Job(gpus, local_gpus, schedule.tasks, port, seed, windows, phases) for local_gpus in split(schedule, workers)
-    ]
+    common = {"tasks": schedule.tasks, "port": port, "seed": seed, "windows": windows, "watched": frozenset(watched)}
+    return [Job(gpus=gpus, local_gpus=local_gpus, **common) for local_gpus in split(schedule, workers)]
 
 
 def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
-    """(how many ends each of my tasks waits for, what a sent transfer or done computation frees, what a receipt
-    frees).
-    """
-    dependency_counts: dict[int, int] = {}
+    """(ends that each local task waits for, what a sent transfer or done computation frees, what a receipt frees)."""
+    dependency_counts: dict[int, int] = Field(default_factory=dict)
     on_done: dict[int, list[int]] = {}
     on_receipt: dict[int, list[int]] = {}
     for number, task in enumerate(job.tasks):
@@ -135,14 +154,6 @@ def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int
             received = not isinstance(other, Compute) and other.dst == owner_gpu
             (on_receipt if received else on_done).setdefault(dependency, []).append(number)
     return dependency_counts, on_done, on_receipt
-
-
-class PhaseEnd(NamedTuple):
-    """A worker has received all that comes to its GPUs in a phase: so many transfers, the last at `ended_ns`."""
-
-    phase: int
-    transfers: int
-    ended_ns: int
 
 
 class PhaseEndCallback(Protocol):
@@ -176,45 +187,10 @@ class PhaseTracker:
         self._ended_ns = dict.fromkeys(watched, 0)
 
     def receive(self, end: PhaseEnd) -> None:
-        """A worker's part is there."""
+        """Add a worker's part."""
         with self._lock:
             self._remaining[end.phase] -= end.transfers
             self._ended_ns[end.phase] = max(self._ended_ns[end.phase], end.ended_ns)
             done = self._remaining[end.phase] == 0
         if done:
             self._watched[end.phase](self._ended_ns[end.phase])
-
-
-class Listen(Message):
-    """Open the listening sockets of a job: Ready, or Failed."""
-
-    job: InstanceOf[Job]
-
-
-class Connect(Message):
-    """Connect to the other workers, which all listen: Ready, or Failed."""
-
-
-class Go(Message):
-    """Play the job from `start_ns` to `deadline_ns` (monotonic) at the latest: Delivered, PhaseOver, and Finished."""
-
-    start_ns: int
-    deadline_ns: int
-
-
-class Delivered(Message):
-    """Verified bytes so far."""
-
-    size: int
-
-
-class PhaseOver(Message):
-    """The end of a watched phase in this worker."""
-
-    end: InstanceOf[PhaseEnd]
-
-
-class Finished(Message):
-    """The outcome of the job."""
-
-    outcome: InstanceOf[Outcome]

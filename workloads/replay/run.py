@@ -4,8 +4,11 @@ arrived.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import psutil
@@ -16,14 +19,10 @@ from railyard.workloads.replay.job import (
     NO_CALLBACKS,
     Connect,
     Delivered,
-    Finished,
     Go,
-    Job,
-    Listen,
     Outcome,
     PhaseEnd,
     PhaseEndCallback,
-    PhaseOver,
     PhaseTracker,
     Windows,
     jobs,
@@ -59,46 +58,22 @@ class Replay:
     @property
     def delivered_matrix(self) -> dict[tuple[int, int], int]:
         """Verified bytes for each pair (src, dst)."""
-        found: dict[tuple[int, int], int] = {}
+        found: Counter[tuple[int, int]] = Counter()
         for number, transfer in self.schedule.transfers:
             if number in self.delivered:
-                pair = (transfer.src, transfer.dst)
-                found[pair] = found.get(pair, 0) + self.delivered[number]
-        return found
+                found[transfer.src, transfer.dst] += self.delivered[number]
+        return dict(found)
 
 
-class _ReplayWorker:
-    """One worker process and what it last reported."""
-
-    def __init__(self, job: Job, on_phase: Callable[[PhaseEnd], None]) -> None:
-        self._on_phase = on_phase
-        self.process = Worker(
-            "railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, PhaseOver, Finished
-        )
-        self.delivered = 0
-        self.outcome: Outcome | None = None
-        self.error: RailyardError | None = None
-        self.reader = threading.Thread(target=self._read_messages, daemon=True)
-
-    def _read_messages(self) -> None:
-        """Read progress until the outcome, in a thread."""
-        try:
-            while self.outcome is None:
-                match self.process.receive_any(timeout_s=None):
-                    case Finished() as finished:
-                        self.outcome = finished.outcome
-                    case PhaseOver() as phase:
-                        self._on_phase(phase.end)
-                    case Delivered() as delivered:
-                        self.delivered = delivered.size
-        except RailyardError as error:
-            self.error = error
-
-    def end(self) -> None:
-        self.process.kill()
-        if self.reader.is_alive():
-            self.reader.join()  # it reads the end of what the process sent
-        self.process.end()
+def _outcome(worker: Worker, on_progress: Callable[[int], None], phases: PhaseTracker) -> Outcome:
+    """Read what a worker reports until its outcome; RailyardError if it dies."""
+    while not isinstance(message := worker.receive_any(timeout_s=None), Outcome):
+        match message:
+            case PhaseEnd():
+                phases.receive(message)
+            case Delivered():
+                on_progress(message.size)
+    return message
 
 
 def replay(
@@ -121,40 +96,46 @@ def replay(
     """
     phases = PhaseTracker(schedule, watched)
     worker_jobs = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)
-    workers: list[_ReplayWorker] = []
+    workers: list[Worker] = []
+    delivered = [0] * len(worker_jobs)
+    abort = abort or threading.Event()
+    pool = ThreadPoolExecutor(len(worker_jobs))
+
+    def ready() -> None:
+        for worker in workers:
+            worker.receive(Ready, timeout_s=None)
+
     try:
         for job in worker_jobs:
-            workers.append(_ReplayWorker(job, phases.receive))
-            workers[-1].process.send(Listen(job=job))
+            replies = (Ready, Delivered, PhaseEnd, Outcome)
+            workers.append(Worker("railyard.workloads.replay.worker", "a replay worker", *replies))
+            workers[-1].send(job)
+        ready()
         for worker in workers:
-            worker.process.receive(Ready, timeout_s=None)
-        for worker in workers:
-            worker.process.send(Connect())
-        for worker in workers:
-            worker.process.receive(Ready, timeout_s=None)
+            worker.send(Connect())
+        ready()
         start_ns = time.monotonic_ns() + START_DELAY_NS
         for worker in workers:
-            worker.process.send(Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
+            worker.send(Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
         started(start_ns)
-        for worker in workers:
-            worker.reader.start()
-        abort = abort or threading.Event()
-        while any(worker.reader.is_alive() for worker in workers):
+        outcomes = [
+            pool.submit(_outcome, worker, partial(delivered.__setitem__, number), phases)
+            for number, worker in enumerate(workers)
+        ]
+        while not all(outcome.done() for outcome in outcomes):
             if abort.wait(POLL_INTERVAL_S):
                 raise Aborted("the replay was ended")
-            progress(sum(worker.delivered for worker in workers))
-        return _collect_outcomes(schedule, start_ns, workers)
+            progress(sum(delivered))
+        return _merged(schedule, start_ns, [outcome.result() for outcome in outcomes])
     finally:
+        for worker in workers:
+            worker.kill()
+        pool.shutdown()  # its threads read the end of what the processes sent
         for worker in workers:
             worker.end()
 
 
-def _collect_outcomes(schedule: Schedule, start_ns: int, workers: list[_ReplayWorker]) -> Replay:
-    outcomes = []
-    for worker in workers:
-        if worker.error or worker.outcome is None:
-            raise worker.error or RailyardError("a replay worker gave no outcome")
-        outcomes.append(worker.outcome)
+def _merged(schedule: Schedule, start_ns: int, outcomes: list[Outcome]) -> Replay:
     start_times = {n: at for o in outcomes for n, at in o.started_ns.items()}
     end_times = {n: at for o in outcomes for n, at in o.ended_ns.items()}
     return Replay(

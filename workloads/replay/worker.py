@@ -1,4 +1,4 @@
-"""A replay's worker process: `python -m railyard.workloads.replay.worker`; gets Listen, Connect and Go, in this order.
+"""A replay's worker process: `python -m railyard.workloads.replay.worker`; gets Job, Connect and Go, in this order.
 
 Its connections are made inside the GPUs' namespaces, before the clock starts. A receiver offers a window that fits the
 link (job.py), and has far more room than that: one that drops for want of room looks like a bad link. Congestion
@@ -18,24 +18,12 @@ from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.build import namespaces
 from railyard.workloads.replay.engine import Engine
-from railyard.workloads.replay.job import (
-    Channel,
-    Connect,
-    Delivered,
-    Finished,
-    Go,
-    Job,
-    Listen,
-    PhaseEnd,
-    PhaseOver,
-    connections,
-)
+from railyard.workloads.replay.job import Channel, Connect, Go, Job, connections
 
 SOCKET_BUFFER_BYTES: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
-_LINGER_RESET: Final = struct.pack(
-    "ii", 1, 0
-)  # struct linger: a closed connection is gone, with nothing more but a reset
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+"""struct linger: a closed connection ends with a reset, and no receiver waits for what is yet to be sent."""
 HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
 
 Connections = dict[Channel, socket.socket]
@@ -44,9 +32,7 @@ Connections = dict[Channel, socket.socket]
 def _configured(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-    sock.setsockopt(
-        socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET
-    )  # no receiver waits for what an ended job has yet to send
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     sock.setblocking(False)
@@ -146,12 +132,9 @@ def _read_hello(sock: socket.socket) -> tuple[int, int] | None:
 
 def main() -> None:
     """Serve one job."""
-    parent = Parent(Listen, Connect, Go)
-    job = parent.receive().job
+    parent = Parent(Job, Connect, Go)
+    job = parent.receive()
     raise_open_file_limit()
-
-    def report(progress: int | PhaseEnd) -> None:
-        parent.send(PhaseOver(end=progress) if isinstance(progress, PhaseEnd) else Delivered(size=progress))
 
     try:
         listeners = listen(job)
@@ -161,8 +144,8 @@ def main() -> None:
         parent.send(Ready())
         go = parent.receive()
         gc.disable()
-        outcome = engine.run(go.start_ns, report, go.deadline_ns)
-        parent.send(Finished(outcome=outcome))
+        outcome = engine.run(go.start_ns, parent.send, go.deadline_ns)
+        parent.send(outcome)
         if not outcome.broken:
             parent.receive()  # keep the connections until all workers have finished
         # else close them, so that the other workers find out at once

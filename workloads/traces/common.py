@@ -166,10 +166,13 @@ TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads
 """Every format of trace files by name: `format` of a workload of kind trace."""
 
 
-def format_of(files: Files) -> str:
-    """Return the name of the format of files: the built-in ones take any file between them."""
+def format_of(files: Files, field: str) -> str:
+    """Return the name of the format of files. BadInput if they are of none."""
     formats = dict(TRACE_FORMATS.items())
-    return next(name for name in reversed(formats) if formats[name].recognizes(files))
+    name = next((name for name in reversed(formats) if formats[name].recognizes(files)), None)
+    if name is None:
+        raise BadInput(field, files.name, f"is in no known format: known are {', '.join(formats)}")
+    return name
 
 
 def parse_whole(where: str, key: str, value: object, minimum: int = 0) -> int:

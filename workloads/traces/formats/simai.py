@@ -111,8 +111,8 @@ class SimAi(TraceFormat):
     """SimAI's workload text, on as many ranks as its first line says (`all_gpus:`), or on all GPUs."""
 
     def recognizes(self, files: Files) -> bool:
-        """Return whether they are neither protobuf nor JSON."""
-        return files.suffix not in (".et", ".json")
+        """Return whether it is one file, neither protobuf nor JSON."""
+        return files.shared and files.suffix not in (".et", ".json")
 
     def read(self, files: Files, on: ReplayOn) -> Trace:
         """Return the trace, in which each rank has the operations of all layers."""
