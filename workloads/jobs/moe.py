@@ -2,8 +2,9 @@
 
 Source: Rail-only section III-C, DeepSpeed-MoE (Rajbhandari et al. 2022). One expert a GPU, tokens spread uniformly
 unless the job has `shares`. Each MoE layer has two all-to-alls forward and two backward: one to the experts, dispatch,
-and one back, combine; they differ only where the spread is uneven. What isn't an expert is replicated on every GPU, and its gradients are summed at the end, hierarchically. A GPU's
-computing is spread evenly before the all-to-alls, whatever its expert's share.
+and one back, combine; they differ only where the spread is uneven. What isn't an expert is replicated on every GPU, and
+its gradients are summed at the end, hierarchically. A GPU's computing is spread evenly before the all-to-alls, whatever
+its expert's share.
 """
 
 import random

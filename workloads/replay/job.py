@@ -76,7 +76,6 @@ class Connect(Message):
     """Connect to the other workers, which all listen: Ready, or Failed."""
 
 
-
 class Go(Message):
     """Play the job from `start_ns` to `deadline_ns` (monotonic) at the latest: Delivered, PhaseEnd, and Outcome."""
 
