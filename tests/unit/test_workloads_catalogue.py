@@ -17,7 +17,7 @@ from railyard.workloads.models.catalogue import (
     load_moe,
     model_names,
 )
-from railyard.workloads.placement.parallelism import place
+from railyard.workloads.placement.layout import place
 from tests.unit.volumes import gpt_volumes, moe_volumes
 
 PAPER = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")

@@ -15,7 +15,7 @@ from railyard.workloads.placement.layout import (
     layout_from_ranks,
     splits,
 )
-from railyard.workloads.placement.parallelism import Parallelism, place
+from railyard.workloads.placement.parallelism import Parallelism
 
 SIZES = st.integers(1, 6)
 
@@ -39,17 +39,6 @@ def test_any_sizes_become_grids_that_fill_the_domains(t: int, p: int, d: int, da
         assert [grid.shape for grid in boxed] == [(len(groups), split.network, split.hb)]
     before, after = layout.pipelines[:, :-1], layout.pipelines[:, 1:]
     assert ((before // rails == after // rails) | (before % rails == after % rails)).all()
-
-
-@given(t=SIZES, p=SIZES, d_hb=SIZES, d_network=SIZES)
-def test_it_is_where_the_replay_puts_them_too(t: int, p: int, d_hb: int, d_network: int) -> None:
-    parallelism, domains, rails = parallel(t, p, d_hb * d_network), p * d_network, t * d_hb
-    if splits(parallelism, rails)["data"] != Split(d_hb, d_network):
-        return  # some of t's or p's factors fit the domain as well
-    layout, placement = hierarchical(parallelism, domains, rails), place(parallelism, domains, rails)
-    for stage in range(p):
-        for replica in range(parallelism.data):
-            assert tuple(layout.gpus[stage, replica]) == placement.tensor_group(stage, replica)
 
 
 def test_gh200_of_the_paper_has_data_parallelism_of_32_by_2() -> None:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.placement.parallelism import Parallelism, place
+from railyard.workloads.placement.layout import place
+from railyard.workloads.placement.parallelism import Parallelism
 
 GOOD = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch": 16}
 
@@ -17,7 +18,7 @@ def test_tensor_groups_share_a_domain_others_a_rail_or_domain(t: int, per_domain
     placement = place(parallelism, p * d_network, rails)
     seen: list[int] = []
     for replica in range(d):
-        groups = [placement.tensor_group(stage, replica) for stage in range(p)]
+        groups = [placement.gpus[stage, replica].tolist() for stage in range(p)]
         seen += [gpu for group in groups for gpu in group]
         for group in groups:
             assert len({gpu // rails for gpu in group}) == 1

@@ -23,7 +23,8 @@ from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads, load_gpt
-from railyard.workloads.placement.parallelism import Parallelism, Placement, place
+from railyard.workloads.placement.layout import Layout, place
+from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
@@ -85,7 +86,7 @@ class GptJob:
     """
 
     name: str
-    placement: Placement
+    placement: Layout
     pairs_per_pass: int
     gather_bytes: float
     boundary_bytes: float
@@ -122,7 +123,7 @@ class GptJob:
 def gpt_job(
     model: GptModel,
     name: str,
-    placement: Placement,
+    placement: Layout,
     layers_per_stage: int,
     flops_per_s: float,
     pairs_per_pass: int | None = None,
@@ -153,10 +154,9 @@ class Steps(NamedTuple):
 
 def steps(job: GptJob) -> Steps:
     """Data of a ring is rounded up to whole bytes a GPU."""
-    place = job.placement
-    tensor, data = (place.tensor_hb, place.tensor_network), (place.data_hb, place.data_network)
-    form = "ring" if place.tensor_network == 1 else "hierarchical"
-    reducing = "all-reduce-ring" if place.data_hb == 1 else "all-reduce-hierarchical"
+    tensor, data, _ = job.placement.splits.values()
+    form = "ring" if tensor.network == 1 else "hierarchical"
+    reducing = "all-reduce-ring" if data.hb == 1 else "all-reduce-hierarchical"
     return Steps(
         whole_phase("tp-all-gather", "TP", f"all-gather-{form}", *tensor, job.gather_bytes),
         whole_phase("tp-reduce-scatter", "TP", f"reduce-scatter-{form}", *tensor, job.gather_bytes),
@@ -199,7 +199,7 @@ class _Pipeline:
     def __init__(self, job: GptJob, program: Program, replica: int) -> None:
         self.job, self.program, self.p = job, program, job.placement.parallelism
         self.steps = steps(job)
-        self.groups = [job.placement.tensor_group(stage, replica) for stage in range(self.p.pipeline)]
+        self.groups = job.placement.gpus[:, replica].tolist()
         self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
         self.input_transfers: dict[tuple[int, Pass], list[int]] = {}
 
@@ -235,7 +235,7 @@ class _Pipeline:
         if target is not None:
             self._send_to_next_stage(group, *target)
 
-    def _send_to_next_stage(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
+    def _send_to_next_stage(self, group: list[int], stage: int, step: Pass) -> None:
         """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
         number = self.program.phase(self.steps.point_to_point)
         size = int(self.steps.point_to_point.data_bytes)
@@ -290,7 +290,7 @@ class GptSpec(Training):
             allowed = f"must divide the {layers} layers of a stage"
             raise BadInput(f"{field}.parallelism.virtual_stages", chosen.virtual_stages, allowed)
 
-        def job(placement: Placement, layers: int, pairs_per_pass: int | None = None) -> GptJob:
+        def job(placement: Layout, layers: int, pairs_per_pass: int | None = None) -> GptJob:
             flops = setting.platform.flops * self.efficiency
             found = gpt_job(model, self.model, placement, layers, flops, pairs_per_pass)
             return replace(found, compute_s=found.compute_s * self.compute)

@@ -4,27 +4,31 @@ Each dimension has a part inside an HB domain and a part across domains: t = t_h
 (Rail-only Table III). So a group is a grid of x GPUs in each of y domains, on the same x rails everywhere, and its
 collectives are hierarchical (section III-B): what leaves a domain stays on its rail.
 
+A schedule needs more (`place`): a tensor-parallel group in one HB domain, or in all of several (AllGather by Eq. 1);
+pipeline and data-parallel peers of the same rank in other domains, so that they talk on one rail (section III). Where a
+domain holds several tensor-parallel groups, these are data-parallel to one another, and DP is hierarchical (Eq. 11).
+
 Rank numbers are Megatron's: tensor fastest, then data, then pipeline. GPU number n is G(n // K, n % K).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput
 from railyard.workloads.placement.parallelism import Parallelism, check_batch, check_size
+from railyard.workloads.schedule import Grid
 
 Dimension = Literal["tensor", "data", "pipeline"]
 DIMENSIONS: Final[tuple[Dimension, ...]] = ("tensor", "data", "pipeline")
 Numbers = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """A dimension's part inside an HB domain (t_h) and across domains (t_l)."""
 
     hb: int
@@ -47,7 +51,10 @@ def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """`gpus`: the GPU number of each rank, (p, d, t). Make it with one of the functions below, which check."""
+    """`gpus`: the GPU number of each rank, (p, d, t), on HB domains of `rails` GPUs.
+
+    Make it with one of the functions below, which check.
+    """
 
     parallelism: Parallelism
     domains: int
@@ -70,11 +77,43 @@ class Layout:
         return self.gpus.transpose(1, 2, 0).reshape(-1, self.parallelism.pipeline)
 
     @property
+    def splits(self) -> dict[Dimension, Split]:
+        """The parts of each dimension, where ranks are as `splits` has them."""
+        return splits(self.parallelism, self.rails)
+
+    def tensor_grid(self, stage: int, replica: int) -> Grid:
+        """A tensor-parallel group that `place` made, as t_l rows (domains) of t_h."""
+        return _grid(self.gpus[stage, replica], self.splits["tensor"])
+
+    def data_grid(self, stage: int, tensor_rank: int) -> Grid:
+        """GPUs that hold the same parameters, where `place` put them: d_l rows (domains) of d_h."""
+        return _grid(self.gpus[stage, :, tensor_rank], self.splits["data"])
+
+    @property
     def rank_of(self) -> Numbers:
         """The rank on each GPU."""
         ranks = np.empty(self.gpus.size, dtype=np.int32)
         ranks[self.gpus.ravel()] = np.arange(self.gpus.size, dtype=np.int32)
         return ranks
+
+
+def _grid(group: Numbers, split: Split) -> Grid:
+    return tuple(tuple(row) for row in group.reshape(split.network, split.hb).tolist())
+
+
+def place(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:
+    """The layout of a job whose groups are grids, with all of a stage in domains of its own.
+
+    BadInput, with the field's full name, if the parallelism doesn't fit the fabric or its own batch.
+    """
+    p = parallelism
+    check_size(p, domains, rails, field)
+    if rails % p.tensor and p.tensor % rails:
+        allowed = f"must divide the {rails} GPUs of an HB domain, or be a multiple of them"
+        raise BadInput(f"{field}.tensor", p.tensor, allowed)
+    if domains % p.pipeline:
+        raise BadInput(f"{field}.pipeline", p.pipeline, f"must divide the {domains} HB domains")
+    return hierarchical(p, domains, rails, field)
 
 
 def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:
@@ -86,15 +125,11 @@ def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str 
     """
     check_size(parallelism, domains, rails, field)
     check_batch(parallelism, field)
-    part = splits(parallelism, rails)
-    t_out, t_in = np.divmod(np.arange(parallelism.tensor), part["tensor"].hb)
-    d_out, d_in = np.divmod(np.arange(parallelism.data), part["data"].hb)
-    p_out, p_in = np.divmod(np.arange(parallelism.pipeline), part["pipeline"].hb)
-    p_in = np.where(p_out % 2, part["pipeline"].hb - 1 - p_in, p_in)
-    p_in, p_out = p_in[:, None, None], p_out[:, None, None]
-    d_in, d_out = d_in[:, None], d_out[:, None]
-    local = t_in + part["tensor"].hb * (d_in + part["data"].hb * p_in)
-    domain = t_out + part["tensor"].network * (d_out + part["data"].network * p_out)
+    (t_hb, t_network), (d_hb, d_network), (p_hb, _) = splits(parallelism, rails).values()
+    p, d, t = np.ogrid[: parallelism.pipeline, : parallelism.data, : parallelism.tensor]
+    p_in = np.where(p // p_hb % 2, p_hb - 1 - p % p_hb, p % p_hb)
+    local = t % t_hb + t_hb * (d % d_hb + d_hb * p_in)
+    domain = t // t_hb + t_network * (d // d_hb + d_network * (p // p_hb))
     return Layout(parallelism, domains, rails, (domain * rails + local).astype(np.int32))
 
 
@@ -103,9 +138,8 @@ def layout_from_order(
 ) -> Layout:
     """GPUs are numbered through, the first dimension of `order` fastest, whatever the size of an HB domain."""
     if sorted(order) != sorted(DIMENSIONS):
-        raise BadInput(
-            f"{field}.order", list(order), f"must name each of {', '.join(DIMENSIONS)} once, innermost first"
-        )
+        allowed = f"must name each of {', '.join(DIMENSIONS)} once, innermost first"
+        raise BadInput(f"{field}.order", list(order), allowed)
     check_size(parallelism, domains, rails, f"{field}.parallelism")
     check_batch(parallelism, f"{field}.parallelism")
     outermost_first = list(reversed(order))

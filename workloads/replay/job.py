@@ -140,7 +140,7 @@ def jobs(
 
 def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
     """(ends that each local task waits for, what a sent transfer or done computation frees, what a receipt frees)."""
-    dependency_counts: dict[int, int] = Field(default_factory=dict)
+    dependency_counts: dict[int, int] = {}
     on_done: dict[int, list[int]] = {}
     on_receipt: dict[int, list[int]] = {}
     for number, task in enumerate(job.tasks):
