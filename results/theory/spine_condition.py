@@ -45,18 +45,16 @@ class Range(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(NamedTuple):
     """H, 0 to 1: of the source's HB domain and rail, the spine layer, and the destination's rail."""
 
     domain: float
     rail: float
     spine: float
-    far: float
+    far_rail: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Bit/s of an empty link of each kind."""
 
     hb: float
@@ -105,8 +103,8 @@ class Cell:
         """Return the rate that the slowest link of a path leaves, bit/s."""
         h, r = self.scores, self.rates
         if path == "rail-only":
-            return _bottleneck((r.hb, h.domain), (r.rail, h.far))
-        return _bottleneck((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far))
+            return _bottleneck((r.hb, h.domain), (r.rail, h.far_rail))
+        return _bottleneck((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far_rail))
 
     @property
     def reason(self) -> Reason:
@@ -116,7 +114,9 @@ class Cell:
         if self.by_slowest_link != self.measured:
             return "hops" if self.by_slowest_link == "even" else "not known"
         h = self.scores
-        by_score = _compare(_bottleneck((1, h.domain), (1, h.far)), _bottleneck((1, h.rail), (1, h.spine), (1, h.far)))
+        by_score = _compare(
+            _bottleneck((1, h.domain), (1, h.far_rail)), _bottleneck((1, h.rail), (1, h.spine), (1, h.far_rail))
+        )
         return "lowest score" if by_score == self.measured else "HB rate"
 
 
@@ -208,18 +208,14 @@ def as_dict(found: Iterable[Cell]) -> dict[str, Any]:
     every = tuple(found)
     details = [
         {
-            "fabric": c.fabric,
-            "workload": c.workload,
-            "src": c.src,
-            "dst": c.dst,
+            **{name: getattr(c, name) for name in ("fabric", "workload", "src", "dst")},
             "loads": {"domain": c.scene.domain, "rail": c.scene.rail, "spine": c.scene.spine},
-            "scores": {"domain": h.domain, "rail": h.rail, "spine": h.spine, "far_rail": h.far},
+            "scores": c.scores._asdict(),
             "rail_only_s": c.latency["rail-only"],
             "spine_s": c.latency["spine"],
             **{name: getattr(c, name) for name in ("predicted", "by_slowest_link", "measured", "agrees", "reason")},
         }
         for c in every
-        for h in [c.scores]
     ]
     return {
         "cells": len(every),

@@ -62,12 +62,7 @@ text = partial(Column, is_text=True)
 
 def texts(*titles: str) -> list[Column]:
     """Return left-aligned columns of the attributes that are called as they are."""
-    return [text(title) for title in titles]
-
-
-def numbers(*titles: str) -> list[Column]:
-    """Return right-aligned columns of the attributes that are called as they are."""
-    return [Column(title) for title in titles]
+    return list(map(text, titles))
 
 
 @dataclass(frozen=True)
@@ -84,11 +79,6 @@ class Table:
     def shown(self) -> tuple[Column, ...]:
         """The columns that are not in JSON alone."""
         return tuple(column for column in self.columns if column.title or not column.key)
-
-    @property
-    def titles(self) -> tuple[str, ...]:
-        """The titles of the shown columns."""
-        return tuple(column.title for column in self.shown)
 
     @cached_property
     def cells(self) -> tuple[tuple[str, ...], ...]:

@@ -332,7 +332,7 @@ def test_of_each_script_the_worst_repeat_is_drawn() -> None:
 def test_first_packets_have_a_row_a_side_and_steps_a_row_a_fault(run: Run) -> None:
     rows = recovery_rows(recovery_run(repeats=20))
     first, steps = faults.first_packets_table(rows, judge(run)), faults.steps_table(rows)
-    assert all(len(line) == len(table.titles) for table in (first, steps) for line in table.cells)
+    assert all(len(line) == len(table.shown) for table in (first, steps) for line in table.cells)
     assert [column.group for column in steps.columns].count("medians") == 3
     assert [line[3] for line in first.cells[:2]] == ["source", "far"]
     spread = re.compile(r"\d+\.\d\u00a0ms \[\d+\.\d, \d+\.\d\]")

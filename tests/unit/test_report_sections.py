@@ -60,7 +60,7 @@ def test_renderings_of_a_table_agree(rows: list[tuple[str, float | None]]) -> No
     )
     table = Table(columns, rows)
     assert table.to_dicts() == [{"name": name, "time_s": time, "length": len(name)} for name, time in rows]
-    assert table.titles == ("name", "time")
+    assert [column.title for column in table.shown] == ["name", "time"]
     assert table.to_html().count("<td") == 2 * len(rows)
     assert table.to_terminal(Console(width=1000)).row_count == len(rows)
 

@@ -1,6 +1,6 @@
 """Conditions of a run in the report: scale and projections, the evidence of fidelity, provenance, how to read it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -106,11 +106,13 @@ def projections_table(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
         return found.by_fabric[fabric].median if found and fabric in found.by_fabric else None
 
     titles = {"": "emulated"} | {m: name for m, name in _PROJECTED.items() if any(m == p for *_, p in projected)}
-    columns = [text("workload"), text("phase", plot_times.label)]
-    for fabric in fabrics:
-        if any(fabric in r.by_fabric for r in timed):
-            columns += [Column(name, partial(cell, fabric, m), unit="s", group=fabric) for m, name in titles.items()]
-    return Table(columns, timed)
+    columns = (
+        Column(name, partial(cell, fabric, m), unit="s", group=fabric)
+        for fabric in fabrics
+        for m, name in titles.items()
+        if any(fabric in r.by_fabric for r in timed)
+    )
+    return Table([text("workload"), text("phase", plot_times.label), *columns], timed)
 
 
 @section("fidelity")
@@ -155,9 +157,8 @@ def loads_table(analysis: Analysis) -> Table:
         text("verdict", lambda x: verdicts.get(x.interval)),
         Column("repeat"),
         *(Column("CPU busy", "cpu_busy", fmt.percent), Column("others' CPU", "cpu_foreign", fmt.percent)),
-        Column("lag p99", lambda x: f"{x.lag_p99_ms:.1f}\u00a0ms"),
-        *(Column("segments", lambda x: f"{x.segments:,}"), Column("retransmits", lambda x: f"{x.retransmits:,}")),
-        Column("drops", lambda x: f"{x.drops:,}"),
+        Column("lag p99", "lag_p99_ms", "{:.1f}\u00a0ms".format),
+        *(Column(name, show="{:,}".format) for name in ("segments", "retransmits", "drops")),
         Column("faulted", lambda x: "on purpose" if x.transfers_faulted else "no"),
     )
     return Table(columns, analysis.run.loads)
@@ -182,17 +183,16 @@ class _Provenance(Section):
 
     def tables(self, analysis: Analysis) -> list[Table]:
         columns = (text("what", lambda x: x[0]), text("value", lambda x: _value(*x)))
-        return [Table(columns, list(flatten(analysis.run.provenance).items()))]
+        return [Table(columns, list(_flatten(analysis.run.provenance)))]
 
 
-def flatten(data: object, prefix: str = "") -> dict[str, object]:
-    """Return nested mappings as one, keys joined by dots; anything else gets the key "value"."""
-    if not isinstance(data, Mapping):
-        return {prefix or "value": data}
-    found: dict[str, object] = {}
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield values of nested mappings with their keys, joined by dots."""
     for key, value in data.items():
-        found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return found
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _value(key: str, value: object) -> str:

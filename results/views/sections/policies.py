@@ -1,7 +1,8 @@
 """Health-routing policies in the report: what each achieved, over time, and rail-only's path beside the spine's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from rich.console import Console
@@ -14,7 +15,6 @@ from railyard.results.analysis.steering import (
     ORACLE_POLICY,
     FabricWorkload,
     MeasurementInterval,
-    MostChangedPair,
     PolicyRow,
 )
 from railyard.results.plots import steering
@@ -88,11 +88,9 @@ def reason_text(cell: Cell) -> str:
     return _REASON_TEXT[cell.reason].format(near=near, far=far, ratio=cell.rates.hb / cell.rates.rail)
 
 
-_SCORES: Final = (
-    Column("H(d1)", lambda c: f"{c.scores.domain:.2f}", drop=2, style="dim"),
-    Column("H(g1)", lambda c: f"{c.scores.rail:.2f}", drop=2, style="dim"),
-    Column("H(S)", lambda c: f"{c.scores.spine:.2f}", drop=2, style="dim"),
-    Column("H(g2)", lambda c: f"{c.scores.far:.2f}", drop=2, style="dim"),
+_SCORES: Final = tuple(
+    Column(title, attrgetter(f"scores.{part}"), "{:.2f}".format, drop=2, style="dim")
+    for title, part in (("H(d1)", "domain"), ("H(g1)", "rail"), ("H(S)", "spine"), ("H(g2)", "far_rail"))
 )
 """Scores as they were measured."""
 
@@ -109,7 +107,7 @@ def spine_terminal_table(cells: Sequence[Cell], title: str, more: int) -> Table:
         text("papers", "predicted"),
         text("measured"),
         text("slowest\nlink", "by_slowest_link", drop=3, style="dim"),
-        Column("agree", _agrees, style="bold"),
+        Column("agree", "agrees", {True: "yes", False: "no"}.__getitem__, style="bold"),
         text("why not", "reason", drop=1),
     )
     return Table(columns, cells, title, more=more)
@@ -130,13 +128,9 @@ def spine_table(cells: Sequence[Cell]) -> Table:
         Column("papers", "predicted"),
         Column("slowest link", "by_slowest_link"),
         Column("measured"),
-        *(Column("agree", _agrees), Column("why not", "reason")),
+        *(Column("agree", "agrees", {True: "yes", False: "no"}.__getitem__), Column("why not", "reason")),
     )
     return Table(columns, cells)
-
-
-def _agrees(cell: Cell) -> str:
-    return "yes" if cell.agrees else "no"
 
 
 def differences(cells: Sequence[Cell]) -> list[str]:
@@ -194,6 +188,14 @@ def _title(fabric_workload: FabricWorkload) -> str:
     return f"{fmt.workload_label(fabric_workload[1])} on {fabric_workload[0]}"
 
 
+def _or_dash(form: str) -> Callable[[object], str]:
+    """Return a function that formats a value; None is a dash."""
+    return lambda value: fmt.NOTHING if value is None else form.format(value)
+
+
+_times, _tenths, _most_changed_text = map(_or_dash, ("{:.2f}", "{:.1f}", "{0.changes} of {0.allowed}"))
+
+
 def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) -> Table:
     """Return a row a policy. On the terminal `more` rows are in the report."""
     dr_this, this_oracle = f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"
@@ -233,32 +235,16 @@ def _median(fabric: str, row: Row) -> float | None:
     return row.by_fabric[fabric].median if fabric in row.by_fabric else None
 
 
-def _times(ratio: float | None) -> str:
-    return fmt.NOTHING if ratio is None else f"{ratio:.2f}"
-
-
-def _tenths(value: float | None) -> str:
-    return fmt.NOTHING if value is None else f"{value:.1f}"
-
-
-def _most_changed_text(found: MostChangedPair | None) -> str:
-    return fmt.NOTHING if found is None else f"{found.changes} of {found.allowed}"
-
-
 def drawn(intervals: Sequence[MeasurementInterval]) -> tuple[list[MeasurementInterval], list[MeasurementInterval]]:
     """Return the first repeats of policies that use scores: those of one fabric and workload, to draw, and others."""
     first: dict[tuple[str, str, str], MeasurementInterval] = {}
     for interval in intervals:
-        if _uses_scores(interval.policy) and interval.health:
+        uses_scores = interval.policy not in HEALTH_POLICIES or HEALTH_POLICIES[interval.policy].uses_scores
+        if uses_scores and interval.health:  # a plugin that isn't loaded now may use them
             first.setdefault((interval.fabric, interval.workload, interval.policy), interval)
     place = next(((s.fabric, s.workload) for s in first.values()), None)
     shown = [s for s in first.values() if (s.fabric, s.workload) == place][:_MAX_DRAWN]
     return shown, [s for s in first.values() if s not in shown]
-
-
-def _uses_scores(policy: str) -> bool:
-    """Return whether to plot scores: True for a policy of a plugin that isn't loaded now."""
-    return policy not in HEALTH_POLICIES or HEALTH_POLICIES[policy].uses_scores
 
 
 def _not_drawn_text(others: Sequence[MeasurementInterval]) -> str:

@@ -1,9 +1,8 @@
 """Failure scripts and replacements of GPUs and domains in the report."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -29,7 +28,7 @@ from railyard.results.runs.records import ConnectivityCheck
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
 from railyard.results.views.sections.faults import controller_steps
-from railyard.results.views.table import Column, Table, numbers, text, texts
+from railyard.results.views.table import Column, Table, text, texts
 
 
 @section("scripts")
@@ -67,22 +66,21 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
     """Return a row a script, fabric and repeat."""
 
     def slowest(s: ScriptRow) -> str:
-        found = max((r for r in s.faults if r.first_packet_ms is not None), key=_first_packet_ms, default=None)
-        return f"{fmt.milliseconds(found.first_packet_ms)}: {found.fault} {found.target}" if found else fmt.NOTHING
+        known = [(r.first_packet_ms, -n, r) for n, r in enumerate(s.faults) if r.first_packet_ms is not None]
+        ms, _, found = max(known, default=(None, 0, None))
+        return f"{fmt.milliseconds(ms)}: {found.fault} {found.target}" if found else fmt.NOTHING
+
+    def checks(s: ScriptRow) -> str:
+        return checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING
 
     columns = (
-        text("script", key="script"),
-        text("fabric", key="fabric"),
-        text("reroute", key="reroute"),
+        *(text(name, key=name) for name in ("script", "fabric", "reroute")),
         text("fidelity", lambda s: verdict(s.faults, judgement), key="verdict"),
         Column("repeat", key="repeat"),
         Column("faults", lambda s: len(s.faults), key="faults"),
         Column("until their repair", lambda s: sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)),
         Column("slowest first packet", slowest),
-        Column(
-            "connectivity checks",
-            lambda s: checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING,
-        ),
+        Column("connectivity checks", checks),
         Column("", lambda s: len(s.connectivity_checks), key="connectivity_checks"),
         Column("", "done", key="connectivity_checks_done"),
         Column("", "matched", key="connectivity_checks_passed"),
@@ -91,10 +89,6 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
         Column("conns lost", "connections_lost", key="connections_lost"),
     )
     return Table(columns, scripts)
-
-
-def _first_packet_ms(recovery: Any) -> float:
-    return recovery.first_packet_ms or 0.0
 
 
 def script_faults_table(script: ScriptRow) -> Table:
@@ -117,7 +111,7 @@ def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Tab
     columns = (
         *texts("script", "fabric"),
         *(text("after", "last_event"), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
-        *numbers("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers"),
+        *map(Column, ("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers")),
         Column("failed parts forwarding", "forwarding_failed_parts"),
     )
     return Table(columns, [c for c in connectivity_checks if c.done and not matches_oracle(c)])
@@ -125,11 +119,16 @@ def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Tab
 
 def worst_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
     """Yield the worst repeat of each script on each fabric, with rerouting and without, and how many there were."""
-    repeats: defaultdict[tuple[str, str, str], list[ScriptRow]] = defaultdict(list)
-    for script in scripts:
-        repeats[script.script, script.fabric, script.reroute].append(script)
-    for group in repeats.values():
+    for group in _repeats(scripts):
         yield max(group, key=_severity), len(group)
+
+
+def _repeats(scripts: Iterable[ScriptRow]) -> Iterable[list[ScriptRow]]:
+    """Return the repeats of each script on each fabric, with rerouting and without."""
+    repeats: dict[tuple[str, str, str], list[ScriptRow]] = {}
+    for script in scripts:
+        repeats.setdefault((script.script, script.fabric, script.reroute), []).append(script)
+    return repeats.values()
 
 
 def _severity(script: ScriptRow) -> tuple[float, float, float]:
@@ -141,16 +140,14 @@ def _severity(script: ScriptRow) -> tuple[float, float, float]:
 
 def _script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
     """Yield a line a script and fabric, its repeats together."""
-    ordered = sorted(scripts, key=lambda s: (s.script, s.fabric, s.reroute))
-    for (name, fabric, reroute), group in groupby(ordered, key=lambda s: (s.script, s.fabric, s.reroute)):
-        runs = list(group)
+    for runs in _repeats(sorted(scripts, key=lambda s: (s.script, s.fabric, s.reroute))):
         faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
         checks = [check for s in runs for check in s.connectivity_checks]
         checks_summary = f"connectivity checks: {checks_text(checks)}; " if checks else ""
         returning = sum(s.probes_lost_after_repair for s in runs)
         return_text = f", {returning} probes lost after repairs" if returning else ""
         text_parts = f"{faults} faults (n={len(runs)}), {checks_summary}{fmt.size(lost)} lost{return_text}"
-        yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (text_parts, "bold"))
+        yield Text.assemble(f"{runs[0].script} on {runs[0].fabric}, reroute {runs[0].reroute}: ", (text_parts, "bold"))
 
 
 @section("replacements")
@@ -182,11 +179,8 @@ class _Replacements(Section):
 _NAMES = (text("case"), text("way", "method"), *texts("fabric", "failed"))
 
 
-def _median(title: str, field: str, show: Callable[[Any], str], group: str = "") -> Column:
-    def value(row: ReplacementRow) -> float | None:
-        return row.medians[field]
-
-    return Column(title, value, show, group=group)
+def _median(title: str, field: str, show: Callable[[Any], str], group: str = "", drop: int = 0) -> Column:
+    return Column(title, lambda row: row.medians[field], show, group=group, drop=drop)
 
 
 def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
@@ -222,7 +216,7 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
 def spread_table(rows: Sequence[ReplacementRow]) -> Table:
     """Return a row for each figure: median and 95th percentile with their 95% confidence intervals."""
     columns = (
-        *(_of_first(column) for column in _NAMES),
+        *map(_of_first, _NAMES),
         text("figure", lambda x: SPREAD_COLUMNS[x[1]]),
         Column("n", lambda x: x[2].n),
         Column("median", lambda x: median_and_p95(x[2])[0]),
@@ -243,10 +237,10 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
         text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
         Column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"]), drop=3),
         Column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
-        Column("iter.\nlost", lambda r: r.medians["iterations_lost"], _plain),
-        Column("moved", lambda r: r.medians["moved_bytes"], fmt.size, drop=1),
-        Column("iteration\nbefore", lambda r: r.medians["before_s"], fmt.seconds, drop=2),
-        Column("after", lambda r: r.medians["after_s"], fmt.seconds, drop=2),
+        _median("iter.\nlost", "iterations_lost", _plain),
+        _median("moved", "moved_bytes", fmt.size, drop=1),
+        _median("iteration\nbefore", "before_s", fmt.seconds, drop=2),
+        _median("after", "after_s", fmt.seconds, drop=2),
         Column("after /\nbefore", "slowdown", fmt.ratio),
         Column("pre-\ndicted", "predicted_slowdown", fmt.ratio, drop=1),
         Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
@@ -258,5 +252,4 @@ def _ms(ms: float | None) -> str:
     return fmt.NOTHING if ms is None else fmt.milliseconds(ms)
 
 
-def _plain(value: float) -> str:
-    return f"{value:g}"
+_plain = "{:g}".format
