@@ -12,21 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from railyard.controller.openflow import codec
-from railyard.controller.openflow.codec import (
-    CONFIG_DISPATCHER,
-    DEAD_DISPATCHER,
-    MAIN_DISPATCHER,
-    RyuApp,
-    ofp_event,
-    ofproto_v1_3,
-    set_ev_cls,
-)
-from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
+from railyard.controller.openflow.codec import RyuApp, handler, ofp, ofp_event, parser
 from railyard.controller.openflow.flows import Flow, Ports, Tables, reconcile, tables_of
 from railyard.controller.openflow.optical import OpticalSwitch, OpticalSwitches
 from railyard.topologies.addresses import role_of
-
-What = Literal["switch-up", "switch-down", "port", "stats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +25,7 @@ class SwitchEvent:
     `port`, `up` belong to "port", `up_ports` (all ports that are up) to "switch-up", `counters` (by port) to "stats".
     """
 
-    what: What
+    what: Literal["switch-up", "switch-down", "port", "stats"]
     dpid: int
     monotonic_ns: int
     port: int = 0
@@ -57,19 +46,11 @@ class _Switch:
     ready: bool = False
     optical: OpticalSwitch | None = None
 
-    def gather(self, message: Any) -> list[Any] | None:
-        """Return a whole answer once its last part has arrived (a part holds 64 KB: some 600 flows), None before."""
-        received = self.parts[type(message)]
-        received.extend(message.body)
-        if message.flags & ofproto_v1_3.OFPMPF_REPLY_MORE:
-            return None
-        return self.parts.pop(type(message))
-
 
 class RailyardApp(RyuApp):  # type: ignore[misc]
     """The app. `listener` is called with each `SwitchEvent`, from the app's own thread."""
 
-    OFP_VERSIONS: Final = [ofproto_v1_3.OFP_VERSION]
+    OFP_VERSIONS: Final = [ofp.OFP_VERSION]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,18 +60,27 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self._lock = threading.RLock()  # fibres are moved in other threads than events of switches arrive in
         self.optics = OpticalSwitches(self._lock, self._sync_optical)
 
+    def _answer(self, event: Any) -> tuple[_Switch | None, list[Any] | None]:
+        """Return a known switch and its whole answer, once the last part has arrived (each holds some 600 flows)."""
+        message, switch = event.msg, self._switches.get(event.msg.datapath.id)
+        if switch is None:
+            return None, None
+        switch.parts[type(message)].extend(message.body)
+        more = message.flags & ofp.OFPMPF_REPLY_MORE
+        return switch, None if more else switch.parts.pop(type(message))
+
     def ask_stats(self) -> None:
         """Ask every switch for its port counters; each answer becomes an event "stats"."""
         for switch in list(self._switches.values()):
-            request = parser.OFPPortStatsRequest(switch.datapath, 0, ofproto_v1_3.OFPP_ANY)
+            request = parser.OFPPortStatsRequest(switch.datapath, 0, ofp.OFPP_ANY)
             switch.datapath.send_msg(request)
 
-    @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
+    @handler.set_ev_cls(ofp_event.EventOFPStateChange, [handler.MAIN_DISPATCHER, handler.DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:
         """Ask a switch that has connected for its ports, flows and groups; forget one that has disconnected."""
         datapath = event.datapath
         known = self._switches.get(datapath.id)
-        if event.state == DEAD_DISPATCHER:
+        if event.state == handler.DEAD_DISPATCHER:
             if known and known.datapath is datapath:  # not the late end of an old connection
                 self._on_disconnect(datapath.id)
             return
@@ -106,7 +96,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         for request in (parser.OFPPortDescStatsRequest, parser.OFPFlowStatsRequest, parser.OFPGroupDescStatsRequest):
             datapath.send_msg(request(datapath, 0))
 
-    @set_ev_cls(ofp_event.EventOFPPortDescStatsReply, MAIN_DISPATCHER)
+    @handler.set_ev_cls(ofp_event.EventOFPPortDescStatsReply, handler.MAIN_DISPATCHER)
     def on_ports(self, event: Any) -> None:
         """Take in port descriptions: the answer at the connection, or to a poll."""
         switch = self._switches.get(event.msg.datapath.id)
@@ -123,22 +113,20 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             for port, up in changed.items():  # the answer to a poll: a switch doesn't report every change
                 self.listener(SwitchEvent("port", switch.datapath.id, now, port, up))
 
-    @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
+    @handler.set_ev_cls(ofp_event.EventOFPFlowStatsReply, handler.MAIN_DISPATCHER)
     def on_flows(self, event: Any) -> None:
         """Take in the flows that the switch has from before; none at a new one."""
-        switch = self._switches.get(event.msg.datapath.id)
-        entries = switch.gather(event.msg) if switch else None
+        switch, entries = self._answer(event)
         if switch and entries is not None:
             kept = codec.flows_in(entries)
             if kept is None:
                 switch.datapath.send_msg(codec.delete_all(switch.datapath))
             switch.flows = kept or frozenset()
 
-    @set_ev_cls(ofp_event.EventOFPGroupDescStatsReply, MAIN_DISPATCHER)
+    @handler.set_ev_cls(ofp_event.EventOFPGroupDescStatsReply, handler.MAIN_DISPATCHER)
     def on_groups(self, event: Any) -> None:
         """Take in the last of the three answers, and install what the tables lack."""
-        switch = self._switches.get(event.msg.datapath.id)
-        entries = switch.gather(event.msg) if switch else None
+        switch, entries = self._answer(event)
         if switch and entries is not None:
             switch.tables = Tables(switch.flows, codec.groups_in(entries))
             if switch.optical:
@@ -146,7 +134,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             self._sync_tables(switch)
             switch.datapath.send_msg(parser.OFPBarrierRequest(switch.datapath))
 
-    @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
+    @handler.set_ev_cls(ofp_event.EventOFPBarrierReply, handler.MAIN_DISPATCHER)
     def on_barrier(self, event: Any) -> None:
         """Emit "switch-up" once a new switch has installed its flows."""
         dpid = event.msg.datapath.id
@@ -157,7 +145,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             up = frozenset(port for port, is_up in switch.ports.items() if is_up)
             self.listener(SwitchEvent("switch-up", dpid, time.monotonic_ns(), up_ports=up))
 
-    @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
+    @handler.set_ev_cls(ofp_event.EventOFPPortStatus, handler.MAIN_DISPATCHER)
     def on_port_status(self, event: Any) -> None:
         """Take in a change of one port."""
         now, message = time.monotonic_ns(), event.msg
@@ -165,7 +153,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         switch = self._switches.get(dpid)
         if not switch or port.port_no >= codec.LOCAL_PORTS:
             return
-        gone = message.reason == ofproto_v1_3.OFPPR_DELETE
+        gone = message.reason == ofp.OFPPR_DELETE
         up = not gone and codec.is_up(port)
         before = switch.ports.pop(port.port_no, None)
         if not gone:
@@ -181,16 +169,15 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         if is_change and up:  # last: the listener lets traffic return, for which flows must exist
             self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
 
-    @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN_DISPATCHER)
+    @handler.set_ev_cls(ofp_event.EventOFPPortStatsReply, handler.MAIN_DISPATCHER)
     def on_stats(self, event: Any) -> None:
         """Emit "stats" with the port counters."""
-        switch = self._switches.get(event.msg.datapath.id)
-        entries = switch.gather(event.msg) if switch else None
+        _, entries = self._answer(event)
         if entries is not None:
             counters = codec.counters_in(entries)
             self.listener(SwitchEvent("stats", event.msg.datapath.id, time.monotonic_ns(), counters=counters))
 
-    @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
+    @handler.set_ev_cls(ofp_event.EventOFPErrorMsg, [handler.CONFIG_DISPATCHER, handler.MAIN_DISPATCHER])
     def on_error(self, event: Any) -> None:
         """Log a message that a switch has refused."""
         message = event.msg
@@ -232,13 +219,12 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             if switch.tables is None:
                 return
             optical = switch.optical
-            target = optical.changed_tables() if optical else self._electrical_tables(switch)
+            target = (
+                optical.changed_tables() if optical else tables_of(switch.datapath.id, switch.ports, self._spines())
+            )
             if target is not None:
                 for message in codec.messages(switch.datapath, reconcile(switch.tables, target)):
                     switch.datapath.send_msg(message)
                 switch.tables = target
             if optical:
                 optical.apply_link_states()
-
-    def _electrical_tables(self, switch: _Switch) -> Tables:
-        return tables_of(switch.datapath.id, switch.ports, self._spines())

@@ -52,17 +52,13 @@ def cross_connects(ports: Iterable[int], moved: Mapping[int, int]) -> dict[int, 
     present = frozenset(ports)
     taken = frozenset(moved.values())
     default = {f: f + NETWORK_PORT_OFFSET for f in present if f < NETWORK_PORT_OFFSET and f not in moved}
-    target = {f: network_port for f, network_port in default.items() if network_port not in taken} | dict(moved)
-    return {f: network_port for f, network_port in sorted(target.items()) if f in present and network_port in present}
+    target = {f: n for f, n in default.items() if n not in taken} | dict(moved)
+    return {f: n for f, n in sorted(target.items()) if f in present and n in present}
 
 
 def find_moved(connected: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Return the fibres that were moved, given the cross-connects of a switch."""
-    return {
-        gpu_port: network_port
-        for gpu_port, network_port in connected
-        if network_port != gpu_port + NETWORK_PORT_OFFSET and gpu_port < NETWORK_PORT_OFFSET
-    }
+    return {f: n for f, n in connected if n != f + NETWORK_PORT_OFFSET and f < NETWORK_PORT_OFFSET}
 
 
 def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
@@ -73,13 +69,7 @@ def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, 
     taken = set(more.values())
     if len(taken) < len(more):
         raise ValueError("two fibres can't lead to one place")
-    kept = {gpu_port: network_port for gpu_port, network_port in moved.items() if network_port not in taken}
-    return find_moved((kept | dict(more)).items())
-
-
-def changed_ports(before: Mapping[int, int], after: Mapping[int, int]) -> frozenset[int]:
-    """Return the ports at both sides of every cross-connect that differs."""
-    return frozenset(port for connection in set(before.items()) ^ set(after.items()) for port in connection)
+    return find_moved(({f: n for f, n in moved.items() if n not in taken} | dict(more)).items())
 
 
 def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkState]) -> dict[int, bool]:
@@ -117,8 +107,7 @@ def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
 
 def link_state_of(port: Any) -> LinkState:
     """Return the link state in a port description. The switch keeps the mark of ports that we disabled."""
-    disabled = bool(port.config & codec.ofproto_v1_3.OFPPC_NO_FWD)
-    return LinkState(disabled=disabled, has_carrier=codec.is_up(port))
+    return LinkState(disabled=bool(port.config & codec.ofp.OFPPC_NO_FWD), has_carrier=codec.is_up(port))
 
 
 def network_sides_in(affected_ports: AffectedPorts) -> dict[Gpu, bool]:
@@ -173,11 +162,12 @@ class OpticalSwitch:
     def affected_ports(self, moved: Mapping[int, int]) -> dict[int, bool]:
         """Return the ports to disable so that the fibres in `moved`, {GPU side: network side}, and no others are moved.
 
-        True: it has another side afterwards, and is enabled again.
+        These are both sides of every cross-connect that differs. True: it has another side afterwards, and is enabled
+        again.
         """
         before, after = cross_connects(self._ports, self.moved), cross_connects(self._ports, moved)
         connected = {*after.keys(), *after.values()}
-        return {port: port in connected for port in changed_ports(before, after)}
+        return {port: port in connected for pair in before.items() ^ after.items() for port in pair}
 
     def begin_moves(self, moved: Mapping[int, int]) -> frozenset[int]:
         """Disable the ports that moving these fibres affects, and return them.
@@ -214,7 +204,7 @@ class OpticalSwitch:
 
     def _poll_ports(self) -> None:
         self._poll_pending = False
-        self._datapath.send_msg(codec.port_desc_request(self._datapath))
+        self._datapath.send_msg(codec.parser.OFPPortDescStatsRequest(self._datapath, 0))
 
     def _set(self, port: int, enabled: bool) -> None:
         self._datapath.send_msg(codec.port_mod_message(self._datapath, self._ports[port], enabled))
@@ -225,10 +215,7 @@ class OpticalSwitch:
 
 
 class OpticalSwitches:
-    """All connected optical switches, and the moves of their fibres.
-
-    `sync(datapath id)` makes the app bring a switch's tables and link states up to date.
-    """
+    """All connected optical switches. `sync(datapath id)` makes the app update a switch's tables and link states."""
 
     def __init__(self, lock: AbstractContextManager[object], sync: Callable[[int], None]) -> None:
         self._lock, self._sync = lock, sync
@@ -252,12 +239,11 @@ class OpticalSwitches:
         on_done: Callable[[], None],
         on_start: Callable[[AffectedPorts], None] = lambda affected_ports: None,
     ) -> None:
-        """Move fibres, {datapath id: {GPU side: network side}} in port numbers, and disable the affected ports for
-        `outage_s`, all at the same time.
+        """Move fibres, {datapath id: {GPU side: network side}} in port numbers, and disable their ports for `outage_s`.
 
         The new cross-connects exist from the start, so that a controller that connects next finds them. `on_start` is
-        called before any port is disabled; `on_done`, from another thread, once they are enabled again; a switch that
-        is not connected by then is enabled when it connects. ValueError, and nothing is moved at any switch, if one is
+        called before any port is disabled; `on_done`, from another thread, once they are enabled again (those of a
+        switch that is not connected then, when it connects). ValueError, and nothing is moved at any switch, if one is
         not connected now, or for two fibres to one network side.
         """
         with self._lock:

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from railyard.controller.openflow.app import RailyardApp
-from railyard.controller.openflow.codec import DEAD_DISPATCHER, MAIN_DISPATCHER, ofp_event
-from railyard.controller.openflow.codec import ofproto_v1_3 as ofp
-from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
+from railyard.controller.openflow.codec import handler, ofp, ofp_event, parser
 from railyard.controller.openflow.flows import ANYTHING, EXACT, Flow, Tables
 from railyard.topologies.addresses import Gpu, gpu_at
 from railyard.topologies.plan import Plan
@@ -199,5 +197,5 @@ class FakeSwitch:
 def state_change(switch: FakeSwitch, up: bool) -> Any:
     """The event of a connection that is ready, or has ended."""
     event = ofp_event.EventOFPStateChange(switch)
-    event.state = MAIN_DISPATCHER if up else DEAD_DISPATCHER
+    event.state = handler.MAIN_DISPATCHER if up else handler.DEAD_DISPATCHER
     return event

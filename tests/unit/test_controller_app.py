@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from railyard.controller.openflow.app import RailyardApp, SwitchEvent
-from railyard.controller.openflow.codec import add_flow, delete_all
-from railyard.controller.openflow.codec import ofproto_v1_3 as ofp
-from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
+from railyard.controller.openflow.codec import add_flow, delete_all, ofp, parser
 from railyard.controller.openflow.flows import EXACT, UPLINK_GROUP, Flow, tables_of
 from railyard.topologies.addresses import RAIL_DPID, SPINE_DPID, Gpu
 from railyard.topologies.plan import Plan, make_plan

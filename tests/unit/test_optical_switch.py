@@ -7,9 +7,7 @@ import pytest
 
 from railyard.controller.openflow import optical
 from railyard.controller.openflow.app import RailyardApp, SwitchEvent
-from railyard.controller.openflow.codec import ofproto_v1_3 as ofp
-from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
-from railyard.controller.openflow.codec import port_desc_request
+from railyard.controller.openflow.codec import ofp, parser
 from railyard.controller.openflow.flows import Flow, Tables
 from railyard.controller.openflow.optical import cross_connect_flows, cross_connects
 from railyard.topologies.addresses import NETWORK_PORT_OFFSET, OPTICAL_DPID
@@ -180,7 +178,7 @@ def test_unreported_carrier_is_found_by_the_poll(lab: Lab) -> None:
     lab.let(place(2), on=False)
     lab.app.listener = heard.append
     lab.switch.far[place(2)] = True  # and it doesn't say so
-    lab.switch.send_msg(port_desc_request(lab.switch))
+    lab.switch.send_msg(parser.OFPPortDescStatsRequest(lab.switch, 0))
     lab.switch.talk(lab.app)
     assert [(h.what, h.dpid, h.port, h.up) for h in heard] == [("port", OPTICAL_DPID, place(2), True)]
 
