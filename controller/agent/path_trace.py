@@ -77,16 +77,12 @@ class TracedPath:
     @property
     def name(self) -> str:
         """`dr by rail 2`, or where it was lost."""
-        if not self.delivered:
-            return f"lost {self._end}"
-        return path_name(self.path) if self.path else f"{self.kind}, which no policy takes"
-
-    @property
-    def _end(self) -> str:
+        if self.delivered:
+            return path_name(self.path) if self.path else f"{self.kind}, which no policy takes"
         if not self.hops:
-            return f"before it left {self.src.name}"
+            return f"lost before it left {self.src.name}"
         last = self.hops[-1]
-        return f"after HB domain {last.node[2:]}" if last.is_bridge else f"after {last.node}"
+        return f"lost after HB domain {last.node[2:]}" if last.is_bridge else f"lost after {last.node}"
 
     def __str__(self) -> str:
         """`d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2`: an HB domain is in its arrow."""
@@ -124,12 +120,7 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
         raise ValueError("a verdict needs packets, and paths to compare theirs with")
     if follows_policy(traced, expected):
         return "as the policy says"
-    deviations = Counter(_deviation(traced_path) for traced_path in traced if traced_path.path not in expected)
-    parts = [
-        what if count == len(traced) else f"{what} ({count} of {len(traced)})" for what, count in deviations.items()
-    ]
-    return f"{', '.join(parts)}: the policy says {' or '.join(path_name(path) for path in expected)}"
-
-
-def _deviation(traced_path: TracedPath) -> str:
-    return "a detour" if traced_path.delivered else traced_path.name
+    others = [traced_path for traced_path in traced if traced_path.path not in expected]
+    deviations = Counter("a detour" if other.delivered else other.name for other in others)
+    parts = [f"{what} ({n} of {len(traced)})" if n < len(traced) else what for what, n in deviations.items()]
+    return f"{', '.join(parts)}: the policy says {' or '.join(map(path_name, expected))}"

@@ -1,8 +1,7 @@
 """The route agent: one netlink socket in each GPU's namespace, through which routes change while traffic flows.
 
-The sockets are opened once, by a thread that goes from namespace to namespace; after that the changes at a GPU are one
-send, with no process and no setns on its way. The kernel carries them out within the send: the answers are there when
-it returns, nothing is ever waited for, and to send to all GPUs before looking would gain nothing.
+The sockets are opened once; after that the changes at a GPU are one send, without a process or a setns. The kernel
+carries them out within the send: the answers are there when it returns, so nothing waits.
 """
 
 import errno
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from railyard.controller.agent import rtnetlink
-from railyard.controller.agent import rtnetlink as rtnetlink_read
 from railyard.controller.agent.rtnetlink import Batch
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -54,9 +52,7 @@ class RouteAgent:
                 self._index[gpu] = {name: _index_of(name) for name in self._devices}
 
     def rebind_gpu(self, gpu: Gpu) -> None:
-        """Use the namespace that now has this GPU's name, after a GPU replacement. OSError if there is none; then
-        nothing changes.
-        """
+        """Use the namespace that now has this GPU's name, after a GPU replacement. OSError if there is none."""
         with namespaces.inside(gpu.name):
             index: dict[Device, int] = {name: _index_of(name) for name in self._devices}
         before, self._sockets[gpu] = self._sockets[gpu], _open(gpu)
@@ -69,13 +65,23 @@ class RouteAgent:
         return {gpu: routes for gpu, routes in found if routes}
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
-        """Return one GPU's current routes of that metric, by key."""
-        return {route.key: route for route in self._ask(gpu) if route.metric == metric}
+        """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
+        names = {number: name for name, number in self._index[gpu].items()}
+        sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
+        self._sockets[gpu].send(rtnetlink.dump_request(sequence))
+        found, is_last = list[AnyRoute](), False
+        while not is_last:
+            try:
+                part, is_last = rtnetlink.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)
+            except OSError as error:
+                raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
+            found += part
+        return {route.key: route for route in found if route.metric == metric}
 
     def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
-        """Put routes in, each replacing one of the same prefix and metric, then remove others by prefix and metric;
-        return the number of changes. OSError names the GPU and the first route that the kernel refused; the rest is
-        done.
+        """Put routes in, each replacing one of the same prefix and metric, then remove others; return their number.
+
+        OSError names the GPU and the first route that the kernel refused; the rest is done.
         """
         outcome = self.change_all({gpu: (remove, put)})
         for refusal in outcome.refused.values():
@@ -86,8 +92,12 @@ class RouteAgent:
         """Make the changes of many GPUs, {gpu: (remove, put)}. A refusal at one GPU doesn't stop those of others."""
         done, refused = 0, dict[Gpu, OSError]()
         for gpu, (remove, put) in changes.items():
-            asked, puts = _in_order(remove, put)
-            refusals = self._carry_out(gpu, asked, puts)
+            puts = list(put)
+            # a put replaces the route of its key: to remove that one as well would remove what has just been put
+            replaced = {(route.prefix, route.table, route.metric) for route in puts}
+            gone = [route for route in remove if (route.prefix, route.table, route.metric) not in replaced]
+            asked = puts + gone
+            refusals = self._carry_out(gpu, asked, len(puts))
             done += len(asked) - len(refusals)
             if refusals:
                 place, code = refusals[0]
@@ -99,20 +109,6 @@ class RouteAgent:
         """Close all netlink sockets."""
         for sock in self._sockets.values():
             sock.close()
-
-    def _ask(self, gpu: Gpu) -> list[AnyRoute]:
-        """Return all our routes of its main table and its table of transit traffic."""
-        names = {number: name for name, number in self._index[gpu].items()}
-        sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
-        self._sockets[gpu].send(rtnetlink_read.dump_request(sequence))
-        found, is_last = list[AnyRoute](), False
-        while not is_last:
-            try:
-                part, is_last = rtnetlink_read.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)
-            except OSError as error:
-                raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
-            found += part
-        return found
 
     def _carry_out(self, gpu: Gpu, asked: list[AnyRoute], puts: int) -> list[tuple[int, int]]:
         """Put the first `puts` of these routes, remove the others. What was refused: place in `asked`, error number."""
@@ -155,15 +151,3 @@ def _index_of(device: Device) -> int:
         return socket.if_nametoindex(device)
     except OSError:
         return NO_INTERFACE
-
-
-def _in_order(remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> tuple[list[AnyRoute], int]:
-    """The routes to put, then those to remove, and how many are to be put.
-
-    A route that is to go is gone already if one that is put takes its place; to remove it would take that one.
-    """
-    puts, gone = list(put), list(remove)
-    if gone:
-        taken = {(route.prefix, route.table, route.metric) for route in puts}
-        gone = [route for route in gone if (route.prefix, route.table, route.metric) not in taken]
-    return puts + gone, len(puts)

@@ -6,6 +6,7 @@ linux/rtnetlink.h, in the machine's byte order but for addresses.
 
 import socket
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -44,7 +45,7 @@ _ANSWER: Final = struct.Struct("=IHHIIi")
 
 
 class Answer(NamedTuple):
-    """The kernel's to the message of that sequence number. `errno`: 0 for well done."""
+    """The kernel's answer to the message of that sequence number. `errno`: 0 for success."""
 
     sequence: int
     errno: int
@@ -146,9 +147,6 @@ DONE: Final = 3
 ERROR: Final = 2
 _DUMP_REQUEST: Final = struct.Struct("=IHHII 8BI")  # the header, struct rtmsg
 _ROUTE: Final = struct.Struct("=8BI")
-_VALUE: Final = struct.Struct("=I")
-_CODE: Final = struct.Struct("=i")
-_ALIGN: Final = 4
 
 
 def dump_request(sequence: int) -> bytes:
@@ -163,68 +161,45 @@ def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[
     `index`: the name of each interface by its number. Routes by another interface are left out.
     """
     found, is_last = list[AnyRoute](), False
-    for kind, number, body in _messages(data):
+    for (_, kind, _, number, _), body in _parts(data, _HEADER):
         if number != sequence:  # of a question that was interrupted
             continue
         if kind == ERROR:
-            (code,) = _CODE.unpack_from(body)
-            raise OSError(-code, "the kernel does not tell its routes")
+            raise OSError(-int.from_bytes(body[:4], sys.byteorder, signed=True), "the kernel refuses to list routes")
         is_last = is_last or kind == DONE
         if kind == RTM_NEWROUTE and (route := _route_in(body, index)):
             found.append(route)
     return found, is_last
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(type, sequence number, body) of each."""
-    at = 0
-    while at < len(data):
-        size, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
-        yield kind, sequence, data[at + _HEADER.size : at + size]
-        at += _aligned(size)
-
-
 def _route_in(body: bytes, index: Mapping[int, Device]) -> AnyRoute | None:
     _, length, _, _, table, protocol, _, _, _ = _ROUTE.unpack_from(body)
-    attributes = dict(_attributes(body[_ROUTE.size :]))
+    attributes = _attributes(body[_ROUTE.size :])
     if table not in (MAIN, FROM_HB) or protocol != PROTOCOL or RTA_DST not in attributes:
         return None
-    metric = _number(attributes[RTA_PRIORITY]) if RTA_PRIORITY in attributes else 0
+    metric = int.from_bytes(attributes.get(RTA_PRIORITY, b""), sys.byteorder)
     prefix = f"{socket.inet_ntoa(attributes[RTA_DST])}/{length}"
     if RTA_MULTIPATH in attributes:
-        hops = tuple(_hops(attributes[RTA_MULTIPATH], index))
+        parts = _parts(attributes[RTA_MULTIPATH], NEXT_HOP)
+        known = ((index[number], weight, rest) for (_, _, weight, number), rest in parts if number in index)
+        hops = tuple(Hop(device, _gateway(_attributes(rest)), weight + 1) for device, weight, rest in known)
         return SpreadRoute(prefix, hops, table, metric) if hops else None
-    device = index.get(_number(attributes[RTA_OIF])) if RTA_OIF in attributes else None
+    device = index.get(int.from_bytes(attributes.get(RTA_OIF, b""), sys.byteorder))  # no interface has number 0
     return Route(prefix, device, _gateway(attributes), table, metric) if device else None
-
-
-def _hops(data: bytes, index: Mapping[int, Device]) -> Iterator[Hop]:
-    """Yield the next hops of an RTA_MULTIPATH."""
-    at = 0
-    while at < len(data):
-        size, _, weight, number = NEXT_HOP.unpack_from(data, at)
-        if number in index:
-            attributes = dict(_attributes(data[at + NEXT_HOP.size : at + size]))
-            yield Hop(index[number], _gateway(attributes), weight + 1)
-        at += _aligned(size)
 
 
 def _gateway(attributes: Mapping[int, bytes]) -> Gpu | None:
     return gpu_of_ip(socket.inet_ntoa(attributes[RTA_GATEWAY])) if RTA_GATEWAY in attributes else None
 
 
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _attributes(data: bytes) -> dict[int, bytes]:
+    return {kind: body for (_, kind), body in _parts(data, _ATTRIBUTE)}
+
+
+def _parts(data: bytes, header: struct.Struct) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """(header, body) of each part. A header begins with the size of both; parts begin at multiples of 4 bytes."""
     at = 0
     while at < len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        yield kind, data[at + _ATTRIBUTE.size : at + size]
-        at += _aligned(size)
-
-
-def _number(data: bytes) -> int:
-    (value,) = _VALUE.unpack(data)
-    return int(value)
-
-
-def _aligned(size: int) -> int:
-    return (size + _ALIGN - 1) & ~(_ALIGN - 1)
+        fields = header.unpack_from(data, at)
+        yield fields, data[at + header.size : at + fields[0]]
+        at += fields[0] + -fields[0] % 4

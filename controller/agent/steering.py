@@ -22,14 +22,9 @@ from railyard.topologies.forwarding import Path, Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, on_planes, route_to
 
-STEERED_METRIC: Final = 15
-"""Wins over the base routes (20); what goes round something dead (10) wins over it."""
-
-
-SATISFIED_SHARE: Final = 0.7
-"""A flow that has a link alone is seen to deliver 0.9 of it and more; one that shares it with another, half."""
-RECHECK_NS: Final = 90_000_000
-"""When what is delivered is known anew (railyard.topologies.measure.counters)."""
+STEERED_METRIC: Final = 15  # wins over the base routes (20); a detour (10) wins over it
+SATISFIED_SHARE: Final = 0.7  # a flow alone on a link gets 0.9 of it and more, one of two half
+RECHECK_NS: Final = 90_000_000  # until rates are measured anew (topologies/measure/counters.py)
 Rates = Mapping[str, float | None]
 ReadRates = Callable[[], Rates]
 
@@ -133,11 +128,8 @@ def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[in
 
 
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]
-
-
 SOCKET: Final = File("/run/railyard/choices.sock")
 ANSWER_S: Final = 5.0
-
 Chosen = Callable[[Gpu, Gpu], Shares | None]
 
 

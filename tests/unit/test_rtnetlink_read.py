@@ -56,7 +56,7 @@ def test_foreign_routes_tables_and_interfaces_are_left_out() -> None:
 
 
 def test_a_refusal_is_an_error() -> None:
-    with pytest.raises(OSError, match="the kernel does not tell its routes") as caught:
+    with pytest.raises(OSError, match="the kernel refuses to list routes") as caught:
         answer_in(message(ERROR, 5, struct.pack("=i", -errno.EPERM)), 5, NAMES)
     assert caught.value.errno == errno.EPERM
 
