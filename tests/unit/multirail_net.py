@@ -125,7 +125,7 @@ def aggregators(layout: Layout, net: Net) -> Iterator[None]:
     threads = []
     for rail, address in enumerate(layout.aggregators):
         if address is not None:
-            tree = Aggregator(rail, layout.size, address, layout.group, net.maker(-1))
+            tree = Aggregator(rail, layout, net.maker(-1))
             threads.append(threading.Thread(target=tree.run, args=(stop.is_set,), daemon=True))
             threads[-1].start()
     yield

@@ -28,7 +28,7 @@ def state(job: Job, final: list[tuple[int, int]], done: bool | None = None) -> J
 def test_unfinished_elements_are_redone_or_relayed(
     finals: list[list[tuple[int, int]]],
 ) -> None:
-    job = Job(3, 0, "reduce", 1, 0, LENGTH)
+    job = Job(3, 0, "allreduce", 1, 0, LENGTH)
     states = {rank: [state(job, final)] for rank, final in enumerate(finals)}
     again = replacements(states, dict.fromkeys(states, 3), lambda _: 0, count(100))
     complete_ranks = [rank for rank, (one,) in states.items() if one.done]
@@ -36,27 +36,27 @@ def test_unfinished_elements_are_redone_or_relayed(
     assert len(todo) == len(set(todo))  # nothing twice
     for rank, (one,) in states.items():
         assert elements(one.final) | set(todo) == set(range(LENGTH)), f"rank {rank} is left without"
-    assert {new.action for new in again} <= ({"relay"} if complete_ranks else {"reduce"})
-    assert all(new.root in complete_ranks for new in again if new.action == "relay")
+    assert {new.action for new in again} <= ({"broadcast"} if complete_ranks else {"allreduce"})
+    assert all(new.root in complete_ranks for new in again if new.action == "broadcast")
     assert [new.number for new in again] == list(range(100, 100 + len(again)))
     assert {(new.op, new.rail) for new in again} <= {(3, 0)}
 
 
 def test_node_that_has_not_begun_has_nothing_final() -> None:
-    job = Job(3, 0, "reduce", 1, 5, 10)
+    job = Job(3, 0, "allreduce", 1, 5, 10)
     again = replacements({0: [state(job, [(5, 9)])], 1: []}, {0: 3, 1: 2}, lambda _: 2, count(9))
-    assert again == [Job(3, 9, "reduce", 2, 5, 10)]
+    assert again == [Job(3, 9, "allreduce", 2, 5, 10)]
 
 
 @pytest.mark.parametrize(
     ("action", "done", "again"),
     [
-        ("reduce", (False, False), 1),  # of an empty buffer: it still tells that all have begun
-        ("reduce", (True, False), 0),
+        ("allreduce", (False, False), 1),  # of an empty buffer: it still tells that all have begun
+        ("allreduce", (True, False), 0),
         ("barrier", (True, False), 0),
         ("barrier", (False, False), 1),
-        ("gather", (True, False), 1),
-        ("scatter", (True, True), 0),
+        ("all_gather", (True, False), 1),
+        ("reduce_scatter", (True, True), 0),
     ],
 )
 def test_replacements_of_empty_jobs_and_barriers(action: Action, done: tuple[bool, bool], again: int) -> None:
@@ -67,27 +67,27 @@ def test_replacements_of_empty_jobs_and_barriers(action: Action, done: tuple[boo
 
 def test_collective_that_a_node_has_left_is_not_redone() -> None:
     """Rank 1 is two operations on and has forgotten it: it was through, so all were."""
-    job = Job(3, 0, "scatter", 1, 0, LENGTH)
+    job = Job(3, 0, "reduce_scatter", 1, 0, LENGTH)
     assert replacements({0: [state(job, [], done=True)], 1: []}, {0: 4, 1: 5}, lambda _: 0, count()) == []
 
 
 @given(final=SPANS)
 def test_lost_relay_is_redone_for_missing_elements(final: list[tuple[int, int]]) -> None:
-    job = Job(3, 7, "relay", 1, 0, LENGTH, root=1)
+    job = Job(3, 7, "broadcast", 1, 0, LENGTH, root=1)
     states = {0: [state(job, final)], 1: [state(job, [(0, LENGTH)])]}
     again = replacements(states, dict.fromkeys(states, 3), lambda _: 0, count())
     assert elements([(new.start, new.start + new.length) for new in again]) == set(range(LENGTH)) - elements(final)
 
 
 def test_broadcast_is_redone_for_nodes_that_have_not_begun() -> None:
-    job = Job(3, 0, "relay", 1, 0, 8, root=0)
+    job = Job(3, 0, "broadcast", 1, 0, 8, root=0)
     again = replacements({0: [state(job, [(0, 8)])], 1: []}, {0: 3, 1: 2}, lambda _: 0, count())
-    assert again == [Job(3, 0, "relay", 0, 0, 8, root=0)]
+    assert again == [Job(3, 0, "broadcast", 0, 0, 8, root=0)]
     assert replacements({0: [state(job, [(0, 8)])], 1: []}, {0: 4, 1: 5}, lambda _: 0, count()) == []
 
 
 def test_job_state_survives_json() -> None:
-    one = state(Job(3, 7, "relay", 1, 0, 8, root=1), [(0, 3), (5, 6)])
+    one = state(Job(3, 7, "broadcast", 1, 0, 8, root=1), [(0, 3), (5, 6)])
     job, *progress = json.loads(json.dumps(one))
     assert Job(*job) == one.job
     assert progress == [one.done, [list(span) for span in one.final], one.itemsize]

@@ -1,8 +1,8 @@
 """Allreduce engines: the programs that run collectives on the nodes of a multi-rail fabric, Railyard's own and others.
 
-An engine is one module of `engines/`, or a plugin. Its module is imported wherever names are looked up, so it loads
-other libraries only in functions. An experiment's `policies` name allreduce policies, which Railyard's engine runs, and
-other engines, each of which runs one way of its own. An engine of another program derives its ranks from `PeerRanks`.
+An engine is one module of `engines/`, or a plugin. It is imported wherever names are looked up, so it loads other
+libraries only in functions. An experiment's `policies` name allreduce policies, which Railyard's engine runs, and other
+engines. An engine of another program derives its ranks from `PeerRanks`.
 """
 
 import os
@@ -148,9 +148,8 @@ class PeerRanks(Group):
         with GlooRanks(net, rail=0) as ranks:
             reports = ranks.run(Operations("allreduce", "float32", 8 << 20, count=20, seed=1))
 
-    `rails`: those that the engine uses, by default `default_rails`. `program`: the module that has its `PROGRAM`
-    (engine/worker.py). `timeout_s`: of one operation, in the fabric's own time: in a dilated fabric ranks wait as many
-    times longer.
+    `rails`: by default `default_rails`. `program`: the module that has its `PROGRAM` (engine/worker.py). `timeout_s`:
+    of one operation, in the fabric's own time.
     """
 
     program: ClassVar[str]

@@ -31,6 +31,7 @@ from railyard.workloads.allreduce.balancing.costs import (
     update_shares,
     without_rail,
 )
+from railyard.workloads.allreduce.balancing.policy import Planner
 from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
 LEARNING_WINDOW: Final = 5
@@ -65,9 +66,8 @@ class Measurement:
 class Rails:
     """Live rails of a group, and what each costs by its estimator."""
 
-    def __init__(self, costs: Sequence[Cost]) -> None:
-        self.estimators = [CostEstimator(cost) for cost in costs]
-        self.alive = set(range(len(costs)))
+    def __init__(self, costs: Sequence[Cost], alive: set[int]) -> None:
+        self.estimators, self.alive = [CostEstimator(cost) for cost in costs], alive
 
     @property
     def known(self) -> tuple[Cost, ...]:
@@ -96,10 +96,6 @@ class Rails:
             else max(each.cost, slowed_cost(each.nominal, size, slowdown), key=lambda cost: cost.seconds(size))
             for each in estimators
         )
-
-    def best(self, size: float, among: Collection[int]) -> int:
-        """Return which of these rails takes the least time for all (Eq. 4)."""
-        return fastest_rail(self.at(size), size, sorted(among))
 
     def evenly(self, rails: Collection[int]) -> Shares:
         """Return equal shares on these rails."""
@@ -406,17 +402,15 @@ class Settled(_Resting):
         return AdjustedSplit(self.memory, self.shares, best=measured, is_old=True).step(size, times)
 
 
-class Balancer:
+class Balancer(Planner):
     """Nezha's planner: shares by size class, which each window of measured times may change.
 
     Plans and windows are cached until the table changes: small operations are too short to look them up anew.
     """
 
     def __init__(self, costs: Sequence[Cost]) -> None:
-        if not costs:
-            raise ValueError("costs: a balancer needs at least one rail")
-        self._rails = Rails(costs)
-        self.best = self._rails.best
+        super().__init__(costs)
+        self._rails = Rails(costs, self._alive)
         self._table: dict[int, State] = {}
         self._plans: dict[tuple[int, int], tuple[Segment, ...]] = {}
         self._windows: dict[int, int] = {}
@@ -460,19 +454,21 @@ class Balancer:
 
     def down(self, rail: int) -> None:
         """Give a dead rail's share to the others, in proportion to theirs. ValueError if it was the last."""
-        if not self._rails.alive - {rail}:
-            raise ValueError(f"rail {rail}: the last one can't be taken away")
-        self._rails.alive.discard(rail)
+        super().down(rail)
         states = {key: state.on_rail_down(rail) for key, state in self._table.items()}
         self._table = {key: state for key, state in states.items() if state is not None}
         self._clear_caches()
 
     def up(self, rail: int) -> None:
         """Use a rail again, from a cold start: its cost is nominal again, and every class starts anew."""
-        self._rails.alive.add(rail)
+        super().up(rail)
         self._rails.forget(rail)
         self._table.clear()
         self._clear_caches()
+
+    def best(self, size: int, among: Collection[int]) -> int:
+        """Return which of these rails takes the least time for all (Eq. 4), by what was measured."""
+        return fastest_rail(self._rails.at(size), size, sorted(among))
 
     def _clear_caches(self) -> None:
         self._plans.clear()
@@ -481,6 +477,6 @@ class Balancer:
     def _state(self, size: int) -> State:
         found = self._table.get(size_class(size))
         if found is None:
-            best = self._rails.best(size, self._rails.alive)
+            best = self.best(size, self._alive)
             found = self._table[size_class(size)] = SingleRail(Memory(self._rails), self._rails.evenly([best]))
         return found

@@ -15,7 +15,7 @@ An experiment names it, with an argument after a colon where it takes one: `equa
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,58 +30,26 @@ ITEM_BYTES: Final = 4
 """Of an element of a predicted allreduce: float32."""
 
 
-class Planner(Protocol):
-    """Plans the operations of one group. With the same windows and dead rails, it plans the same on every node."""
+class Planner:
+    """Plan of one group's operations. With the same windows and dead rails, it plans the same on every node."""
+
+    def __init__(self, costs: Sequence[Cost]) -> None:
+        self._costs, self._alive = tuple(costs), set(range(len(costs)))
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         """Return segments that cover `length` elements once, in order; one, empty, for an empty buffer."""
-        ...
+        raise NotImplementedError
 
     def window(self, size: int) -> int:
         """Return over how many operations of `size` bytes `learn` wants medians; 0: it never learns."""
-        ...
-
-    def learn(self, size: int, seconds: Sequence[float]) -> None:
-        """Take the median seconds of each rail over a window; 0 for a rail without a part."""
-        ...
-
-    def down(self, rail: int) -> None:
-        """Plan without a rail from now on. ValueError if it is the last one."""
-        ...
-
-    def up(self, rail: int) -> None:
-        """Plan with a rail again."""
-        ...
-
-    def best(self, size: int, among: Collection[int]) -> int:
-        """Return the rail that takes over `size` bytes of a dead one."""
-        ...
-
-
-class FixedWeights:
-    """Planner with fixed weights over the live rails; the fastest rail takes all where their weights are 0."""
-
-    def __init__(self, costs: Sequence[Cost], weights: Sequence[float]) -> None:
-        self._costs, self._weights = tuple(costs), tuple(weights)
-        self._alive = set(range(len(costs)))
-
-    def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
-        """Return a segment for each live rail with a weight."""
-        weights = [weight if rail in self._alive else 0.0 for rail, weight in enumerate(self._weights)]
-        if not any(weights):
-            weights[self.best(length * itemsize, self._alive)] = 1.0
-        return partition(length, weights)
-
-    def window(self, size: int) -> int:
-        """Return 0: it never learns."""
         return 0
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
-        """Raise ValueError."""
-        raise ValueError("fixed weights don't learn")
+        """Take the median seconds of each rail over a window; 0 for a rail without a part."""
+        raise ValueError(f"{type(self).__name__} doesn't learn")
 
     def down(self, rail: int) -> None:
-        """Plan without a rail from now on."""
+        """Plan without a rail from now on. ValueError if it is the last one."""
         if not self._alive - {rail}:
             raise ValueError(f"rail {rail}: the last one can't be taken away")
         self._alive.discard(rail)
@@ -91,8 +59,23 @@ class FixedWeights:
         self._alive.add(rail)
 
     def best(self, size: int, among: Collection[int]) -> int:
-        """Return the rail with the lowest cost."""
+        """Return the rail that takes over `size` bytes of a dead one: by default that of the lowest cost."""
         return fastest_rail(self._costs, size, sorted(among))
+
+
+class FixedWeights(Planner):
+    """Planner with fixed weights over the live rails; the fastest rail takes all where their weights are 0."""
+
+    def __init__(self, costs: Sequence[Cost], weights: Sequence[float]) -> None:
+        super().__init__(costs)
+        self._weights = weights
+
+    def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
+        """Return a segment for each live rail with a weight."""
+        weights = [weight if rail in self._alive else 0.0 for rail, weight in enumerate(self._weights)]
+        if not any(weights):
+            weights[self.best(length * itemsize, self._alive)] = 1.0
+        return partition(length, weights)
 
 
 class AllreducePolicy:

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from pydantic import InstanceOf
@@ -18,7 +18,8 @@ from railyard.topologies.build import namespaces
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, dtype_code
 
-COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
+Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
+COLLECTIVES: Final = get_args(Collective)
 _IDLE_HEARTBEATS: Final = 10
 Address = tuple[str, int]
 SocketMaker = Callable[[int], socket.socket]

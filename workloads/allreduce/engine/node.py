@@ -2,9 +2,6 @@
 
 Source: Nezha section 3.5 (NIC selector, timer, load balancer, exception handler), 4.2 and Fig. 7; recovery.py has the
 protocol. One thread serves all rails: sums and system calls take long, and the code between them little.
-
-`Node` runs operations and dispatches messages. `RailChanges` holds what was frozen and moved, `LivenessMonitor`
-(recovery.py) what nodes know of each other, `PlannerSet` (policy.py) planners and what they learn.
 """
 
 import threading
@@ -32,8 +29,7 @@ class ProgressThread:
     """Thread that serves a node's peers while its program computes: they may need its answers to go on.
 
     It does nothing in the first `IDLE_S` after an operation, so operations that follow each other closely do not meet
-    it, and it lets go at once when the program is back. `serve(seconds)` is called repeatedly by the thread; `wake`
-    makes it return at once.
+    it. It calls `serve(seconds)` repeatedly; `wake` makes that return, when the program is back.
     """
 
     def __init__(self, serve: Callable[[float], None], wake: Callable[[], None]) -> None:
@@ -238,8 +234,7 @@ class Node:
             raise GroupBroken(self._failed)
 
     def _serve_idly(self, timeout_s: float) -> None:
-        """Serve the peers while the program computes. A failure is raised by its next operation."""
-        if self._failed is None:
+        if self._failed is None:  # else the program's next operation raises it
             self._send_heartbeat(time.monotonic())
         self.transport.poll(timeout_s)
 

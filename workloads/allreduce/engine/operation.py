@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 from zlib import crc32
 
 import numpy as np
 
-from railyard.workloads.allreduce.engine.jobs import Layout
-from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Action, Job, JobState
+from railyard.workloads.allreduce.engine.jobs import Collective, Layout
+from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Job, JobState
 from railyard.workloads.allreduce.engine.tasks import (
     ALL,
     Array,
@@ -28,13 +27,6 @@ from railyard.workloads.allreduce.engine.tasks import (
 from railyard.workloads.allreduce.transport import links
 from railyard.workloads.allreduce.transport.links import Header
 
-Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
-_ACTIONS: dict[Collective, Action] = {
-    "allreduce": "reduce",
-    "reduce_scatter": "scatter",
-    "all_gather": "gather",
-    "broadcast": "relay",
-}
 _OCTET = dtype_code(np.dtype(np.uint8))
 
 
@@ -59,7 +51,7 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     """
     segments = list(plan)
     jobs = [
-        Job(op, number, _ACTIONS[call.collective], part.rail, part.start, part.length, call.root)
+        Job(op, number, call.collective, part.rail, part.start, part.length, call.root)
         for number, part in enumerate(segments)
     ]
     if call.collective != "allreduce":
@@ -122,9 +114,9 @@ class Operation:
     def state(self, job: Job) -> JobState:
         """Return the progress of a job."""
         task = self.tasks.get(job.number)
-        if job.action == "relay" and job.root == self.rank:
+        if job.action == "broadcast" and job.root == self.rank:
             return JobState(job, True, ((job.start, job.start + job.length),), self.result.itemsize)
-        final = task.final() if task and job.action in ("reduce", "relay") else ()
+        final = task.final() if task and job.action in ("allreduce", "broadcast") else ()
         return JobState(job, task is not None and task.done, final, self.result.itemsize)
 
     def record(self, planned: Iterable[Job]) -> Record:
@@ -137,7 +129,7 @@ class Operation:
     def _task(self, job: Job) -> Task:
         span, nodes, piece_bytes = (job.start, job.start + job.length), self.layout.size, self.layout.piece_bytes
         on_tree = self.layout.aggregators[job.rail] is not None
-        if job.action == "relay":
+        if job.action == "broadcast":
             if on_tree:
                 return Tree(self.rank, [(span, job.root)], self.result, self.result, piece_bytes)
             return Relay(self.rank, nodes, job.root, span, self.result, piece_bytes)
@@ -146,9 +138,9 @@ class Operation:
             if on_tree:
                 return Tree(self.rank, [((0, 0), ALL)], empty, empty)
             return Ring(self.rank, [(0, 0)] * nodes, empty, empty)
-        gathers = job.action == "gather"
+        gathers = job.action == "all_gather"
         source = self.result if gathers else self.source
-        if job.action == "reduce":
+        if job.action == "allreduce":
             parts: list[tuple[Span, int]] = [(span, ALL)]
             chunks = split_evenly(job.start, job.length, nodes)
         else:
@@ -156,7 +148,7 @@ class Operation:
             parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]
         if on_tree:
             return Tree(self.rank, parts, source, self.result, piece_bytes)
-        return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "scatter", piece_bytes)
+        return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "reduce_scatter", piece_bytes)
 
 
 class PieceRouter:

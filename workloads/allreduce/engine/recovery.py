@@ -1,9 +1,8 @@
 """Recovery from dead rails: which rails are dead, what has to be done again, and how all nodes agree on it.
 
-Rank 0 coordinates. A node that finds a rail dead sends it `suspect`; rank 0 sends `freeze` to all; every node closes
-the rail and answers with its `state`; rank 0 sends a `decision`: jobs that replace those on the rail, and the latest
-operation that any node has begun, after which all plan without the rail. A rail that returns goes the same way.
-docs/multirail.md, "Recovery", has the protocol and why its results are right.
+A node that finds a rail dead sends rank 0 `suspect`; rank 0 sends `freeze` to all; every node closes the rail and
+answers with its `state`; rank 0 sends a `decision`: jobs that replace those on the rail, and the latest operation that
+any node has begun, after which all plan without the rail. docs/multirail.md, "Recovery", says why results are right.
 """
 
 import math
@@ -15,11 +14,12 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
-from railyard.workloads.allreduce.engine.jobs import Timeouts
+from railyard.workloads.allreduce.engine.jobs import Collective, Timeouts
 from railyard.workloads.allreduce.engine.tasks import Span, common, merged, missing
 from railyard.workloads.allreduce.transport.links import Message
 
-Action = Literal["reduce", "scatter", "gather", "relay", "barrier"]
+Action = Collective | Literal["barrier"]
+"""What a job does. One that was lost near its end is done again as a broadcast from a node that has the result."""
 IDLE: Final = 0
 BARRIER: Final = 1
 DATA: Final = 2
@@ -29,7 +29,7 @@ _RECENT_HEARTBEATS: Final = 5
 
 
 class Job(NamedTuple):
-    """Task as all nodes know it: `length` elements from `start`, of operation `op`; `root` of a relay."""
+    """Task as all nodes know it: `length` elements from `start`, of operation `op`; `root` of a broadcast."""
 
     op: int
     number: int
@@ -82,7 +82,7 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
     complete_ranks = [rank for rank, state in states_by_rank.items() if state.done]
     if job.action == "barrier":  # once one node has passed it, all data was there
         return [] if complete_ranks else [(job, itemsize)]
-    if job.action in ("scatter", "gather"):  # a node that does not report the job has left its operation
+    if job.action in ("reduce_scatter", "all_gather"):  # a node that does not report the job has left its operation
         return [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
     end = job.start + job.length
     if complete_ranks:
@@ -92,7 +92,7 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
         if some_not_begun:  # a broadcast's root has all of it before the others begin
             lacking = merged([(job.start, end)])
         root = min(complete_ranks)
-        return [(job._replace(action="relay", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
+        return [(job._replace(action="broadcast", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
     if job.length == 0:
         return [(job, itemsize)]
     final_everywhere: list[Span] = [(job.start, end)] if len(states_by_rank) == nodes else []
@@ -225,11 +225,10 @@ class Heartbeat(NamedTuple):
 class LivenessMonitor:
     """Dead rails, from the nodes' heartbeats. Pure: the clock is an argument.
 
-    Every node sends a numbered heartbeat over all its live rails at once. A node that the machine does not run sends
-    none on any rail, which says nothing about a rail; a rail without heartbeats that came on another rail is `silent`.
-    A rail is `stalled` if all nodes are in the same operation or past it, some have work on the rail, and it has moved
-    nothing on any node for a while. With nothing but a barrier to do, a rail may wait for the others: then none of
-    them may have moved anything.
+    Every node sends a numbered heartbeat over all its live rails at once: a rail without those that came on another is
+    `silent`. A rail is `stalled` if all nodes are in the same operation or past it, some have work on the rail, and
+    it has moved nothing on any node for a while. With nothing but a barrier to do, a rail may wait for the others: then
+    none of them may have moved anything.
     """
 
     rails: int

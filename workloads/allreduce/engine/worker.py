@@ -1,13 +1,11 @@
-"""The process of one rank of an engine, or of one aggregator.
+"""The process of one rank of an engine, or of one aggregator. Messages are those of jobs.py.
 
 `python -m railyard.workloads.allreduce.engine.worker FD` is one of Railyard's engine. `... MODULE SOCKET [RANK...]` are
 ranks of another engine, whose module has a `PROGRAM`: it loads the engine's library once, then forks a process for each
 rank, which connects to the UNIX socket and sends its number (under mpirun there is one rank, with a number from MPI).
-Messages are those of jobs.py: Join, then Run as often as needed. An aggregator serves until it is ended.
 
 A rank's input is drawn once for all of `Operations`; operation i has it moved on by i elements, so a result that was
-left from the operation before is wrong nearly everywhere. Integers fill their type (sums wrap); floats are from 0.5 to
-1, so that a sum of N has a last place to count errors in.
+left from the operation before is wrong nearly everywhere.
 """
 
 import ctypes
@@ -76,7 +74,7 @@ def elements(operations: Operations, nodes: int) -> int:
 
 
 def draw_input(operations: Operations, nodes: int, rank: int) -> Array:
-    """Return a rank's elements of operation 0."""
+    """Return a rank's elements of operation 0: integers of all values (sums wrap), floats of 0.5 to 1."""
     dtype, length = checked(operations), elements(operations, nodes)
     random = np.random.default_rng((operations.seed, rank))
     if dtype.kind in "iu":
@@ -157,11 +155,8 @@ def _run(
             report.wrong += wrong(result, outcome(operations, nodes, rank, reference, index), nodes)
 
 
-def run_operations(group: Group, operations: Operations, reported_migrations: int = 0) -> RankReport:
-    """Do operations on Railyard's engine, or as many as succeed.
-
-    `reported_migrations`: how many were reported before. A migration may also fall between operations.
-    """
+def run_operations(group: Group, operations: Operations) -> RankReport:
+    """Do operations on Railyard's engine, or as many as succeed. Migrations since the last report are reported."""
     report, copies = RankReport(group.rank), asdict(group.copies)
     group.take_samples()
 
@@ -176,7 +171,8 @@ def run_operations(group: Group, operations: Operations, reported_migrations: in
         _run(group, report, group.size, operations, lambda: None, after)
     except RailyardError as problem:
         report.errors.append(str(problem))
-    report.migrations = group.migrations[reported_migrations:]
+    report.migrations, migrations = list(group.migrations), group.migrations
+    migrations.clear()
     report.dead_rails = tuple(group.dead_rails)
     report.copies = {why: count - copies[why] for why, count in asdict(group.copies).items()}
     report.rail_bytes_over_time = group.take_samples()
@@ -244,19 +240,6 @@ class Program:
     commands: tuple[type[Message], ...] = (Run,)
 
 
-class _GroupRank:
-    """Rank of Railyard's engine."""
-
-    def __init__(self, task: RankConfig) -> None:
-        self.group = Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker())
-        self._reported_migrations = 0
-
-    def handle(self, _: RankConfig, command: Run) -> Report:
-        report = run_operations(self.group, command.operations, self._reported_migrations)
-        self._reported_migrations += len(report.migrations)
-        return Report(report=report)
-
-
 def serve(parent: Parent, program: Program, task: RankConfig) -> None:
     """Join the group, and answer commands until Leave or the parent's end. Errors are sent as Failed."""
     task.placement.enter(task.rank)
@@ -282,14 +265,17 @@ def serve(parent: Parent, program: Program, task: RankConfig) -> None:
 
 
 def _aggregate(parent: Parent, task: AggregatorTask) -> None:
-    layout, rail = task.layout, task.rail
-    task.placement.enter(layout.size + rail)
-    address = layout.aggregators[rail]
-    assert address is not None  # an aggregator is made for a rail that has one
-    make, setup_s = task.placement.socket_maker(), layout.rails[rail].setup_s
-    aggregator = Aggregator(rail, layout.size, address, layout.group, make, setup_s)
+    task.placement.enter(task.layout.size + task.rail)
+    aggregator = Aggregator(task.rail, task.layout, task.placement.socket_maker())
     parent.send(Ready())
     aggregator.run(lambda: False)
+
+
+_OWN: Final = Program(
+    lambda task: Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker()),
+    Group.close,
+    handle=lambda group, _, command: Report(report=run_operations(group, command.operations)),
+)
 
 
 def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
@@ -325,7 +311,7 @@ def main() -> None:
     if isinstance(task, AggregatorTask):
         _aggregate(parent, task)
     else:
-        serve(parent, Program(_GroupRank, lambda rank: rank.group.close(), handle=_GroupRank.handle), task)
+        serve(parent, _OWN, task)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """The switch of a `sharp` rail: adds up the nodes' streams on their way and sends the sum back to all of them.
 
-Source: Nezha section 2.2.2 (SHARP: aggregation in the switch, each node sends its data once). Here it is a process of
-its own on the rail. Pieces are added in the order in which they come, so sums of floats may differ from run to run in
-the last bit, never from node to node. When one node's connection is lost, all are closed: the rail is dead for all
-nodes, and the next connections start anew.
+Source: Nezha section 2.2.2 (SHARP: each node sends its data once). Here it is a process of its own on the rail. Pieces
+are added in the order in which they come, so sums of floats may differ from run to run in the last bit, never from node
+to node. When one node's connection is lost, all are closed: the rail is dead, and the next connections start anew.
 """
 
 import socket
@@ -13,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from railyard.workloads.allreduce.engine.jobs import Address, SocketMaker, plain_socket
+from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker
 from railyard.workloads.allreduce.engine.tasks import DTYPES, Array, scratch
 from railyard.workloads.allreduce.transport.links import DATA, Framed, Header, Links, Pacer
 from railyard.workloads.allreduce.transport.rendezvous import Hello, HelloListener, send_ack
@@ -31,18 +30,12 @@ class _Sum:
 
 
 class Aggregator:
-    """Server of a rail's nodes. `setup_s`: of each message that it sends."""
+    """Server of a rail's nodes."""
 
-    def __init__(
-        self,
-        rail: int,
-        nodes: int,
-        address: Address,
-        group: int = 0,
-        make: SocketMaker = plain_socket,
-        setup_s: float = 0.0,
-    ) -> None:
-        self.rail, self.nodes, self.group, self._setup_s = rail, nodes, group, setup_s
+    def __init__(self, rail: int, layout: Layout, make: SocketMaker) -> None:
+        self._rail, self._nodes, self._group = rail, layout.size, layout.group
+        self._setup_s, address = layout.rails[rail].setup_s, layout.aggregators[rail]
+        assert address is not None  # an aggregator is made for a rail that has one
         self._poller = Links(self._on_disconnect)
         self._listener = HelloListener(make, {rail: address})
         self._poller.listen(self._listener.sockets[0])
@@ -70,7 +63,7 @@ class Aggregator:
 
         A later incarnation of the rail ends the present one.
         """
-        if (hello.group, hello.rail, hello.purpose) != (self.group, self.rail, DATA) or hello.rank >= self.nodes:
+        if (hello.group, hello.rail, hello.purpose) != (self._group, self._rail, DATA) or hello.rank >= self._nodes:
             return False
         if hello.incarnation > self._incarnation:
             self._lost(None)
@@ -83,7 +76,7 @@ class Aggregator:
         link = Framed(sock, lambda header: scratch(header.length), self._on_received, Pacer(self._setup_s))
         self._links[rank] = link
         self._poller.add(link)
-        if len(self._links) == self.nodes:
+        if len(self._links) == self._nodes:
             self._complete = True
             for link in self._links.values():  # not before: what is passed on to all nodes must reach all
                 send_ack(link.sock)
@@ -104,7 +97,7 @@ class Aggregator:
         else:
             return
         partial_sum.count += 1
-        if partial_sum.count == self.nodes:
+        if partial_sum.count == self._nodes:
             del self._sums[key]
             self._send(header, partial_sum.array)
 

@@ -1,9 +1,8 @@
 """Connections of a node on all rails: data to the next of the ring or the aggregator, control between rank 0 and all.
 
-Source: Nezha section 3.3. A control message goes over every live rail and carries a number: the first copy counts, in
-order, and a rail that joins later gets the latest ones again. So it arrives as long as one rail works. Control messages
-have connections of their own, so they wait behind data only in a NIC, where the kernel keeps little of either
-(links.UNSENT_BYTES).
+Source: Nezha section 3.3. A control message goes over every live rail: its first copy counts, and a rail that joins
+later gets the latest ones again. Control messages have connections of their own, so they wait behind data only in a
+NIC, where the kernel keeps little of either (links.UNSENT_BYTES).
 """
 
 import json
@@ -26,10 +25,7 @@ _JOIN_POLL_S: Final = 0.003
 
 @dataclass
 class ReliableChannel:
-    """Numbered messages with one peer, which arrive once and in order whichever rails carry them. Pure.
-
-    Number 0 is a heartbeat's: it counts at once, and is not kept.
-    """
+    """Numbered messages with one peer, which arrive once and in order. Number 0, a heartbeat's, is not kept. Pure."""
 
     last_received: int = 0
     _sent: int = 0

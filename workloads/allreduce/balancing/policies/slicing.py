@@ -10,7 +10,7 @@ from typing import Final
 
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, size_class
-from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, Planner
 from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES, Segment, split_evenly
 
 QUARTERS: Final = 4
@@ -27,7 +27,7 @@ def _slice_bytes(size: int) -> int:
     return -(-size // slice_count(size))
 
 
-class SlicePlanner(FixedWeights):
+class SlicePlanner(Planner):
     """Planner of slices.
 
     The time of a slice on a rail is nominal until measured, and measured by the slice's size class: a small slice's
@@ -35,7 +35,7 @@ class SlicePlanner(FixedWeights):
     """
 
     def __init__(self, costs: Sequence[Cost]) -> None:
-        super().__init__(costs, [1.0] * len(costs))
+        super().__init__(costs)
         self._s_per_byte: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
