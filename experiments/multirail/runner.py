@@ -103,10 +103,16 @@ def run_training(
         for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
-        own_time = (step.compute_s / dilation, median(times) / dilation, predicted / dilation)
-        compute_s, step_s, predicted_s = own_time
+        step_s = median(times) / dilation
         Training(
-            interval, training.steps, step.samples / step_s, sum(step.sizes), compute_s, step_s, predicted_s, dilation
+            interval,
+            step_s=step_s,
+            samples_per_s=step.samples / step_s,
+            compute_s=step.compute_s / dilation,
+            bytes=sum(step.sizes),
+            steps=training.steps,
+            dilation=dilation,
+            predicted_s=predicted / dilation,
         ).add_to(session.run)
 
 

@@ -9,7 +9,7 @@ clock showed. Lists by rail are in the fabric's order.
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from railyard.core.records import IntervalId, Record, Recovery
@@ -25,70 +25,37 @@ MIN_SAMPLES_FOR_P99: Final = 100
 _SKIPPED: Final = "policy skipped"
 _LOST: Final = "rails lost"
 _FAILED: Final = "operations failed"
-_INTEGERS: Final = ("1", "B")
-"""Units of whole numbers."""
-
-Metrics = Mapping[str, tuple[str, str]]
-"""Field of a row -> metric and unit."""
 Found = Mapping[str, Measurement]
 """Metric -> measurement, of one interval."""
 
-_POINT: Final = {
-    "mean_s": ("completion_time", "s"),
-    "typical_s": ("completion_time_typical", "s"),
-    "p99_s": ("completion_time_p99", "s"),
-    "size": ("buffer_size", "B"),
-    "sent": ("sent_size", "B"),
-    "operations": ("operations", "1"),
-    "measured": ("operations_timed", "1"),
-    "settled_after": ("operations_to_converge", "1"),
-    "wrong": ("elements_wrong", "1"),
-    "checked": ("elements_checked", "1"),
-    "copied": ("bytes_copied_per_byte", "ratio"),
-    "dilation": ("time_dilation", "ratio"),
-}
-_CUT: Final = {
-    "size": ("buffer_size", "B"),
-    "inside": ("fault_within_operation", "1"),
-    "carried": ("rail_used_before_fault", "1"),
-    "median_s": ("operation_time_before_fault", "s"),
-    "worst_s": ("operation_time_longest", "s"),
-    "operations": ("operations", "1"),
-    "wrong": ("elements_wrong", "1"),
-    "checked": ("elements_checked", "1"),
-}
-_TRAINING: Final = {
-    "step_s": ("iteration_time", "s"),
-    "samples_per_s": ("samples_per_s", "1/s"),
-    "compute_s": ("compute_time", "s"),
-    "bytes": ("sent_size", "B"),
-    "steps": ("iterations", "1"),
-    "dilation": ("time_dilation", "ratio"),
-}
-_DDP_RUN: Final = {
-    "step_s": ("iteration_time", "s"),
-    "bytes": ("gradient_size", "B"),
-    "losses_apart": ("loss_difference", "share"),
-}
+
+def _metric(name: str, unit: str, **more: Any) -> Any:
+    """Return a field of a row that is recorded as a measurement."""
+    return field(metadata={"metric": (name, unit)}, **more)
 
 
-def _measurements(row: Record, metrics: Metrics, predicted_s: float | None = None) -> Iterator[Measurement]:
-    """Return a measurement for each field that has a value; the first has the prediction."""
-    for name, (metric, unit) in metrics.items():
-        value = getattr(row, name)
-        if value is not None:
-            yield Measurement(row.interval, "", metric, float(value), unit, predicted_s)
-        predicted_s = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row(Record):
+    """A row whose `_metric` fields are measurements."""
+
+    def measurements(self, predicted_s: float | None = None) -> Iterator[Measurement]:
+        """Yield a measurement for each of them that has a value; the first has the prediction."""
+        for f in fields(self):
+            if "metric" in f.metadata:
+                name, unit = f.metadata["metric"]
+                if (value := getattr(self, f.name)) is not None:
+                    yield Measurement(self.interval, "", name, float(value), unit, predicted_s)
+                predicted_s = None
+
+    @classmethod
+    def values(cls, found: Found) -> dict[str, Any]:
+        """Return the fields that `measurements` wrote; None for those without a measurement."""
+        known = {f.name: found.get(f.metadata["metric"][0]) for f in fields(cls) if "metric" in f.metadata}
+        return {n: None if m is None else int(m.value) if m.unit in ("1", "B") else m.value for n, m in known.items()}
 
 
-def _fields(metrics: Metrics, found: Found) -> dict[str, Any]:
-    """Return the fields that `_measurements` wrote; None for those without a measurement."""
-    values = {name: found.get(metric) for name, (metric, _) in metrics.items()}
-    return {name: None if m is None else int(m.value) if m.unit in _INTEGERS else m.value for name, m in values.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Point(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(_Row):
     """Allreduces of one size under one policy.
 
     `operations` counts all of them, `measured` those that count: others are for learning, or the first of a turn.
@@ -100,21 +67,21 @@ class Point(Record):
     `predicted_s`: by the equations.
     """
 
-    size: int
-    sent: int
-    operations: int
-    measured: int
-    mean_s: float
-    typical_s: float
-    p99_s: float | None
+    mean_s: float = _metric("completion_time", "s")
+    typical_s: float = _metric("completion_time_typical", "s")
+    p99_s: float | None = _metric("completion_time_p99", "s")
+    size: int = _metric("buffer_size", "B")
+    sent: int = _metric("sent_size", "B")
+    operations: int = _metric("operations", "1")
+    measured: int = _metric("operations_timed", "1")
+    settled_after: int | None = _metric("operations_to_converge", "1")
+    wrong: int = _metric("elements_wrong", "1")
+    checked: int = _metric("elements_checked", "1")
+    copied: float = _metric("bytes_copied_per_byte", "ratio")
+    dilation: float = _metric("time_dilation", "ratio", default=1.0)
     shares: tuple[float, ...]
     rail_s: tuple[float, ...]
-    settled_after: int | None
-    wrong: int
-    checked: int
-    copied: float
     predicted_s: float | None
-    dilation: float = 1.0
 
     @property
     def split(self) -> bool:
@@ -131,7 +98,7 @@ class Point(Record):
         """Add its measurements. A policy with channels in place of rails (`virtual`) has no shares by rail."""
         names = next(rails.names for rails in run.rails if rails.label == self.fabric)
         bits, predicted = 8 * self.size, self.predicted_s
-        run.measurements += _measurements(self, _POINT, predicted)
+        run.measurements += self.measurements(predicted)
         throughput = (bits / self.mean_s, "bit/s", bits / predicted if predicted else None)
         run.measurements.append(Measurement(self.interval, "", "throughput", *throughput))
         for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
@@ -145,13 +112,12 @@ class Point(Record):
         def by_rail(metric: str) -> tuple[float, ...]:
             return tuple(m.value for name in rails.names if (m := found.get(f"{metric}_{name}")))
 
-        predicted_s = found["completion_time"].predicted
-        by_rails: dict[str, Any] = {"shares": by_rail("share"), "rail_s": by_rail("rail_time")}
-        return cls(interval, **_fields(_POINT, found), **by_rails, predicted_s=predicted_s)
+        own: dict[str, Any] = {"shares": by_rail("share"), "rail_s": by_rail("rail_time")}
+        return cls(interval=interval, predicted_s=found["completion_time"].predicted, **own, **cls.values(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Cut(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(_Row):
     """A rail that was taken from a node, or from all, while allreduces ran, and given back. ms are from the fault.
 
     `inside`: whether it fell into an operation, not between two. `detect_ms` until the first node knew, `migrate_ms`
@@ -167,14 +133,14 @@ class Cut(Record):
     detect_ms: float | None
     migrate_ms: float | None
     home_ms: float | None
-    size: int
-    inside: bool
-    carried: bool
-    median_s: float
-    worst_s: float
-    operations: int
-    wrong: int
-    checked: int
+    size: int = _metric("buffer_size", "B")
+    inside: bool = _metric("fault_within_operation", "1")
+    carried: bool = _metric("rail_used_before_fault", "1")
+    median_s: float = _metric("operation_time_before_fault", "s")
+    worst_s: float = _metric("operation_time_longest", "s")
+    operations: int = _metric("operations", "1")
+    wrong: int = _metric("elements_wrong", "1")
+    checked: int = _metric("elements_checked", "1")
     error: str = ""
 
     @property
@@ -194,62 +160,62 @@ class Cut(Record):
                 probes_lost_after_repair=0, connections_lost=0, recovered=not self.error,
             )
         )  # fmt: skip
-        run.measurements += _measurements(self, _CUT)
+        run.measurements += self.measurements()
         if self.error:
             detail = {**self.interval.as_dict(), "error": self.error}
             run.events.append(Event(self.t_fault, SOURCE, _FAILED, detail))
 
     @classmethod
-    def of(cls, recovery: Recovery, found: Found, error: str) -> "Cut":
+    def of(cls, r: Recovery, found: Found, error: str) -> "Cut":
         """Read it back."""
-        r, values = recovery, _fields(_CUT, found)
+        values = cls.values(found)
+        own = {name: getattr(r, name) for name in ("interval", "fault", "target", "t_fault", "t_repair", "detect_ms")}
         home_ms = r.primary_path_ms if values["carried"] else None
-        times: dict[str, Any] = {"detect_ms": r.detect_ms, "migrate_ms": r.reroute_ms, "home_ms": home_ms}
-        return cls(r.interval, r.fault, r.target, r.t_fault, r.t_repair, **times, **values, error=error)
+        return cls(migrate_ms=r.reroute_ms, home_ms=home_ms, error=error, **own, **values)
 
 
-@dataclass(frozen=True, slots=True)
-class Training(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(_Row):
     """A training that was replayed: medians of `steps`; `bytes` a step and node. Its workload is its name."""
 
-    steps: int
-    samples_per_s: float  # of a node
-    bytes: int
-    compute_s: float
-    step_s: float
+    step_s: float = _metric("iteration_time", "s")
+    samples_per_s: float = _metric("samples_per_s", "1/s")  # of a node
+    compute_s: float = _metric("compute_time", "s")
+    bytes: int = _metric("sent_size", "B")
+    steps: int = _metric("iterations", "1")
+    dilation: float = _metric("time_dilation", "ratio", default=1.0)
     predicted_s: float | None
-    dilation: float = 1.0
 
     def add_to(self, run: Run) -> None:
         """Add its measurements."""
-        run.measurements += _measurements(self, _TRAINING, self.predicted_s)
+        run.measurements += self.measurements(self.predicted_s)
 
     @classmethod
     def of(cls, interval: IntervalId, found: Found) -> "Training":
         """Read it back."""
-        return cls(interval, **_fields(_TRAINING, found), predicted_s=found["iteration_time"].predicted)
+        return cls(interval=interval, predicted_s=found["iteration_time"].predicted, **cls.values(found))
 
 
-@dataclass(frozen=True, slots=True)
-class DdpRun(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpRun(_Row):
     """A network that PyTorch's DDP really trained, over Gloo and over Railyard's backend, from the same weights.
 
     Losses are means over the ranks, one for each step; `losses_apart` is the largest difference of any rank's and
     step's, over Gloo's. Times of a step are medians without the first. `bytes`: gradients of a step.
     """
 
-    bytes: int
-    gloo_losses: tuple[float, ...]
+    step_s: float = _metric("iteration_time", "s")
+    bytes: int = _metric("gradient_size", "B")
+    losses_apart: float = _metric("loss_difference", "share")
     losses: tuple[float, ...]
-    losses_apart: float
+    gloo_losses: tuple[float, ...]
     gloo_step_s: float
-    step_s: float
 
     def add_to(self, run: Run) -> None:
         """Add its measurements, Gloo's in an interval of their own; a loss for each step."""
         gloo = _beside_gloo(self.interval)
         run.measurements.append(Measurement(gloo, "", "iteration_time", self.gloo_step_s, "s"))
-        run.measurements += _measurements(self, _DDP_RUN)
+        run.measurements += self.measurements()
         for interval, losses in ((gloo, self.gloo_losses), (self.interval, self.losses)):
             steps = enumerate(losses, start=1)
             run.measurements += [Measurement(interval, f"step {n}", LOSS, loss, "ratio") for n, loss in steps]
@@ -368,7 +334,9 @@ class AllreduceResults:
                 gloo = _beside_gloo(interval)
                 both: dict[str, Any] = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
                 gloo_step_s = found[gloo]["iteration_time"].value
-                results.ddp_runs.append(DdpRun(interval, **_fields(_DDP_RUN, values), **both, gloo_step_s=gloo_step_s))
+                results.ddp_runs.append(
+                    DdpRun(interval=interval, gloo_step_s=gloo_step_s, **both, **DdpRun.values(values))
+                )
         return results
 
 

@@ -1,6 +1,6 @@
 """Checks of a run: one that fails makes the exit status 1."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,12 +15,13 @@ from railyard.results.analysis.recovery import (
     has_goodput_evidence,
     is_probed,
     matches_oracle,
+    mismatch_count,
 )
 from railyard.results.analysis.steering import MeasurementInterval, most_changed_pair
 from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import ConnectivityCheck, Run
-from railyard.results.runs.targets import NO_LOSS_ON_RETURN, NO_LOSS_WITHOUT_CONTROLLER, Outcome, Target
+from railyard.results.runs.records import Run
+from railyard.results.runs.targets import NO_LOSS_ON_RETURN, NO_LOSS_WITHOUT_CONTROLLER, Outcome
 from railyard.results.views.format import interval_label, size, workload_label
 from railyard.workloads.spec import traffic_kind
 
@@ -58,23 +59,14 @@ def checks(
     skipped: Sequence[Skipped],
 ) -> tuple[Check, ...]:
     """Return those checks for which the run has records."""
+    believable = judgement.reasons[0] if judgement.verdict == "invalid" else f"verdict {judgement.verdict}"
     return (
-        *(*_completed(run), *_fidelity(judgement), *_bytes(run), *_dense_training(run)),
-        *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(outcomes)),
-        *(*_lost_bytes(run), *_connections(run), *_dwell(run, intervals)),
+        *([Check("the run went to its end", False, run.failed)] if run.failed else []),
+        Check("the emulation is believable", judgement.verdict != "invalid", believable),
+        *(*_bytes(run), *_dense_training(run), *_recovery(run), *_primary_path(run), *_connectivity(run)),
+        *(*_too_fast(run), *_no_probe_lost(outcomes), *_losses(run), *_dwell(run, intervals)),
         *(*_required_targets(performance), *_policies(run, skipped)),
     )
-
-
-def _completed(run: Run) -> Iterator[Check]:
-    """What an error left out may be just what would have failed."""
-    if run.failed:
-        yield Check("the run went to its end", False, run.failed)
-
-
-def _fidelity(judgement: Judgement) -> Iterator[Check]:
-    detail = judgement.reasons[0] if judgement.verdict == "invalid" else f"verdict {judgement.verdict}"
-    yield Check("the emulation is believable", judgement.verdict != "invalid", detail)
 
 
 def _bytes(run: Run) -> Iterator[Check]:
@@ -144,12 +136,15 @@ def _connectivity(run: Run) -> Iterator[Check]:
     """Without rerouting too: nothing has to recover then, but failed parts must not forward anything."""
     rows = run.connectivity_checks
     if rows:
-        failed, under_checked = [c for c in rows if c.done and not matches_oracle(c)], _under_checked_fabrics(rows)
+        failed = [c for c in rows if c.done and not matches_oracle(c)]
+        done = pd.DataFrame([(c.fabric, c.done) for c in rows], columns=["fabric", "done"])
+        shares = done.groupby("fabric", sort=False).done.mean()
+        under_checked = list(shares[shares < 0.5].index)  # fewer than half of the due checks could be done
         detail = checks_text(rows)
         if under_checked:
             detail += f"; too few on {', '.join(under_checked)}"
         if failed:
-            worst = max(failed, key=lambda c: c.not_recovered + c.unexpected_answers + c.forwarding_failed_parts)
+            worst = max(failed, key=mismatch_count)
             where = " ".join(filter(None, (worst.fabric, worst.script)))
             detail += f"; worst: {where} repeat {worst.repeat} after {worst.last_event}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.unexpected_answers} unexpected answers, "
@@ -157,13 +152,6 @@ def _connectivity(run: Run) -> Iterator[Check]:
         figures = ("connectivity checks that differ", len(failed), 0, "checks", failed[0].interval if failed else None)
         passed = not failed and not under_checked
         yield Check("every connectivity check matches the oracle", passed, detail, *figures)
-
-
-def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> list[str]:
-    """Return the fabrics on which fewer than half of the due connectivity checks could be done."""
-    done = pd.DataFrame([(c.fabric, c.done) for c in connectivity_checks], columns=["fabric", "done"])
-    shares = done.groupby("fabric", sort=False).done.mean()
-    return list(shares[shares < 0.5].index)
 
 
 def _too_fast(run: Run) -> Iterator[Check]:
@@ -177,47 +165,43 @@ def _too_fast(run: Run) -> Iterator[Check]:
 
 def _no_probe_lost(outcomes: Sequence[Outcome]) -> Iterator[Check]:
     """What a data plane loses while nothing in it is broken."""
-    requirements: tuple[tuple[Target, str], ...] = (
-        (NO_LOSS_WITHOUT_CONTROLLER, "a controller crash loses no packet"),
-        (NO_LOSS_ON_RETURN, "no packet is lost while traffic returns"),
-    )
-    for target, claim in requirements:
-        found = [o for o in outcomes if o.target is target and o.values]
-        if found:
+    claims = {
+        NO_LOSS_WITHOUT_CONTROLLER: "a controller crash loses no packet",
+        NO_LOSS_ON_RETURN: "no packet is lost while traffic returns",
+    }
+    for target, claim in claims.items():
+        if found := [o for o in outcomes if o.target is target and o.samples]:
             lost = {o: sum(value or 0 for value in o.values) for o in found}
-            worst = max(found, key=lambda o: lost[o])
-            faults, pairs = sum(len(o.samples) for o in found), sum(sample.pairs for o in found for sample in o.samples)
-            detail = f"{sum(lost.values()):,.0f} probes lost over {faults} faults, of {pairs} probed pairs"
-            detail += f"; most: {worst.fabric} {worst.of}" if lost[worst] else ""
-            figures = ("probes lost", sum(lost.values()), 0, "probes")
-            yield Check(claim, not any(lost.values()), detail, *figures)
+            worst, total = max(found, key=lambda o: lost[o]), sum(lost.values())
+            samples = [sample for o in found for sample in o.samples]
+            pairs = sum(sample.pairs for sample in samples)
+            detail = f"{total:,.0f} probes lost over {len(samples)} faults, of {pairs} probed pairs"
+            detail += f"; most: {worst.fabric} {worst.of}" if total else ""
+            yield Check(claim, not total, detail, "probes lost", total, 0, "probes")
 
 
-def _lost_bytes(run: Run) -> Iterator[Check]:
-    rows = [r for r in run.recoveries if r.reroute == "on"]
-    detail = "{:,} bytes lost over {} faults and scripts"
-    yield from _losses("no fault loses a byte when rerouting is on", rows, "lost_bytes", "B", detail)
+def _losses(run: Run) -> Iterator[Check]:
+    """Check that nothing was lost with rerouting on; a failed GPU loses its own connections.
 
-
-def _connections(run: Run) -> Iterator[Check]:
-    """A failed GPU loses its own connections."""
+    Each fault of a script has what the whole script lost: that counts once.
+    """
     rows = [r for r in run.recoveries if r.reroute == "on"]
     with_failed_gpus = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
-    rows = [r for r in rows if r.interval not in with_failed_gpus]
-    claim, detail = "TCP connections are lost only where a GPU failed", "{} lost over {} other faults and scripts"
-    yield from _losses(claim, rows, "connections_lost", "connections", detail)
-
-
-def _losses(claim: str, rows: Sequence[Recovery], column: str, unit: str, detail: str) -> Iterator[Check]:
-    """Check that nothing was lost. Each fault of a script has what the whole script lost: that counts once."""
-    if rows:
-        frame = pd.DataFrame([(r.interval, getattr(r, column), r) for r in rows], columns=["interval", "lost", "fault"])
-        first = frame.loc[frame.groupby("interval", sort=False).lost.idxmax()]
-        total, worst = int(first.lost.sum()), first.fault.iloc[int(first.lost.to_numpy().argmax())]
-        place = f"; most: {worst.fabric} {worst.script or f'{worst.fault} {worst.target}'} repeat {worst.repeat}"
-        detail = detail.format(total, len(first)) + (place if total else "")
-        quantity = "bytes lost" if unit == "B" else f"{unit} lost"
-        yield Check(claim, total == 0, detail, quantity, total, 0, unit, worst.interval)
+    others = [r for r in rows if r.interval not in with_failed_gpus]
+    lost_bytes = ("no fault loses a byte when rerouting is on", "{:,} bytes lost over {} faults and scripts")
+    connections = ("TCP connections are lost only where a GPU failed", "{} lost over {} other faults and scripts")
+    for (claim, detail), counted, column, quantity, unit in (
+        (lost_bytes, rows, "lost_bytes", "bytes lost", "B"),
+        (connections, others, "connections_lost", "connections lost", "connections"),
+    ):
+        if counted:
+            values = [(r.interval, getattr(r, column), r) for r in counted]
+            frame = pd.DataFrame(values, columns=["interval", "lost", "fault"])
+            first = frame.loc[frame.groupby("interval", sort=False).lost.idxmax()]
+            total, worst = int(first.lost.sum()), first.fault.iloc[int(first.lost.to_numpy().argmax())]
+            place = f"; most: {worst.fabric} {worst.script or f'{worst.fault} {worst.target}'} repeat {worst.repeat}"
+            text = detail.format(total, len(first)) + (place if total else "")
+            yield Check(claim, total == 0, text, quantity, total, 0, unit, worst.interval)
 
 
 def _fault_label(r: Recovery) -> str:
@@ -243,15 +227,11 @@ def _policies(run: Run, skipped: Sequence[Skipped]) -> Iterator[Check]:
         yield Check("every policy went through", not failed, detail, "policies that failed", len(failed), 0, "policies")
 
 
-def _is_damped(policy: str) -> bool:
-    """Whether damping applies: True for a policy of a plugin that isn't loaded now."""
-    return policy not in HEALTH_POLICIES or HEALTH_POLICIES[policy].is_damped
-
-
 def _dwell(run: Run, intervals: Sequence[MeasurementInterval]) -> Iterator[Check]:
     """Check the law of damping: in any time t a pair changes its paths at most 1 + t / dwell times."""
-    dwell, damped_intervals = run.dwell_s, [s for s in intervals if _is_damped(s.policy)]
-    worst = most_changed_pair(damped_intervals, dwell) if dwell else None
+    undamped = {name for name, policy in HEALTH_POLICIES.items() if not policy.is_damped}  # a plugin may not be loaded
+    dwell = run.dwell_s
+    worst = most_changed_pair([s for s in intervals if s.policy not in undamped], dwell) if dwell else None
     if worst:
         where = interval_label(worst.interval.interval, f"{worst.interval.fabric} {worst.interval.policy}")
         detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"

@@ -6,12 +6,12 @@ not the fabric. Each measurement interval has a verdict, and the run has the wor
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, interval_label, percent, rate, size
@@ -111,11 +111,6 @@ class Finding:
         """Verdict on its value."""
         return self.limit.judge(self.value)
 
-    @property
-    def is_of_fabric(self) -> bool:
-        """True if it holds for all intervals of its fabric."""
-        return self.interval == IntervalId(self.interval.fabric)
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, with the limit that it exceeds, or else the first one that it could."""
         return {
@@ -146,25 +141,18 @@ class Judgement:
 
 
 def judge(run: Run) -> Judgement:
-    """The worst of all findings; a run with no evidence at all is invalid, one with gaps in it at best degraded."""
+    """Return the worst of all findings; a run with no evidence at all is invalid, one with gaps at best degraded."""
     faulted = {x.interval for x in run.loads if x.transfers_faulted}
-    steered = run.is_steered
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),
         *map(_lost, lost_rails(run.events)),
-        *(
-            f
-            for check in run.bytes
-            if check.interval not in faulted
-            for f in _bytes(check, check_ports=not steered or check.rail_expected_bytes > 0)
-        ),
+        *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
     )
     missing_records = tuple(_missing_records(run))
     if not findings:
         return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
-    worst_allowed: tuple[Verdict, ...] = ("degraded",) if missing_records else ()
-    verdict = _worst((*(f.verdict for f in findings), *worst_allowed))
+    verdict = _worst((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
     reasons = (*_reasons(findings, labels(run)), *missing_records)
     return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings))
 
@@ -173,62 +161,51 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=ORDER.index, default="ok")
 
 
-def _links(links: Iterable[LinkCheck]) -> Iterator[Finding]:
-    """The link of each class that is furthest off: a collective takes as long as its slowest link."""
-    classes: defaultdict[tuple[str, str, float], list[LinkCheck]] = defaultdict(list)
-    for link in links:
-        classes[link.fabric, link.link_class, link.dilation].append(link)
-    for (fabric, name, dilation), sample in classes.items():
-        worst = max(sample, key=_link_error)
+def _links(links: Sequence[LinkCheck]) -> Iterator[Finding]:
+    """Yield the link of each class that is furthest off: a collective takes as long as its slowest link."""
+
+    def error(link: LinkCheck) -> float:
+        return abs(link.measured_bps / link.expected_bps - 1) if link.expected_bps else 1.0
+
+    for (fabric, name, dilation), sample in grouped(links, "fabric", "link_class", "dilation").items():
+        worst = max(sample, key=error)
         text = f"{name} link {worst.link} carries {rate(worst.measured_bps)}, expected {rate(worst.expected_bps)}"
-        yield Finding(IntervalId(fabric), LINK_RATE, _link_error(worst), text, dilation)
-
-
-def _link_error(link: LinkCheck) -> float:
-    return abs(link.measured_bps / link.expected_bps - 1) if link.expected_bps else 1.0
+        yield Finding(IntervalId(fabric), LINK_RATE, error(worst), text, dilation)
 
 
 def _load(load: Load) -> Iterator[Finding]:
-    yield Finding(load.interval, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
-    yield Finding(
-        load.interval, CPU_FOREIGN, load.cpu_foreign, f"{percent(load.cpu_foreign)} of all cores used by other programs"
-    )
+    where = load.interval
+    yield Finding(where, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
+    text = f"{percent(load.cpu_foreign)} of all cores used by other programs"
+    yield Finding(where, CPU_FOREIGN, load.cpu_foreign, text)
     text = f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
-    yield Finding(load.interval, LAG, load.lag_p99_ms, text)
+    yield Finding(where, LAG, load.lag_p99_ms, text)
     if load.transfers_faulted:
         return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
-    segments_sent = max(1, load.segments)
-    retransmitted_share, dropped_share = load.retransmits / segments_sent, load.drops / segments_sent
-    text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted_share, 2)})"
+    retransmitted, dropped = (count / max(1, load.segments) for count in (load.retransmits, load.drops))
     if not load.rerouted:
-        yield Finding(load.interval, RETRANSMITS, retransmitted_share, text)
-    text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped_share, 2)})"
-    yield Finding(load.interval, DROPS, dropped_share, text)
+        text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted, 2)})"
+        yield Finding(where, RETRANSMITS, retransmitted, text)
+    text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
+    yield Finding(where, DROPS, dropped, text)
 
 
-def _bytes(check: ByteCheck, check_ports: bool) -> Iterator[Finding]:
-    """`check_ports`: whether it is known what the rail ports should have counted."""
+def _bytes(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
+    """Of steered runs it may not be known what the rail ports should have counted."""
     wrong = abs(check.delivered_bytes - check.asked_bytes)
     text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
     yield Finding(check.interval, BYTES, float(max(wrong, check.pairs_wrong)), text)
-    if not check_ports:
-        return
-    # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
-    reference_bytes = check.rail_expected_bytes or check.asked_bytes or 1
-    off = abs(check.rail_port_bytes - check.rail_expected_bytes) / reference_bytes
-    text = (
-        f"rail ports counted {size(check.rail_port_bytes)}, expected {size(check.rail_expected_bytes)} with headers "
-        f"({percent(off)} off)"
-    )
-    yield Finding(check.interval, PORT_BYTES, off, text)
+    counted, expected = check.rail_port_bytes, check.rail_expected_bytes
+    if not is_steered or expected > 0:
+        # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
+        off = abs(counted - expected) / (expected or check.asked_bytes or 1)
+        text = f"rail ports counted {size(counted)}, expected {size(expected)} with headers ({percent(off)} off)"
+        yield Finding(check.interval, PORT_BYTES, off, text)
 
 
 def _lost(lost: LostRails) -> Finding:
-    rail_names = f"{', '.join(lost.rails)} lost while nothing was cut"
-    limit, consequence = (
-        (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
-    )
-    return Finding(lost.interval, limit, 1.0, f"{rail_names}, {consequence}")
+    limit, effect = (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
+    return Finding(lost.interval, limit, 1.0, f"{', '.join(lost.rails)} lost while nothing was cut, {effect}")
 
 
 def _missing_records(run: Run) -> Iterator[str]:
@@ -255,7 +232,8 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
     own_verdicts: defaultdict[IntervalId, list[Verdict]] = defaultdict(list)
     links: defaultdict[tuple[str, float], list[Verdict]] = defaultdict(list)
     for f in findings:
-        (links[f.interval.fabric, f.dilation] if f.is_of_fabric else own_verdicts[f.interval]).append(f.verdict)
+        is_of_fabric = f.interval == IntervalId(f.interval.fabric)
+        (links[f.interval.fabric, f.dilation] if is_of_fabric else own_verdicts[f.interval]).append(f.verdict)
 
     def verdict(key: IntervalId) -> Verdict:
         of_links = [] if key.is_replacement else links[key.fabric, dilations.get(key, 1.0)]
@@ -264,22 +242,17 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
     return {key: verdict(key) for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes))}
 
 
-def _reasons(findings: tuple[Finding, ...], names: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
-    """A line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
+def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Yield a line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
     groups: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for finding in findings:
-        if finding.verdict != "ok":
-            groups[finding.interval.fabric, finding.limit.quantity].append(finding)
+    for finding in (finding for finding in findings if finding.verdict != "ok"):
+        groups[finding.interval.fabric, finding.limit.quantity].append(finding)
     worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups.values()]
-    worst.sort(key=lambda item: ORDER.index(item[0].verdict), reverse=True)
-    return tuple(_reason(finding, more, names) for finding, more in worst)
-
-
-def _reason(finding: Finding, more: int, names: Mapping[tuple[str, str], str]) -> str:
-    limit = finding.limit
-    allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
-    others = f" (and {more} more like it)" if more else ""
-    return f"{finding.verdict}: {_where(finding.interval, names)}: {finding.text}{allowed}{others}"
+    for finding, more in sorted(worst, key=lambda item: ORDER.index(item[0].verdict), reverse=True):
+        limit = finding.limit
+        allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
+        others = f" (and {more} more like it)" if more else ""
+        yield f"{finding.verdict}: {_where(finding.interval, names)}: {finding.text}{allowed}{others}"
 
 
 def _where(interval: IntervalId, names: Mapping[tuple[str, str], str]) -> str:

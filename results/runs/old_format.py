@@ -149,7 +149,7 @@ def read_multirail(run: Run, file: Path) -> None:
         interval = _sized(row, intervals)
         typical_s = row.pop("typical_s", None) or row.pop("median_s")
         row["p99_s"] = row["p99_s"] if row["measured"] >= MIN_SAMPLES_FOR_P99 else None
-        results.points.append(Point(interval, **row, typical_s=typical_s))
+        results.points.append(Point(interval=interval, **row, typical_s=typical_s))
     for row in plain["cuts"]:
         fault, _, target = (name := row.pop("fault")).partition(" ")
         del row["node"], row["rail"]
@@ -157,7 +157,7 @@ def read_multirail(run: Run, file: Path) -> None:
         interval = _sized(row, {}, fault=fault, target=target)
         intervals[replace(old, workload=name)] = interval
         intervals[replace(old, workload=size_name(row["size"]), script=name)] = interval
-        results.cuts.append(Cut(interval, fault, target, **{"carried": True, **row}))
+        results.cuts.append(Cut(interval=interval, fault=fault, target=target, **{"carried": True, **row}))
     for row in plain["rates"]:
         size = next(cut.size for cut in results.cuts if cut.name == row["fault"])
         fault, _, target = row.pop("fault").partition(" ")
@@ -167,10 +167,10 @@ def read_multirail(run: Run, file: Path) -> None:
     for row in plain["trainings"]:
         name, samples = training_name(row.pop("model"), row.pop("batch")), row.pop("samples")
         interval = IntervalId(row.pop("fabric"), name, row.pop("policy"), repeat=row.pop("repeat"))
-        results.trainings.append(Training(interval, **row, samples_per_s=samples / row["step_s"]))
+        results.trainings.append(Training(interval=interval, **row, samples_per_s=samples / row["step_s"]))
     for row in plain["lessons"]:
         interval = IntervalId(row.pop("fabric"), "DDP", row.pop("policy"), repeat=row.pop("repeat"))
-        results.ddp_runs.append(DdpRun(interval, **row))
+        results.ddp_runs.append(DdpRun(interval=interval, **row))
     results.skipped += [Skipped(**row) for row in plain["skipped"]]
     for row in plain.get("lost", ()):
         results.lost.append(LostRails(_sized(row, {}), row["rails"], row["kept"]))

@@ -53,13 +53,7 @@ from railyard.results.runs.records import (
 from railyard.results.views import report, summary
 
 FORMAT: Final = 2
-HEALTH: Final = "health.parquet"
-CHOICES: Final = "choices.parquet"
 NO_RUN: Final = "is not a run's folder: it has no run.json"
-CONNECTIVITY: Final = "connectivity.csv"
-REPLACEMENTS: Final = "replacement.csv"
-_OLD_NAMES: Final = {CONNECTIVITY: "census.csv", REPLACEMENTS: "takeover.csv"}
-"""Names of files in older runs."""
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
     "scene", "script", "reroute",
@@ -70,9 +64,6 @@ RECOVERY_COLUMNS: Final = (
     "t_repair", "decided_ms", "source_side_ms", "far_side_ms", "probes_lost_after_repair", "script", "primary_path_ms",
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part",
 )  # fmt: skip
-CONNECTIVITY_CHECK_COLUMNS: Final = tuple(rows.columns_of(ConnectivityCheck))
-REPLACEMENT_COLUMNS: Final = tuple(rows.columns_of(Replacement))
-_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 _PARTS: Final[dict[str, type]] = {
     "fabrics": FabricRun,
     "rails": Rails,
@@ -82,16 +73,21 @@ _PARTS: Final[dict[str, type]] = {
     "bytes": ByteCheck,
 }
 _FILES: Final[dict[str, tuple[str, type]]] = {
+    "recoveries": ("recovery.csv", Recovery),
+    "connectivity_checks": ("connectivity.csv", ConnectivityCheck),
+    "replacements": ("replacement.csv", Replacement),
     "measurements": ("results.parquet", Measurement),
     "flows": ("flows.parquet", Flow),
-    "recoveries": ("recovery.csv", Recovery),
-    "health": (HEALTH, HealthSample),
-    "choices": (CHOICES, Choice),
-    "connectivity_checks": (CONNECTIVITY, ConnectivityCheck),
-    "replacements": (REPLACEMENTS, Replacement),
+    "health": ("health.parquet", HealthSample),
+    "choices": ("choices.parquet", Choice),
 }
-_OPTIONAL: Final = frozenset({HEALTH, CHOICES, CONNECTIVITY, REPLACEMENTS})
-"""Files that only some runs have."""
+_OPTIONAL: Final = {
+    "connectivity.csv": "census.csv",
+    "replacement.csv": "takeover.csv",
+    "health.parquet": "",
+    "choices.parquet": "",
+}
+"""Files that only some runs have -> their names in older runs."""
 
 
 def save(run: Run, folder: Path | Folder) -> Analysis:
@@ -106,18 +102,18 @@ def save(run: Run, folder: Path | Folder) -> Analysis:
     _write(folder, "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
     _write(folder, "provenance.json", _json(run.provenance))
     _write(folder, "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
-    _write(folder, "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
-    _write(folder, "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
-    if run.connectivity_checks:
-        _write(folder, CONNECTIVITY, rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
-    if run.replacements:
-        _write(folder, REPLACEMENTS, rows.to_csv(REPLACEMENT_COLUMNS, run.replacements))
+    for name, (file, kind) in _FILES.items():
+        records = getattr(run, name)
+        if records or file not in _OPTIONAL:
+            columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
+            extra = ("ratio",) if kind is Measurement else ()
+            is_csv = file.endswith(".csv")
+            _write(folder, file, rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra))
     _write(folder, "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
-    _write(folder, "flows.parquet", rows.to_parquet(Flow, run.flows))
-    for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
-        if records:
-            _write(folder, name, rows.to_parquet(kind, records))
-    _write(folder, "run.json", _json(_rest(run), indent=None))
+    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in _PARTS}
+    own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
+    rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
+    _write(folder, "run.json", _json(rest, indent=None))
     for name, content in run.files.items():
         _write(folder, name, content)
     analysis = Analysis(run)
@@ -159,35 +155,21 @@ def _load(folder: Path) -> Run:
     old_format.add_operations(parts["flows"])
     if file_format == old_format.FORMAT:
         rest = old_format.upgrade(rest, spec, parts, events)
-    records: dict[str, Any] = {
-        name: rows.from_plain(kind, parts[name])
-        for name, kind in {**_PARTS, **{name: kind for name, (_, kind) in _FILES.items()}}.items()
-    }
-    run = Run(
-        spec=spec,
-        provenance=json.loads((folder / "provenance.json").read_text()),
-        events=[Event(**event) for event in events],
-        **records,
-        **rest,
-    )
+    kinds = _PARTS | {name: kind for name, (_, kind) in _FILES.items()}
+    records: dict[str, Any] = {name: rows.from_plain(kind, parts[name]) for name, kind in kinds.items()}
+    provenance = json.loads((folder / "provenance.json").read_text())
+    run = Run(spec=spec, provenance=provenance, events=[Event(**event) for event in events], **records, **rest)
     old_format.read_multirail(run, folder / "multirail.json")
     return run
 
 
 def _read(path: Path, kind: type) -> list[rows.Plain]:
     """Return the rows of a file; none if it is one that not every run has."""
-    if not path.exists() and path.name in _OLD_NAMES:
-        path = path.with_name(_OLD_NAMES[path.name])
-    if not path.exists() and path.name in {*_OPTIONAL, *_OLD_NAMES.values()}:
-        return []
+    if not path.exists() and path.name in _OPTIONAL:
+        path = path.with_name(_OPTIONAL[path.name] or path.name)
+        if not path.exists():
+            return []
     return rows.from_csv(kind, path.read_text()) if path.suffix == ".csv" else rows.from_parquet(path.read_bytes())
-
-
-def _rest(run: Run) -> dict[str, Any]:
-    """What no other file of the folder holds."""
-    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in _PARTS}
-    own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
-    return {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
 
 
 def _json(data: object, indent: int | None = 2) -> bytes:
@@ -207,9 +189,7 @@ def _report_full_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_FULL_ERRORS:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        remedy = (
-            f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows what is left)"
-        )
+        remedy = f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows the space)"
         raise MissingRequirement(f"the disk is full: {path} could not be written", remedy) from error

@@ -96,7 +96,8 @@ def cut_of(repeat: int = 0, **changed: object) -> Cut:
 
 def training_of(policy: str, step_s: float) -> Training:
     interval = IntervalId(PAIR.label, "vgg-11 batch 64", policy)
-    return Training(interval, 3, 64.0 / step_s, 10_000_000, 0.5, step_s, step_s * 0.98)
+    times = {"compute_s": 0.5, "step_s": step_s, "predicted_s": step_s * 0.98}
+    return Training(interval=interval, steps=3, samples_per_s=64.0 / step_s, bytes=10_000_000, **times)
 
 
 def sample() -> AllreduceResults:
@@ -105,7 +106,15 @@ def sample() -> AllreduceResults:
         for name, bps in (("tcp0", (4e7, 4e7, 0.0, 0.0)), ("tcp1", (4e7, 4e7, 5e7, 5e7)))
     ]
     trainings = [training_of("nezha", 1.0), training_of("single:tcp0", 1.4), training_of("gloo", 1.5)]
-    ddp_run = DdpRun(IntervalId(PAIR.label, "DDP", "nezha"), 10**6, (1.4, 0.7, 0.2), (1.4, 0.7, 0.2), 1e-6, 0.25, 0.14)
+    ddp_run = DdpRun(
+        interval=IntervalId(PAIR.label, "DDP", "nezha"),
+        bytes=10**6,
+        gloo_losses=(1.4, 0.7, 0.2),
+        losses=(1.4, 0.7, 0.2),
+        losses_apart=1e-6,
+        gloo_step_s=0.25,
+        step_s=0.14,
+    )
     return AllreduceResults([PAIR, UNLIKE], points(), [cut_of(n) for n in range(20)], rates, trainings, [ddp_run])
 
 

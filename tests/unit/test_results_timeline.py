@@ -66,7 +66,7 @@ def test_recovery_steps_are_slices_from_the_fault() -> None:
     run = sample_run(2, 2, 1)
     events = trace(run)["traceEvents"]
     done = next(r for r in run.recoveries if r.recovered)
-    name = f"{done.fault} {done.target} ({done.fabric}, reroute on): to goodput"
+    name = f"{done.fault} {done.target} ({done.fabric}, reroute on): until goodput back"
     (step,) = [e for e in events if e["name"] == name]
     assert abs(step["dur"] / 1e3 - (done.goodput_ms or 0)) < 1e-3
 
