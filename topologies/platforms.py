@@ -5,12 +5,11 @@ with the same keys, given by its path wherever a platform's name is asked for; t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
 from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
 from railyard.core.errors import BadInput
@@ -18,43 +17,19 @@ from railyard.core.errors import BadInput
 SYSTEMS: Final = Path(__file__).parent / "systems"
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s; a GPU's memory.
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+
+class Platform(ConfigModel):
+    """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s; a GPU's memory;
     `domain_gpus`: GPUs of an HB domain (K).
 
     What only the model of iteration time asks for may be None: then it is the A100's
     (`railyard.results.theory.iteration.job`, which says what each is). `memory_bytes_per_s`: HBM, by the data
     sheet; `hb_latency_s`, `rail_latency_s`: of a hop.
     """
-
-    name: str
-    hb_bps: int
-    rail_bps: int
-    flops: float
-    memory_bytes: int
-    domain_gpus: int
-    memory_bytes_per_s: float | None = None
-    matmul_efficiency: float | None = None
-    memory_efficiency: float | None = None
-    overhead_flops: float | None = None
-    hb_latency_s: float | None = None
-    rail_latency_s: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """C_F / C_S."""
-        return self.hb_bps / self.rail_bps
-
-
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Share = Annotated[float, Field(gt=0, le=1)]
-_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _PlatformFile(ConfigModel):
-    """A platform as its file has it; its name is the file's."""
 
     hb_bps: Annotated[int, Field(ge=1)]
     rail_bps: Annotated[int, Field(ge=1)]
@@ -67,6 +42,7 @@ class _PlatformFile(ConfigModel):
     overhead_flops: _NotNegative | None = None
     hb_latency_s: _NotNegative | None = None
     rail_latency_s: _NotNegative | None = None
+    _name: str = PrivateAttr("")
 
     @field_validator("rail_bps")
     @classmethod
@@ -75,27 +51,37 @@ class _PlatformFile(ConfigModel):
             raise ValueError(f"must not be above hb_bps, {info.data['hb_bps']}")
         return rail_bps
 
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        return self._name
 
-def read_platform(path: Path, field: str = "platform") -> Platform:
-    """BadInput names the file, and the key in it that can't be used."""
-    data = read_yaml(path, field)
+    @property
+    def ratio(self) -> float:
+        """C_F / C_S."""
+        return self.hb_bps / self.rail_bps
+
+
+def _read_platform(path: Path) -> Platform:
+    """Return a file's platform. BadInput names the file, and the key in it that can't be used."""
     try:
-        read = _PlatformFile.model_validate(data)
+        platform = Platform.model_validate(read_yaml(path, "platform"))
     except ValidationError as error:
-        raise BadInput(*find_problems(error, f"{field} {path.name}")[0]) from error
-    return Platform(path.stem, **read.model_dump())
+        raise BadInput(*find_problems(error, f"platform {path.name}")[0]) from error
+    platform._name = path.stem
+    return platform
 
 
 @cache
 def _built_in() -> dict[str, Platform]:
-    return {path.stem: read_platform(path) for path in sorted(SYSTEMS.glob("*.yaml"))}
+    return {path.stem: _read_platform(path) for path in sorted(SYSTEMS.glob("*.yaml"))}
 
 
 class _Platforms(Mapping[str, Platform]):
     """The built-in platforms, by name; and any other, which is not counted, by the path of its file."""
 
     def __getitem__(self, name: str) -> Platform:
-        return read_platform(Path(name)) if is_path(name) else _built_in()[name]
+        return _read_platform(Path(name)) if is_path(name) else _built_in()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(_built_in())

@@ -14,7 +14,7 @@ from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import Session
 from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.records import LinkCheck, Run
-from railyard.topologies.measure.rates import measured_bps, start_flow
+from railyard.topologies.measure.rates import calibration_options, measured_bps, start_flow
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
@@ -85,7 +85,11 @@ def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: 
 def check_links(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck]:
     """Measure all rails at once by iperf3 from node 1 to node 0 (3 s, more below 10 Mbit/s)."""
     flows = [
-        (rail.name, plan.payload_bps(number), start_flow("n1", "n0", Nic(number, 0).ip, plan.payload_bps(number)))
+        (
+            rail.name,
+            plan.payload_bps(number),
+            start_flow("n1", "n0", Nic(number, 0).ip, calibration_options(plan.payload_bps(number))),
+        )
         for number, rail in enumerate(plan.rails)
     ]
     return [

@@ -194,7 +194,7 @@ def yaml_of(name: str) -> Plain:
 
 GPT: Final = yaml_of("gpt-145.6b")
 MOE: Final = yaml_of("moe-1.3b-128")
-H100: Final[Plain] = {f.name: getattr(PLATFORMS["h100"], f.name) for f in fields(Platform)}
+H100: Final[Plain] = PLATFORMS["h100"].model_dump()
 
 GPT_SPEC: Final[Plain] = {"kind": "gpt", "bytes": "1MB"}
 MOE_SPEC: Final[Plain] = {"kind": "moe", "bytes": "1MB"}
@@ -323,7 +323,6 @@ ONLY_LABELS: Final[dict[tuple[type, str], str]] = {
     (GptModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "heads"): "attention's FLOPs don't depend on them, and no tensor parallelism shares them out here",
-    (Platform, "name"): "what it is called, which is its file's name",
 }
 
 

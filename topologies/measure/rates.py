@@ -8,9 +8,8 @@ as they do in a run.
 import json
 import subprocess
 import time
-from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
@@ -31,8 +30,7 @@ OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """A TCP flow over one link of a class. Rates are payload, bit/s: `expected` is the link's rate less headers."""
 
     link_class: LinkClass
@@ -59,48 +57,33 @@ def samples(net: FabricNet) -> list[Sample]:
     return chosen
 
 
-def seconds_for(rate_bps: float) -> int:
-    """Return how long to measure a link of this rate; iperf3 takes whole seconds."""
-    return max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
+def calibration_options(rate_bps: float) -> str:
+    """Return iperf3's options to measure a link of this rate: 3 s, more below 10 Mbit/s; it takes whole seconds."""
+    seconds = max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
+    return f"-O {OMIT_S} -t {seconds} -w {WINDOW} -C cubic"
 
 
 def calibrate(net: FabricNet) -> list[Sample]:
     """Measure all samples at once (3 s, more below 10 Mbit/s)."""
     chosen = samples(net)
-    iperf_flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, s.expected_bps) for s in chosen]
-    return [
-        Sample(s.link_class, s.src, s.dst, s.expected_bps, measured_bps(flow))
-        for s, flow in zip(chosen, iperf_flows, strict=True)
-    ]
+    flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_options(s.expected_bps)) for s in chosen]
+    return [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
 
 
 IperfFlow = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]
 """iperf3's client and server."""
 
 
-def start_flow(src: str, dst: str, ip: str, expected_bps: float) -> IperfFlow:
-    """Start a TCP flow between two namespaces, to an address of the second; 3 s, more below 10 Mbit/s."""
+def start_flow(src: str, dst: str, ip: str, options: str) -> IperfFlow:
+    """Start a TCP flow between two namespaces, to an address of the second, with these options of iperf3's client."""
     with namespaces.inside(dst):
         listen = ["iperf3", "-s", "-1", "--forceflush", "-B", ip]
         server_process = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
     assert server_process.stdout
     server_process.stdout.readline()
-    command = [
-        "iperf3",
-        "-J",
-        "-O",
-        str(OMIT_S),
-        "-t",
-        str(seconds_for(expected_bps)),
-        "-w",
-        WINDOW,
-        "-C",
-        "cubic",
-        "-c",
-        ip,
-    ]
+    command = f"iperf3 -J {options} -c {ip}"
     with namespaces.inside(src):
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True), server_process
+        return subprocess.Popen(command.split(), stdout=subprocess.PIPE, text=True), server_process
 
 
 def measured_bps(flow: IperfFlow) -> float:
@@ -117,9 +100,8 @@ def measured_bps(flow: IperfFlow) -> float:
 UNSHAPED_BPS: Final = 20_000_000_000
 SECONDS: Final = 1
 STEPS: Final = (1, 2, 5)  # rates that people like to read
-SHARE: Final = (
-    0.3  # of the capacity that `auto` uses; the rest is for acknowledgements, HB domains and the GPUs themselves
-)
+SHARE: Final = 0.3
+"""Of the capacity that `auto` uses; the rest is for acknowledgements, HB domains and the GPUs themselves."""
 MAX_RAIL_BPS: Final = 1_000_000_000
 MIN_RAIL_BPS: Final = 1_000_000
 
@@ -131,7 +113,7 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
     net.start()
     try:
         before, idle0 = _clock_and_idle_s()
-        flows = [_flow(net, rank) for rank in range(spec.rails)]
+        flows = [_unsegmented_flow(net, rank) for rank in range(spec.rails)]
         frames = sum(_frames(flow, spec.mtu) for flow in flows)
         after, idle1 = _clock_and_idle_s()
     finally:
@@ -141,18 +123,15 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
     return frames / busy * cores
 
 
-def _flow(net: FabricNet, rank: int) -> "subprocess.Popen[str]":
-    server, client = net.get(f"d1g{rank}"), net.get(f"d0g{rank}")
-    server_process = server.popen("iperf3 -s -1 --forceflush")
-    server_process.stdout.readline()
-    with namespaces.inside(client.name):
+def _unsegmented_flow(net: FabricNet, rank: int) -> IperfFlow:
+    """Start a flow on a rail without segmentation offload."""
+    with namespaces.inside(f"d0g{rank}"):
         namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
-        command = ["iperf3", "-J", "-t", str(SECONDS), "-w", "128K", "-c", server.IP()]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, f"-t {SECONDS} -w 128K")
 
 
-def _frames(flow: "subprocess.Popen[str]", mtu: int) -> float:
-    report = json.loads(flow.communicate()[0])
+def _frames(flow: IperfFlow, mtu: int) -> float:
+    report = json.loads(flow[0].communicate()[0])
     if "error" in report:
         raise RailyardError(f"what this machine carries could not be measured: iperf3: {report['error']}")
     return float(report["end"]["sum_received"]["bytes"]) / (mtu - IP_TCP)
@@ -173,15 +152,10 @@ def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
     layers = spec.optical.layers if spec.optical else ()
     switches = (2.0 if spec.spine_count else 1.0) + 2 * ("rail" in layers)
     if "hb" in layers:
-        switches += 2 * _hb_ratio(spec)
+        hb, rail = spec.hb_rate, spec.rail_rate
+        given = isinstance(hb, int) and isinstance(rail, int) and hb / rail
+        switches += 2 * (given or PLATFORMS[spec.platform].ratio)
     return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches
-
-
-def _hb_ratio(spec: FabricSpec) -> float:
-    """Return C_F/C_S: the platform's, unless both rates are given."""
-    if isinstance(spec.hb_rate, int) and isinstance(spec.rail_rate, int):
-        return spec.hb_rate / spec.rail_rate
-    return PLATFORMS[spec.platform].ratio
 
 
 def max_rail_bps(spec: FabricSpec, frames_per_s: float) -> float:
