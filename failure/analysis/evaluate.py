@@ -1,8 +1,8 @@
 """Evaluate a failure script, fault by fault, from its traffic, its probes and the controller's events. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -57,10 +57,9 @@ class FaultRun:
 
 
 def is_recovered(first_packet_ms: float | None, late: int, probed: int, goodput_ms: float | None, streams: int) -> bool:
-    """Return whether packets and goodput were back before the repair, and stayed.
+    """Return whether packets and goodput were back before the repair, and stayed (`late`: probes lost just before it).
 
-    `late`: probes lost just before the repair. If no pair was `probed`, goodput alone decides; without `streams`,
-    packets do.
+    If no pair was `probed`, goodput alone decides; without `streams`, packets do.
     """
     packets = first_packet_ms is not None and not late
     return (packets or not probed) and (goodput_ms is not None or not streams)
@@ -119,14 +118,12 @@ class ScriptObservations:
 
     def bounds_at(self, now_ns: int) -> Bounds:
         """Return what the active faults leave of the fabric at a moment."""
-        active = frozenset(n for n, at in enumerate(self.injected_ns) if at <= now_ns < self.repair_start_ns[n])
-        if active not in self._bounds_by_faults:
-            self._bounds_by_faults[active] = bounds(self.plan, [self.script.faults[n].fault for n in sorted(active)])
-        return self._bounds_by_faults[active]
+        times = enumerate(zip(self.injected_ns, self.repair_start_ns, strict=True))
+        return self._bounds_of(tuple(n for n, (since, until) in times if since <= now_ns < until))
 
     @cached_property
-    def _bounds_by_faults(self) -> dict[frozenset[int], Bounds]:
-        return {}
+    def _bounds_of(self) -> Callable[[tuple[int, ...]], Bounds]:
+        return cache(lambda active: bounds(self.plan, [self.script.faults[n].fault for n in active]))
 
     def above_max_flow(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
         """Return how many of these streams exceeded their max-flow; after each action they have `LATE_NS` to settle."""
@@ -225,13 +222,12 @@ class _FaultObservations:
     def steps_ms(self) -> tuple[float | None, float | None, float | None]:
         """Return the times until the controller detected this fault, decided, and had changed routes."""
         plan, events = self.script.plan, self.script.events
-        signals = [(at, kind) for at, kind, detail in events if self.fault.is_signal(plan, kind, detail)]
-        detect_ms = step_ms(signals, {kind for _, kind in signals}, self.fault_ns, self.repair_ns)
-        found = [detect_ms, None, None]
-        for number, kind in enumerate(("decided", "rerouted"), start=1):
-            if (previous := found[number - 1]) is not None:
-                later = [(at, each) for at, each, _ in events if at >= self.fault_ns + previous * 1e6]
-                found[number] = step_ms(later, {kind}, self.fault_ns, self.repair_ns)
+        signals = [at for at, kind, detail in events if self.fault.is_signal(plan, kind, detail)]
+        found = [step_ms(signals, self.fault_ns, self.repair_ns)]
+        for step in ("decided", "rerouted"):
+            since_ns = None if found[-1] is None else self.fault_ns + found[-1] * 1e6
+            later = [at for at, kind, _ in events if since_ns is not None and kind == step and at >= since_ns]
+            found.append(step_ms(later, self.fault_ns, self.repair_ns))
         return found[0], found[1], found[2]
 
     def first_packet_ms(self, pairs: frozenset[Pair]) -> float | None:

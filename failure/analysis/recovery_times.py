@@ -3,7 +3,7 @@
 All times are monotonic ns going in and ms after the fault coming out.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -59,14 +59,10 @@ def first_packet_ms(
     another fault's outage. Of what `is_intermittent` and again (it flaps, or loses at random) it is the first run. A
     pair that lost nothing was never cut off (0 ms).
     """
-    worst = 0.0
-    for log in logs:
-        limit_ns = repair_ns if latest_start_ns is None else min(latest_start_ns, repair_ns)
-        end = _outage_end(log, fault_ns, repair_ns, limit_ns, is_intermittent)
-        if end is None:
-            return None
-        worst = max(worst, end)
-    return worst
+    limit_ns = repair_ns if latest_start_ns is None else min(latest_start_ns, repair_ns)
+    ends = [_outage_end(log, fault_ns, repair_ns, limit_ns, is_intermittent) for log in logs]
+    known = [end for end in ends if end is not None]
+    return max(known, default=0.0) if len(known) == len(ends) else None
 
 
 def _outage_end(
@@ -109,10 +105,9 @@ def late_losses(logs: Iterable[ProbeLog], repair_ns: int, is_intermittent: bool 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
     """Return bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt.
 
-    A stream sends once in a bin's time what has come together since (`failure/probes/traffic.py`). So a receipt
-    counts for the
-    `BIN_MS` before it, in two bins: else whether three or four sends of a few streams fall into a window would be noise
-    of several per cent.
+    A stream sends once in a bin's time what has come together since (`failure/probes/traffic.py`). So a receipt counts
+    for the `BIN_MS` before it, in two bins: else whether three or four sends of a few streams fall into a window would
+    be noise of several per cent.
     """
     count = max(1, int((end_ns - start_ns) / (BIN_MS * 1e6)))
     if not arrivals:
@@ -133,8 +128,7 @@ def forward_mean(trace: Trace, width: int) -> Trace:
     sums = np.concatenate([[0.0], np.cumsum(trace)])
     begins = np.arange(len(trace))
     ends = np.minimum(begins + width, len(trace))
-    means: Trace = (sums[ends] - sums[begins]) / (ends - begins)
-    return means
+    return np.asarray((sums[ends] - sums[begins]) / (ends - begins))
 
 
 def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, before_bps: float) -> float | None:
@@ -167,7 +161,7 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
     return float(np.argmax(recovered) * BIN_MS) if recovered.any() else None
 
 
-def step_ms(events: Iterable[tuple[int, str]], names: Collection[str], fault_ns: int, until_ns: int) -> float | None:
-    """Return the ms from the fault to the first event of these names before `until`; None if there was none."""
-    times = [at for at, name in events if name in names and fault_ns <= at < until_ns]
-    return (min(times) - fault_ns) / 1e6 if times else None
+def step_ms(events_ns: Iterable[int], fault_ns: int, until_ns: int) -> float | None:
+    """Return the ms from the fault to the first of these events before `until`; None if there was none."""
+    first_ns = min((at for at in events_ns if fault_ns <= at < until_ns), default=None)
+    return None if first_ns is None else (first_ns - fault_ns) / 1e6

@@ -20,12 +20,11 @@ MAX_LISTED: Final = 3
 
 def state_differences(before: StateSnapshot, now: StateSnapshot) -> list[str]:
     """Return a line for each difference. The order of entries doesn't matter."""
-    return [line for node in sorted(before) for line in _differences(node, before[node], now[node])]
-
-
-def _differences(node: str, before: frozenset[str], now: frozenset[str]) -> Iterator[str]:
-    yield from (f"{node} still has {entry}" for entry in sorted(now - before))
-    yield from (f"{node} still lacks {entry}" for entry in sorted(before - now))
+    found = []
+    for node in sorted(before):
+        found += [f"{node} still has {entry}" for entry in sorted(now[node] - before[node])]
+        found += [f"{node} still lacks {entry}" for entry in sorted(before[node] - now[node])]
+    return found
 
 
 def summarize(differences: list[str]) -> str:
@@ -70,7 +69,7 @@ def _node_state(node: str) -> frozenset[str]:
         routes = list(namespaces.dump(sock, RTM_GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)))
         neighbours = list(namespaces.dump(sock, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)))
         tables = _tables()
-    names = dict(map(_name_of, links))
+    names = {_LINK.unpack_from(body)[2]: _name_of(body) for body in links}
     found = {interface(body) for body in links}
     found |= {line for body in routes if (line := route(body, names))}
     found |= {line for body in neighbours if (line := neighbour(body, names))}
@@ -90,10 +89,9 @@ def _tables() -> list[bytes]:
 
 def interface(body: bytes) -> str:
     """Return an interface's name, whether it is set up, and its group, which rules of a silent link match."""
-    _, name = _name_of(body)
     flags, attrs = _LINK.unpack_from(body)[3], dict(_attributes(body, _LINK))
-    group = _number(attrs[IFLA_GROUP]) if IFLA_GROUP in attrs else 0
-    return f"interface {name}, set {'up' if flags & IFF_UP else 'down'}" + (f", group {group}" if group else "")
+    group = f", group {number}" if IFLA_GROUP in attrs and (number := _number(attrs[IFLA_GROUP])) else ""
+    return f"interface {_name_of(body)}, set {'up' if flags & IFF_UP else 'down'}{group}"
 
 
 def route(body: bytes, names: Names) -> str:
@@ -102,8 +100,8 @@ def route(body: bytes, names: Names) -> str:
     if kind != UNICAST or flags & CLONED:
         return ""
     attrs = dict(_attributes(body, _ROUTE))
-    prefix = f"{_address(attrs[RTA_DST])}/{length}" if RTA_DST in attrs else "default"
-    via = f" via {_address(attrs[RTA_GATEWAY])}" if RTA_GATEWAY in attrs else ""
+    prefix = f"{socket.inet_ntoa(attrs[RTA_DST])}/{length}" if RTA_DST in attrs else "default"
+    via = f" via {socket.inet_ntoa(attrs[RTA_GATEWAY])}" if RTA_GATEWAY in attrs else ""
     device = _interface_name(names, _number(attrs[RTA_OIF])) if RTA_OIF in attrs else "several"
     table = _number(attrs[RTA_TABLE]) if RTA_TABLE in attrs else table
     metric = _number(attrs[RTA_PRIORITY]) if RTA_PRIORITY in attrs else 0
@@ -117,7 +115,7 @@ def neighbour(body: bytes, names: Names) -> str:
         return ""
     attrs = dict(_attributes(body, _NEIGHBOUR))
     mac = attrs.get(NDA_LLADDR, b"").hex(":")
-    return f"neighbour {_address(attrs[NDA_DST])} lladdr {mac} dev {_interface_name(names, index)}"
+    return f"neighbour {socket.inet_ntoa(attrs[NDA_DST])} lladdr {mac} dev {_interface_name(names, index)}"
 
 
 def rules(body: bytes) -> str:
@@ -125,8 +123,8 @@ def rules(body: bytes) -> str:
     return f"nftables' table {_text(dict(_attributes(body, _TABLES))[NFTA_TABLE_NAME])}"
 
 
-def _name_of(body: bytes) -> tuple[int, str]:
-    return _LINK.unpack_from(body)[2], _text(dict(_attributes(body, _LINK))[IFLA_IFNAME])
+def _name_of(body: bytes) -> str:
+    return _text(dict(_attributes(body, _LINK))[IFLA_IFNAME])
 
 
 def _interface_name(names: Names, index: int) -> str:
@@ -135,10 +133,6 @@ def _interface_name(names: Names, index: int) -> str:
 
 def _attributes(body: bytes, head: struct.Struct) -> Iterator[tuple[int, bytes]]:
     return namespaces.attributes(body[head.size :])
-
-
-def _address(data: bytes) -> str:
-    return socket.inet_ntoa(data)
 
 
 def _number(data: bytes) -> int:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, permutations
-from operator import not_
+from itertools import permutations
 from typing import Final
 
 import numpy as np
@@ -83,11 +82,6 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
     return AffectedPairs(crosses, at_source, impact.dead_gpus)
 
 
-def monitored_pairs(fault: Fault, plan: Plan) -> "PairSelection":
-    """Return which pairs stream and which are probed during a fault."""
-    return select_pairs(plan, affected_pairs(fault, plan))
-
-
 @dataclass(frozen=True, slots=True)
 class PairSelection:
     """`streams` carry traffic, and the default path of the `affected` ones crosses what breaks. `probes` are probed at
@@ -100,13 +94,14 @@ class PairSelection:
     at_source: frozenset[Pair] = frozenset()
 
 
-def select_pairs(plan: Plan, impact: AffectedPairs) -> PairSelection:
+def monitored_pairs(fault: Fault, plan: Plan) -> PairSelection:
     """Select pairs for one fault: each GPU streams to the next domain, alternately to its own and to the next rank.
 
     Dead GPUs neither stream nor are probed: what counts is the effect of their absence on others. Two of the probes
     are hit at their source and two on their far side, or three where there is only one side; one of each side stays
     on its rail, the rest change rails. The probed pairs stream too, so that goodput is the sum of several streams.
     """
+    impact = affected_pairs(fault, plan)
     probed = _probed(plan, impact)
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan, impact.dead), *probed]))
     return _select_for(impact, streams, probed)
@@ -120,7 +115,7 @@ def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[P
     """
     own = list(dict.fromkeys(pair for impact in impacts for pair in _probed(plan, impact)))
     probed = own if len(own) <= MAX_PROBES else _max_coverage(plan, impacts)
-    streams = tuple(dict.fromkeys([*_next_domain_pairs(plan, frozenset()), *probed]))
+    streams = tuple(dict.fromkeys([*_next_domain_pairs(plan), *probed]))
     return tuple(_select_for(impact, streams, probed) for impact in impacts)
 
 
@@ -130,7 +125,7 @@ def _select_for(impact: AffectedPairs, streams: tuple[Pair, ...], probed: Sequen
     return PairSelection(streams, affected, probes, frozenset(pair for pair in probes if impact.own(*pair)))
 
 
-def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu]) -> list[Pair]:
+def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[Pair]:
     domains, rails = plan.spec.domains, plan.spec.rails
     pairs = ((src, Gpu((src.domain + 1) % domains, (src.rank + src.domain % 2) % rails)) for src in plan.gpus)
     return [pair for pair in pairs if dead.isdisjoint(pair)]
@@ -139,8 +134,8 @@ def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu]) -> list[Pair]:
 def _sides(plan: Plan, impact: AffectedPairs) -> list[list[Pair]]:
     """The pairs that a fault hits at their source, and those that it hits elsewhere, without empty lists."""
     pairs = impact.pairs(plan.gpus)
-    own = [impact.own(*pair) for pair in pairs]
-    return [side for side in (list(compress(pairs, own)), list(compress(pairs, map(not_, own)))) if side]
+    sides = ([pair for pair in pairs if impact.own(*pair)], [pair for pair in pairs if not impact.own(*pair)])
+    return [side for side in sides if side]
 
 
 def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
@@ -149,15 +144,13 @@ def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
 
 
 def _choose(pairs: list[Pair], count: int) -> list[Pair]:
-    same = _evenly_spaced([pair for pair in pairs if pair[0].rank == pair[1].rank], 1)
-    return same + _evenly_spaced([pair for pair in pairs if pair[0].rank != pair[1].rank], count - len(same))
+    """Choose a pair that stays on its rail, and others; evenly spaced, and including the last one."""
 
+    def spaced(found: list[Pair], number: int) -> list[Pair]:
+        return [found[(i + 1) * len(found) // number - 1] for i in range(number)] if len(found) > number else found
 
-def _evenly_spaced(pairs: list[Pair], count: int) -> list[Pair]:
-    """`count` of the pairs, evenly spaced over the list, including its last one."""
-    if len(pairs) <= count:
-        return pairs
-    return [pairs[(i + 1) * len(pairs) // count - 1] for i in range(count)]
+    same = spaced([pair for pair in pairs if pair[0].rank == pair[1].rank], 1)
+    return same + spaced([pair for pair in pairs if pair[0].rank != pair[1].rank], count - len(same))
 
 
 def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs]) -> list[Pair]:

@@ -36,8 +36,7 @@ Events = Callable[[], Sequence[ControllerEvent]]
 @dataclass(frozen=True)
 class ScriptRun:
     """Results of a script. `faults` are in the script's order; `bps` is the goodput of all streams in bins of
-    `railyard.failure.analysis.recovery_times.BIN_MS` from `begun_ns`; `lost_bytes` and `broken` connections are of the
-    whole script.
+    `recovery_times.BIN_MS` from `begun_ns`; `lost_bytes` and `broken` connections are of the whole script.
     """
 
     begun_ns: int
@@ -72,37 +71,28 @@ def run_script(
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
     streams = tuple(dict.fromkeys(pair for selection in selections for pair in selection.streams))
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
-    player = Player(net, script, wait_for)
-    traffic = Traffic(TrafficJob(streams, probes, net.plan.rail_bps * STREAM_SHARE / 8))
-    try:
+    player, check_s = Player(net, script, wait_for), duration_s(net.plan)
+    with Traffic(TrafficJob(streams, probes, net.plan.rail_bps * STREAM_SHARE / 8)) as traffic:
         begun_ns = time.monotonic_ns()
         traffic.start()
         player.play(begun_ns)
         try:
-            connectivity_checks = _run_checks(player, checker, duration_s(net.plan), progress)
+            checks = _run_checks(player, checker, check_s, progress)
             if checker:
-                connectivity_checks += missed_checks(
-                    player.actions.done, connectivity_checks, duration_s(net.plan), AFTER_S
-                )
+                checks += missed_checks(player.actions.done, checks, check_s, AFTER_S)
             injected, repair_started = (
                 [times[n] for n in range(len(selections))] for times in (player.injected_ns, player.repair_start_ns)
             )
-            fault_ends_ns = fault_end_ns(script, injected, repair_started, events())
-            _wait_after(max(fault_ends_ns))
+            ends_ns = fault_end_ns(script, injected, repair_started, events())
+            # traffic after the last fault is over, which may be later than its repair
+            time.sleep(max(0.0, max(ends_ns) / 1e9 + AFTER_S + TAIL_S - time.monotonic()))
         except BaseException:
             player.end()
             raise
-        log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(injected, fault_ends_ns)))
-    except BaseException:
-        traffic.end()
-        raise
-    observations = ScriptObservations(
-        net.plan, script, streams, probes, log, begun_ns, injected, repair_started, events()
-    )
-    runs, total_goodput = evaluate_all(observations, selections)
-    return ScriptRun(
-        begun_ns, runs, tuple(connectivity_checks), total_goodput, log.lost_bytes, tuple(log.broken.values())
-    )
+        log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(injected, ends_ns)))
+    observed = ScriptObservations(net.plan, script, streams, probes, log, begun_ns, injected, repair_started, events())
+    runs, total_goodput = evaluate_all(observed, selections)
+    return ScriptRun(begun_ns, runs, tuple(checks), total_goodput, log.lost_bytes, tuple(log.broken.values()))
 
 
 def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
@@ -113,11 +103,6 @@ def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
         until = max(until, fault_end)
         longest = max(longest, until - since)
     return longest / 1e9
-
-
-def _wait_after(last_ns: int) -> None:
-    """Wait for traffic after the last fault is over, which may be later than its repair."""
-    time.sleep(max(0.0, last_ns / 1e9 + AFTER_S + TAIL_S - time.monotonic()))
 
 
 def _run_checks(
@@ -134,9 +119,8 @@ def _run_checks(
         now_ns = time.monotonic_ns()
         quiet_time = player.actions.quiet_period(now_ns)
         has_time = quiet_time and checked < len(actions) and quiet_time.until_ns - now_ns > check_s * 1e9
-        if (
-            checker and quiet_time and has_time and (result := checker.check(quiet_time, actions))
-        ):  # else again, while it is quiet
+        result = checker.check(quiet_time, actions) if checker and quiet_time and has_time else None
+        if result:  # else again, while it is quiet
             checked = len(actions)
             found.append(result)
         if is_finished and time.monotonic_ns() > max(action.done_ns for action in actions) + (AFTER_S + TAIL_S) * 1e9:

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from railyard.core.errors import CheckFailed
 from railyard.core.wait import poll
@@ -58,8 +59,7 @@ class Action:
         return f"{self.operation} {self.fault.kind} {self.fault.target}"
 
 
-@dataclass(frozen=True, slots=True)
-class QuietPeriod:
+class QuietPeriod(NamedTuple):
     """An idle script: the `last` action, the active faults (`broken`), and when the next action is due
     (NO_DEADLINE_NS: never).
     """
@@ -80,10 +80,10 @@ class ActionLog:
         self._broken: dict[int, Timed] = {}
         self._script = script
 
-    def schedule(self, number: int, operation: str, scheduled_ns: int) -> None:
+    def schedule(self, number: int, operation: str, due_ns: int) -> None:
         """Set when an action of a fault is due."""
         with self._lock:
-            self._scheduled[number, operation] = scheduled_ns
+            self._scheduled[number, operation] = due_ns
 
     def begin(self, number: int, operation: str) -> None:
         """Note that an action begins."""
@@ -113,7 +113,7 @@ class ActionLog:
         with self._lock:
             if self._in_progress or not self._done:
                 return None
-            last = max(self._done, key=lambda action: action.done_ns)
+            last = self._done[-1]
             until_ns = min(self._scheduled.values(), default=NO_DEADLINE_NS)
             if now_ns < last.done_ns + int(SETTLE_S * 1e9) or until_ns <= now_ns:
                 return None
@@ -125,10 +125,7 @@ SYMPTOMS_TIMEOUT_S: Final = 5.0
 
 
 def inject(net: EmulatedNet, fault: Fault) -> int:
-    """Prepare a fault, inject it, and return when (monotonic ns, just before).
-
-    CheckFailed if the target was faulty before, or isn't after: the recovery time of a fault without effect would be 0.
-    """
+    """Prepare a fault, inject it, and return when (monotonic ns, just before). CheckFailed as `prepare`, `confirm`."""
     prepare(net, fault)
     at_ns = apply(net, fault)
     confirm(net, fault)
@@ -150,15 +147,9 @@ def apply(net: EmulatedNet, fault: Fault) -> int:
 
 
 def confirm(net: EmulatedNet, fault: Fault) -> None:
-    """Raise CheckFailed if the fault isn't active."""
+    """Raise CheckFailed if the fault isn't active: its recovery time would be 0."""
     if not _await_symptoms(net, fault, expected=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
-
-
-def unprepare(net: EmulatedNet, fault: Fault) -> None:
-    """Undo the preparation of a fault that was never injected."""
-    if type(fault.definition).prepare is not FaultKind.prepare:
-        fault.definition.repair(net, fault.target, fault.parameters)
 
 
 def repair(net: EmulatedNet, fault: Fault) -> None:
@@ -176,11 +167,8 @@ def is_active(net: EmulatedNet, fault: Fault) -> bool:
 def _await_symptoms(net: EmulatedNet, fault: Fault, expected: bool) -> bool:
     """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
 
-    def are_expected() -> bool:
-        symptoms = fault.definition.symptoms(net, fault.target, fault.parameters)
-        return all(is_there == expected for is_there in symptoms)
-
-    return poll(are_expected, SYMPTOMS_TIMEOUT_S)
+    kind, target, parameters = fault.definition, fault.target, fault.parameters
+    return poll(lambda: {*kind.symptoms(net, target, parameters)} == {expected}, SYMPTOMS_TIMEOUT_S)
 
 
 PREPARE_S: Final = 0.6
@@ -196,10 +184,9 @@ class ScriptEnded(Exception):
 
 
 class Player:
-    """Plays one script; its threads start with `play`.
+    """Plays one script; its threads start with `play`. ValueError if faults wait for a phase and `wait_for` is None.
 
-    `injected_ns` and `repair_start_ns`: when each injection and repair began, by the fault's number in the script.
-    `actions`: the log of actions. ValueError for faults that wait for a phase if there is no `wait_for`.
+    `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number. `actions`: their log.
     """
 
     def __init__(self, net: EmulatedNet, script: Script, wait_for: WaitFor | None = None) -> None:
@@ -217,10 +204,11 @@ class Player:
     def play(self, begun_ns: int) -> None:
         """Start; times of the script count from `begun_ns` (monotonic)."""
         self._begun_ns = begun_ns
+        self._phases = {timed.after: Future[int]() for timed in self._script.faults if timed.after}
+        for phase in self._phases.items():
+            threading.Thread(target=self._watch_phase, args=phase, name=f"waits for {phase[0]}", daemon=True).start()
         for number, timed in enumerate(self._script.faults):
-            if timed.after:
-                self._watch_phase(timed.after)
-            else:
+            if not timed.after:
                 self.actions.schedule(number, "inject", self._inject_at_ns(timed))
         pool = ThreadPoolExecutor(len(self._script.faults), thread_name_prefix="fault")
         self._fault_futures = [pool.submit(self._run_fault, number) for number in range(len(self._script.faults))]
@@ -257,25 +245,26 @@ class Player:
                 self._repair(number, timed)
 
     def _inject(self, number: int, timed: Timed) -> None:
-        prepared = False
-        try:
+        targets = [other.fault.target for other in self._script.faults]
+        is_late = timed.after and targets.count(timed.fault.target) > 1  # preparations of one target would conflict
+        with ExitStack() as preparation:
             if not timed.after:
                 self._sleep_until(self._inject_at_ns(timed) - int(PREPARE_S * 1e9))
-            if not (timed.after and self._shares_target(timed)):
-                prepare(self._net, timed.fault)
-                prepared = True
+            if not is_late:
+                self._prepare(timed.fault, preparation)
             self._sleep_until(self._inject_at_ns(timed))
-            if not prepared:
-                prepare(self._net, timed.fault)
-                prepared = True
+            if is_late:
+                self._prepare(timed.fault, preparation)
             self.actions.begin(number, "inject")
-        except BaseException:
-            if prepared:
-                unprepare(self._net, timed.fault)
-            raise
+            preparation.pop_all()
         self.injected_ns[number] = time.monotonic_ns()  # before, so that half an injection is repaired too
         self.injected_ns[number] = apply(self._net, timed.fault)
         self.actions.end(number, "inject", self.injected_ns[number])
+
+    def _prepare(self, fault: Fault, preparation: ExitStack) -> None:
+        prepare(self._net, fault)
+        if type(fault.definition).prepare is not FaultKind.prepare:  # its repair undoes it
+            preparation.callback(fault.definition.repair, self._net, fault.target, fault.parameters)
 
     def _repair(self, number: int, timed: Timed) -> None:
         self.actions.begin(number, "repair")
@@ -283,38 +272,27 @@ class Player:
         repair(self._net, timed.fault)
         self.actions.end(number, "repair", self.repair_start_ns[number])
 
-    def _shares_target(self, timed: Timed) -> bool:
-        """Return whether another fault has the same target: their preparations would conflict."""
-        return sum(other.fault.target == timed.fault.target for other in self._script.faults) > 1
-
     def _inject_at_ns(self, timed: Timed) -> int:
         """Wait for the fault's phase, if it has one; return when the injection is due."""
-        from_ns = self._await_phase(self._phases[timed.after]) if timed.after else self._begun_ns
+        from_ns = self._begun_ns
+        if timed.after:
+            phase_end = self._phases[timed.after]
+            while not phase_end.done():
+                if self._stopped.wait(_POLL_S):
+                    raise ScriptEnded
+            from_ns = phase_end.result()
         return from_ns + int(timed.at_s * 1e9)
 
     def _repair_at_ns(self, number: int) -> int:
         return self.injected_ns[number] + int(self._script.faults[number].repair_s * 1e9)
 
-    def _watch_phase(self, phase: str) -> None:
-        """Wait for a phase in a thread, since it may never end and the script must be able to."""
-        if phase in self._phases or self._wait_for is None:
-            return
-        phase_end, wait_for = Future[int](), self._wait_for
-        self._phases[phase] = phase_end
-
-        def watch_phase() -> None:
-            try:
-                phase_end.set_result(wait_for(phase))
-            except Exception as error:
-                phase_end.set_exception(error)
-
-        threading.Thread(target=watch_phase, name=f"waits for {phase}", daemon=True).start()
-
-    def _await_phase(self, phase_end: Future[int]) -> int:
-        while not phase_end.done():
-            if self._stopped.wait(_POLL_S):
-                raise ScriptEnded
-        return phase_end.result()
+    def _watch_phase(self, phase: str, phase_end: Future[int]) -> None:
+        """Wait for a phase, in a thread, since it may never end and the script must be able to."""
+        assert self._wait_for
+        try:
+            phase_end.set_result(self._wait_for(phase))
+        except Exception as error:
+            phase_end.set_exception(error)
 
     def _sleep_until(self, at_ns: int) -> None:
         if self._stopped.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):
