@@ -29,11 +29,9 @@ class ConfigModel(BaseModel):
 def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
     """Raise a pydantic error that names every unknown key of a mapping."""
     names = list(known)
-    unknown = {k: v for k, v in data.items() if k not in names} if isinstance(data, Mapping) else {}
+    unknown = {str(k): v for k, v in data.items() if k not in names} if isinstance(data, Mapping) else {}
     if unknown:
-        lines = [
-            (str(k), v, unknown_name_hint(str(k), names).replace("known", "a known key", 1)) for k, v in unknown.items()
-        ]
+        lines = [(k, v, unknown_name_hint(k, names).replace("known", "a known key", 1)) for k, v in unknown.items()]
         raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
 
 
@@ -100,13 +98,12 @@ class Problem(NamedTuple):
 
 
 class _Missing:
-    """Stands for the value of a key that isn't there."""
-
     def __repr__(self) -> str:
         return "nothing"
 
 
 MISSING: Final = _Missing()
+"""Stands for the value of a key that isn't there."""
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "must be {} or more"),
     "greater_than": ("gt", "must be above {}"),
@@ -116,17 +113,12 @@ _BOUNDS: Final = {
     "too_long": ("max_length", "must have {} or fewer"),
 }
 _TYPES: Final = {
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a number",
+    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
     "bool_type": "must be true or false",
     "string_type": "must be text",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "dict_type": "must be keys and values",
-    "model_type": "must be keys and values",
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type"), "must be keys and values"),
 }
 
 
@@ -139,8 +131,10 @@ def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
         if path[-1:] == ["[key]"]:  # pydantic's mark where a key is wrong, and not what it stands for
             del path[-1]
         for new in _problems_of(dict(item), ".".join([*([prefix] if prefix else []), *path])):
-            old = found.get(new.field)
-            found[new.field] = new if old is None else Problem(*old[:2], _merge_allowed(old.allowed, new.allowed))
+            if old := found.get(new.field):  # `is not a rate: ...`, `is not known: allowed are auto` -> `...; or auto`
+                more = new.allowed.rpartition("allowed are ")[2].removeprefix("must be ")
+                new = old._replace(allowed=f"{old.allowed}; or {more}")
+            found[new.field] = new
     return list(found.values())
 
 
@@ -160,11 +154,6 @@ def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
         message = str(item["msg"]).removeprefix("Value error, ")
         allowed = _TYPES.get(kind, message[:1].lower() + message[1:])
     return [Problem(field, value, allowed)]
-
-
-def _merge_allowed(first: str, second: str) -> str:
-    """`is not a rate: ...` and `is not known: allowed are auto` -> `is not a rate: ...; or auto`."""
-    return f"{first}; or {second.rpartition('allowed are ')[2].removeprefix('must be ')}"
 
 
 def problems(error: ValidationError, prefix: str = "") -> list[str]:

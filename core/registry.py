@@ -13,7 +13,6 @@ folder, a plugin file (`--plugin FILE`, `plugins:` in a spec), an installed pack
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -25,12 +24,6 @@ from railyard.core.errors import unknown_name_hint
 from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[T]):
-    definition: T
-    source: Source
 
 
 REGISTRIES: Final[dict[str, "Registry[object]"]] = {}
@@ -47,7 +40,7 @@ class Registry(Generic[T]):
         `check`: yields what is missing or wrong in a definition, a phrase each.
         """
         self.sort, self._package, self._check = sort, package, check
-        self._entries: dict[str, _Entry[T]] = {}
+        self._entries: dict[str, tuple[T, Source]] = {}
         self._is_loaded = package is None
         self._lock = threading.RLock()
         REGISTRIES[sort] = self  # type: ignore[assignment]
@@ -71,12 +64,12 @@ class Registry(Generic[T]):
         if source.origin != "built-in":
             self._load()  # so that a plugin can't take the name of a built-in definition
         if name in self._entries:
-            first = self._entries[name].source
+            first = self._entries[name][1]
             raise BadDefinition(source, name, f"is already registered as {self.sort}, at {first.file}:{first.line}")
         problems = list(self._check(name, definition))
         if problems:
             raise BadDefinition(source, name, f"is not a whole {self.sort}: {'; '.join(problems)}")
-        self._entries[name] = _Entry(definition, source)
+        self._entries[name] = definition, source
         return definition
 
     def _load(self) -> None:
@@ -97,12 +90,11 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """Return a definition. KeyError, with what is registered, for any other name."""
-        if name in self._entries:  # a name can't be registered again, so nothing that is yet to be loaded matters
-            return self._entries[name].definition
-        self._load()
+        if name not in self._entries:  # else nothing that is yet to be loaded matters
+            self._load()
         if name not in self._entries:
             raise KeyError(f"{name!r} is no {self.sort}: {', '.join(self._entries)}")
-        return self._entries[name].definition
+        return self._entries[name][0]
 
     def __contains__(self, name: object) -> bool:
         self._load()
@@ -121,12 +113,12 @@ class Registry(Generic[T]):
 
     def items(self) -> Iterator[tuple[str, T]]:
         """Yield each name with its definition."""
-        return ((name, self._entries[name].definition) for name in self.names())
+        return ((name, self._entries[name][0]) for name in self.names())
 
     def source(self, name: str) -> Source:
         """Return where a definition was registered."""
         self._load()
-        return self._entries[name].source
+        return self._entries[name][1]
 
     def checked(self, name: str) -> str:
         """Return the name if it is registered; a pydantic error with a near miss if not.
@@ -150,11 +142,7 @@ def _source(stacklevel: int) -> Source:
         frame = frame.f_back
     # a plugin may be the first to import a built-in definition
     is_built_in = str(frame.f_globals.get("__name__", "")).startswith("railyard.")
-    return Source("built-in" if is_built_in else origin.get(), _short(frame.f_code.co_filename), frame.f_lineno)
-
-
-def _short(file: str) -> str:
-    """A file inside the package as its path from there; any other as it is."""
-    root = Path(__file__).resolve().parent.parent
+    file, root = frame.f_code.co_filename, Path(__file__).resolve().parent.parent
     path = Path(file).resolve()
-    return str(path.relative_to(root)) if path.is_relative_to(root) else file
+    short = str(path.relative_to(root)) if path.is_relative_to(root) else file
+    return Source("built-in" if is_built_in else origin.get(), short, frame.f_lineno)

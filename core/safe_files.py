@@ -12,7 +12,7 @@ import os
 import pwd
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -67,25 +67,14 @@ def clean_environment(account: Account) -> dict[str, str]:
 
 def is_mapped(uid: int) -> bool:
     """Return whether the user exists in this user namespace. 65534 also stands for all users that don't."""
-    return any(first <= uid < first + count for first, count in _ranges(Path("/proc/self/uid_map").read_text()))
+    lines = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return any(int(first) <= uid < int(first) + int(count) for first, _, count in lines)
 
 
-def _ranges(text: str) -> Iterable[tuple[int, int]]:
-    """(first, count) of each line of a uid_map: `0 1000 1` -> (0, 1)."""
-    return ((int(line.split()[0]), int(line.split()[2])) for line in text.splitlines())
-
-
+_ROOT: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS: Final = 40
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A folder that was made by the walk: its name in the open folder `parent`."""
-
-    parent: int
-    name: str
 
 
 class Folder:
@@ -94,7 +83,7 @@ class Folder:
     def __init__(self, path: Path, make: bool = False, identity: tuple[int, int] | None = None) -> None:
         """Open it; with `make`, make it and its parents. OSError if it can't be, or is another one than `identity`."""
         self.path = path
-        self._made: list[_Made] = []
+        self._made: list[tuple[int, str]] = []  # folders that the walk made: (open parent, name)
         self._account: Account | None = None
         self._gid = -1
         self._fd = self._walk(path, make)
@@ -126,7 +115,7 @@ class Folder:
 
     def close(self) -> None:
         """Close it."""
-        for fd in (self._fd, *(made.parent for made in self._made)):
+        for fd in (self._fd, *(parent for parent, _ in self._made)):
             os.close(fd)
         self._made = []
 
@@ -174,12 +163,12 @@ class Folder:
     def remove_if_empty(self) -> None:
         """Remove what was made for it and has nothing in it."""
         with _acting_as(self._account):
-            for made in reversed(self._made):
+            for parent, name in reversed(self._made):
                 with suppress(OSError):
-                    os.rmdir(made.name, dir_fd=made.parent)
+                    os.rmdir(name, dir_fd=parent)
 
     def _walk(self, path: Path, make: bool) -> int:
-        fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open("/", _ROOT)
         parts, links = list(reversed(path.absolute().parts[1:])), 0
         try:
             while parts:
@@ -199,7 +188,7 @@ class Folder:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 if target.startswith("/"):
                     os.close(fd)
-                    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                    fd = os.open("/", _ROOT)
                 parts += [part for part in reversed(target.split("/")) if part]
             if not stat.S_ISDIR(os.fstat(fd).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -219,7 +208,7 @@ class Folder:
                     raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=parent)
-                self._made.append(_Made(os.dup(parent), name))
+                self._made.append((os.dup(parent), name))
             return self._made_folder(parent, name)
 
     def _made_folder(self, parent: int, name: str) -> int:
@@ -252,8 +241,12 @@ class Folder:
     def _hand_over(self, fd: int) -> None:
         """Give a new file the group of its user's folder, where the machine knows no group of that user's."""
         if self._account and not self._account.known and os.fstat(fd).st_uid == self._account.uid:
-            with _acting_as_ourselves():
+            uid = os.geteuid()
+            os.seteuid(0)  # as root for a moment, within `_acting_as`
+            try:
                 os.fchown(fd, -1, self._gid)
+            finally:
+                os.seteuid(uid)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -296,17 +289,6 @@ def _acting_as(account: Account | None) -> Iterator[None]:
         os.seteuid(0)
         os.setegid(gid)
         os.setgroups(groups)
-
-
-@contextmanager
-def _acting_as_ourselves() -> Iterator[None]:
-    """As root for a moment, within `_acting_as`."""
-    uid = os.geteuid()
-    os.seteuid(0)
-    try:
-        yield
-    finally:
-        os.seteuid(uid)
 
 
 def _write_all(fd: int, data: bytes) -> None:

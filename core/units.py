@@ -50,12 +50,7 @@ def parse_time(text: object) -> float:
     return _parse(text, TIMES, "time", "20ms")
 
 
-_RATE_STEPS: Final = (("Tbit", 1e12), ("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3), ("bit", 1.0))
-_SIZE_STEPS: Final = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0))
-_TIME_STEPS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
-
-
-def _format(value: float, steps: tuple[tuple[str, float], ...], digits: int) -> str:
+def _format(value: float, *steps: tuple[str, float], digits: int) -> str:
     name, factor = next((step for step in steps if value >= step[1]), steps[-1])
     scaled = value / factor
     # past the largest unit, %g would write an exponent
@@ -64,17 +59,18 @@ def _format(value: float, steps: tuple[tuple[str, float], ...], digits: int) -> 
 
 def format_rate(bits_per_s: float, digits: int = 4) -> str:
     """100_000_000 -> `100Mbit`."""
-    return _format(bits_per_s, _RATE_STEPS, digits)
+    steps = (("Tbit", 1e12), ("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3), ("bit", 1.0))
+    return _format(bits_per_s, *steps, digits=digits)
 
 
 def format_size(size: float, digits: int = 4) -> str:
     """64_000 -> `64KB`."""
-    return _format(size, _SIZE_STEPS, digits)
+    return _format(size, ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0), digits=digits)
 
 
 def format_time(seconds: float, digits: int = 4) -> str:
     """0.02 -> `20ms`."""
-    return _format(seconds, _TIME_STEPS, digits)
+    return _format(seconds, ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), digits=digits)
 
 
 # In a spec: parsed when read, and written back with every digit, so that a stored spec gives the same run again.

@@ -13,9 +13,8 @@ process that starts a child holds a `Worker`, the child a `Parent`, with a socke
 Errors of a Worker are RailyardErrors that start with its name; that of a dead process has the last line of its output.
 A child ends when the process that started it does, whatever it is doing.
 
-On the socket: the length in bytes, then an event as JSON, since it is plain data and most messages are events, or the
-fields of any other message as a pickle, of which the receiving end makes a message of the union. Both ends run the
-same code, so the sender's fields are pickled as they are; `python -m benchmarks.worker_messages` has the costs.
+On the socket: the length in bytes, then an event as JSON, or the fields of any other message as a pickle, of which the
+receiving end makes a message of the union; `python -m benchmarks.worker_messages` has the costs.
 """
 
 import os
@@ -44,13 +43,11 @@ from railyard.core.host import PROJECT
 
 ANSWER_S: Final = 30.0
 """Default deadline of an answer."""
-READER_NICENESS: Final = -15
-"""Of the thread that receives events, so that they don't wait behind the emulated traffic."""
+READER_NICENESS: Final = -15  # of the thread that receives events, so that they don't wait behind emulated traffic
 _TAIL_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct("!Q")
 _READ_AHEAD_BYTES: Final = 1 << 16
-_BRACE: Final = ord("{")
-"""The first byte of an event; a pickle begins with another."""
+_BRACE: Final = ord("{")  # the first byte of an event; a pickle begins with another
 
 OnEvent = Callable[[int, str, dict[str, Any]], None]
 """on_event(monotonic ns, what, detail), called from a thread."""
@@ -211,8 +208,8 @@ class Worker:
     def receive(self, reply: type[R], timeout_s: float | None = ANSWER_S) -> R:
         """Return the next message, which must be a `reply`. `timeout_s` None: wait for ever.
 
-        RailyardError if the process has died, sends Failed or another message, or nothing in time: then what it sends
-        later is no answer to a later question, and it is of no more use.
+        RailyardError if the process has died, sends Failed or another message, or nothing in time: then it is of no
+        more use, since a late answer would be taken for that to a later question.
         """
         message = self.receive_any(timeout_s)
         if not isinstance(message, reply):

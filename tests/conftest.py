@@ -54,7 +54,7 @@ def _forget_plugins() -> Iterator[None]:
     for path in set(plugins._loaded) - set(before):
         del plugins._loaded[path]
         for registry in REGISTRIES.values():
-            for name in [name for name, entry in registry._entries.items() if (ROOT / entry.source.file) == path]:
+            for name in [name for name in registry._entries if (ROOT / registry.source(name).file) == path]:
                 registry.remove(name)
     if inherited is None:
         os.environ.pop(plugins.ENVIRONMENT, None)

@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -74,7 +74,7 @@ class Entry:
     @property
     def is_alive(self) -> bool:
         """True while process 1 is running; until it ends, no other process has its number."""
-        return not select.select([self.pidfd], [], [], 0)[0]
+        return _is_alive(self.pidfd)
 
     def close(self) -> None:
         """Close the files."""
@@ -87,28 +87,33 @@ def entry_of(found: Announcement) -> Entry | None:
     pid = _first_process(found)
     if pid is None:
         return None
-    opened: dict[str, int] = {}
-    pidfd = -1
-    try:
-        pidfd = os.pidfd_open(pid)
-        opened = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _CLONE}
-        _check_process(found, pid)
-        kept = _check_duration(opened, found.uid)
-        entry = Entry(pid, pidfd, account_of(found.uid, found.gid), {kind: opened[kind] for kind in kept})
-        if not (entry.is_alive and _is_alive(found.pidfd)):
-            raise ProcessLookupError
-    except BaseException as error:
-        for fd in (pidfd, *opened.values()):
-            if fd >= 0:
-                os.close(fd)
-        if isinstance(error, (ProcessLookupError, FileNotFoundError)):
+    with ExitStack() as on_error:
+        try:
+            pidfd = os.pidfd_open(pid)
+            on_error.callback(os.close, pidfd)
+            opened = _open_namespaces(pid, on_error)
+            _check_process(found, pid)
+            kept = _check_namespaces(opened, found.uid)
+            entry = Entry(pid, pidfd, account_of(found.uid, found.gid), {kind: opened[kind] for kind in kept})
+            if not (entry.is_alive and _is_alive(found.pidfd)):
+                raise ProcessLookupError
+        except (ProcessLookupError, FileNotFoundError):
             return None
-        if isinstance(error, OSError):
+        except OSError as error:
             raise Refused(f"can't be entered: {error.strerror or error}") from error
-        raise
+        on_error.pop_all()
     for kind in opened.keys() - kept:
         os.close(opened[kind])
     return entry
+
+
+def _open_namespaces(pid: int | str, closing: ExitStack) -> dict[str, int]:
+    """The namespaces of a process, by kind, opened. `closing` closes them."""
+    opened = {}
+    for kind in _CLONE:
+        opened[kind] = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+        closing.callback(os.close, opened[kind])
+    return opened
 
 
 def _first_process(found: Announcement) -> int | None:
@@ -134,36 +139,28 @@ def _check_process(found: Announcement, pid: int) -> None:
             raise Refused(f"is refused: process {number} has fewer privileges than this one")
 
 
-def _check_duration(opened: Mapping[str, int], uid: int) -> list[str]:
+def _check_namespaces(opened: Mapping[str, int], uid: int) -> list[str]:
     """Which of the opened namespaces to enter. Refused if one isn't a run's, or isn't its user's."""
-    here = {kind: os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _CLONE}
-    try:
+    with ExitStack() as closing:
+        here = _open_namespaces("self", closing)
         for kind in _OF_A_RUN:
             if _same(opened[kind], here[kind]):
                 raise Refused(f"is refused: its {kind} namespace is the machine's")
-        direct = uid == os.geteuid() == 0
-        if direct and not _same(opened["user"], here["user"]):
+        direct, user = uid == os.geteuid() == 0, opened["user"]
+        if direct and not _same(user, here["user"]):
             raise Refused("is refused: it is in another user namespace")
-        if not direct:
-            _check_user_namespace(opened["user"], here["user"], uid)
+        if not direct:  # its user must have made its user namespace, and in ours
+            owner = bytearray(4)
+            fcntl.ioctl(user, _NS_GET_OWNER_UID, owner)
+            if _same(user, here["user"]):
+                raise Refused("is refused: it has no user namespace of its own")
+            if not _is_owned(user, here["user"], _NS_GET_PARENT) or int.from_bytes(owner, sys.byteorder) != uid:
+                raise Refused("is refused: its user namespace is another user's")
         kept = [k for k in _CLONE if not _same(opened[k], here[k])]
         for kind in kept:
-            if kind != "user" and not _is_owned(opened[kind], opened["user"]):
+            if kind != "user" and not _is_owned(opened[kind], user):
                 raise Refused(f"is refused: its {kind} namespace is of another user namespace")
         return kept
-    finally:
-        for fd in here.values():
-            os.close(fd)
-
-
-def _check_user_namespace(fd: int, ours: int, uid: int) -> None:
-    """Refused unless its user made it, and in our user namespace."""
-    owner = bytearray(4)
-    fcntl.ioctl(fd, _NS_GET_OWNER_UID, owner)
-    if _same(fd, ours):
-        raise Refused("is refused: it has no user namespace of its own")
-    if not _is_owned(fd, ours, _NS_GET_PARENT) or int.from_bytes(owner, sys.byteorder) != uid:
-        raise Refused("is refused: its user namespace is another user's")
 
 
 def _is_owned(fd: int, user_namespace: int, question: int = _NS_GET_USERNS) -> bool:
@@ -178,8 +175,7 @@ def _is_owned(fd: int, user_namespace: int, question: int = _NS_GET_USERNS) -> b
 
 
 def _same(fd: int, another: int) -> bool:
-    first, second = os.fstat(fd), os.fstat(another)
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+    return os.path.samestat(os.fstat(fd), os.fstat(another))
 
 
 def _status(pid: int) -> dict[str, list[str]]:
@@ -224,19 +220,19 @@ def nodes(entry: Entry) -> list[str]:
     if child == 0:
         _in_child(lambda: _report(entry, writing))
     os.close(writing)
-    said, deadline = b"", time.monotonic() + _LOOK_S
+    received, deadline = b"", time.monotonic() + _LOOK_S
     try:
-        while len(said) < _LONGEST_LIST and select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            part = os.read(reading, 65536)
-            if not part:
+        while len(received) < _LONGEST_LIST:
+            ready = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]
+            if not ready or not (part := os.read(reading, 65536)):
                 break
-            said += part
+            received += part
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     try:
-        return sorted(name for name in json.loads(said) if isinstance(name, str) and _NODE.fullmatch(name))
+        return sorted(name for name in json.loads(received) if isinstance(name, str) and _NODE.fullmatch(name))
     except (ValueError, TypeError):
         return []
 
@@ -252,10 +248,9 @@ def _report(entry: Entry, writing: int) -> int:
 def run(entry: Entry, name: str, command: Sequence[str], node: str | None, variables: Mapping[str, str]) -> int:
     """Run a command in the network of a node, or (None) of process 1, and return its exit status.
 
-    If the run can't be entered, one line with its name says so, and the status is 2.
-
-    As another user's, it gets a clean environment and no terminal of ours that it could type into: signals are passed
-    on to it. `variables` come on top.
+    If the run can't be entered, one line with its name says so, and the status is 2. As another user's, the command
+    gets a clean environment and no terminal of ours that it could type into: signals are passed on to it. `variables`
+    come on top.
     """
     own = entry.account.is_ours
     environment = {**os.environ, "PATH": SEARCH_PATH} if own else clean_environment(entry.account)
@@ -268,9 +263,14 @@ def run(entry: Entry, name: str, command: Sequence[str], node: str | None, varia
             n: signal.SIG_IGN if h == signal.SIG_IGN else signal.SIG_DFL for n, h in old.items()
         }
         _in_child(lambda: _keep(entry, command, node, {**environment, **variables}, defaults), f"RUN: {name!r}")
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(keeper, number)
+
     if not own:
         for number in _PASSED_ON:
-            signal.signal(number, _passing_on(keeper))
+            signal.signal(number, pass_on)
     try:
         status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
     finally:
@@ -280,23 +280,11 @@ def run(entry: Entry, name: str, command: Sequence[str], node: str | None, varia
 
 
 def _ignored(number: int, frame: FrameType | None) -> None:
-    """Nothing: the command has the same signal, from the terminal or passed on."""
-
-
-def _passing_on(keeper: int) -> Callable[[int, FrameType | None], None]:
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(keeper, number)
-
-    return pass_on
+    """Do nothing: the command has the same signal, from the terminal or passed on."""
 
 
 def _keep(
-    entry: Entry,
-    command: Sequence[str],
-    node: str | None,
-    environment: Mapping[str, str],
-    defaults: Mapping[int, Any],
+    entry: Entry, command: Sequence[str], node: str | None, environment: Mapping[str, str], defaults: Mapping[int, Any]
 ) -> int:
     """Enter, start the command as a child, since only children are in the PID namespace, and wait for it."""
     own = entry.account.is_ours
@@ -310,12 +298,12 @@ def _keep(
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if not own:
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        _in_child(lambda: _become(command, environment))
+        _in_child(lambda: _execute(command, environment))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if status >= 0 else 128 - status
 
 
-def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:

@@ -43,14 +43,8 @@ def check_visible(field: str, path: Path) -> None:
 
 def needed(more: Iterable[Path]) -> list[str]:
     """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
-    always = (
-        Path.cwd(),
-        PROJECT,
-        Path(sys.prefix),
-        Path(sys.base_prefix),
-        Path(sys.executable).parent,
-        *(plugin.path for plugin in plugins.loaded()),
-    )
+    python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent)
+    always = (Path.cwd(), PROJECT, *python, *(plugin.path for plugin in plugins.loaded()))
     found = {path.resolve() for path in (*always, *map(Path, sys.path), *more) if path.exists()}
     below = {path for path in found if any(Path(place).resolve() in path.parents for place in PRIVATE)}
     return sorted(str(path) for path in below if not below & set(path.parents))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from select import POLLHUP, poll
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from railyard.core.sandbox import hidden
 from railyard.core.sandbox.launcher import (
@@ -95,10 +95,9 @@ def add_hosts(addresses: Mapping[str, str]) -> None:
 
 
 class _StopHandler:
-    """Signal handler that raises `StoppedBySignal` at the first signal.
+    """Signal handler that raises `StoppedBySignal` at the first signal, and ends the run at the third.
 
-    More of them within a second are the same Ctrl-C, which a terminal sends to all and the outer passes on too; later
-    ones are counted, and the third ends the run without more words.
+    Signals within a second count as one: a terminal sends Ctrl-C to all, and the launcher passes it on too.
     """
 
     def __init__(self) -> None:
@@ -128,14 +127,10 @@ def install_signal_handlers(interactive: bool = False) -> None:
     `interactive`: Ctrl-C raises KeyboardInterrupt, each time, and the others SystemExit.
     """
     for number in stop_signals():
-        signal.signal(number, _exit_on_signal if interactive else _stop_handler)
+        signal.signal(number, (lambda n, _: sys.exit(128 + n)) if interactive else _stop_handler)
     if interactive:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def signal_exit_status() -> int | None:

@@ -73,16 +73,10 @@ def enter(
         with suppress(BrokenPipeError):
             parent_socket.sendall(json.dumps(hidden.envelope(task, visible)).encode() + b"\n")
         status = signals.wait(process, lambda number: _forward_signal(process, number), found_by)
-        return _exit_status(status, parent_socket)
-
-
-def _exit_status(status: int, control_socket: socket.socket) -> int:
-    """Return the status, unless it is `unshare`'s own 1, which also stands for a sandbox init that was killed."""
-    try:
-        received = control_socket.recv(16, socket.MSG_DONTWAIT)
-    except OSError:
         received = b""
-    if status != 1 or FINISHED in received:
+        with suppress(OSError):
+            received = parent_socket.recv(16, socket.MSG_DONTWAIT)
+    if status != 1 or FINISHED in received:  # 1 is `unshare`'s own status, also for a sandbox init that was killed
         return status
     if received.startswith(STARTED):
         return 128 + signal.SIGKILL

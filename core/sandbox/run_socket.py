@@ -24,8 +24,7 @@ _SO_PEERPIDFD: Final = 77
 _LONGEST: Final = 8192
 _MOST_OF_OTHERS: Final = 256
 _OWN_S: Final = 5.0
-_OTHERS_S: Final = 1.0
-"""How long an answer may take: another user's process could hold up root's commands."""
+_OTHERS_S: Final = 1.0  # another user's process could delay root's commands
 
 
 class RunSocket:
@@ -75,22 +74,11 @@ class Announcement:
 
 def announcements() -> list[Announcement]:
     """Return this user's live runs; for root, all users' runs. The caller closes the pidfds."""
-    mine: list[bytes] = []
-    others: list[bytes] = []
-    for name, claimed in _names():
-        (mine if claimed == os.geteuid() else others).append(name)
-    if os.geteuid() != 0:
-        others.clear()
+    matches = filter(None, map(_NAME.search, Path("/proc/net/unix").read_bytes().splitlines()))
+    names = sorted({(b"\0" + match[1], int(match[2])) for match in matches})  # with the user that each claims
+    mine = [name for name, claimed in names if claimed == os.geteuid()]
+    others = [name for name, claimed in names if claimed != os.geteuid() and os.geteuid() == 0]
     return _ask(mine, _OWN_S) + _ask(others[:_MOST_OF_OTHERS], _OTHERS_S)
-
-
-def _names() -> list[tuple[bytes, int]]:
-    """The names of sockets in this network namespace, with the user whom each claims to be of."""
-    found = {}
-    for line in Path("/proc/net/unix").read_bytes().splitlines():
-        if match := _NAME.search(line):
-            found[b"\0" + match[1]] = int(match[2])
-    return sorted(found.items())
 
 
 def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
