@@ -192,7 +192,7 @@ def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
 def _parallelism(spec: PlacementSpec, model: GptModel | MoeModel, rails: int) -> Parallelism:
     if isinstance(model, GptModel):
         chosen = spec.parallelism or model.training
-        check_heads(model, chosen.tensor, "placement.parallelism")
+        check_heads(model, chosen, "placement.parallelism")
         check_layers(model, chosen, "placement.parallelism")
         return chosen
     if spec.parallelism is not None:

@@ -31,7 +31,7 @@ def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
     whole = sum(traffic.volumes.values())
     parts = [(kind, where, pairs) for kind in traffic.pairs for where, pairs in places(traffic, kind).items()]
     return [
-        (count, kind, where, pairs.count, pairs.total, pairs.min_bytes, pairs.max_bytes, 100 * pairs.total / whole)
+        (count, kind, where, pairs.count, pairs.total, *pairs.bytes_range, 100 * pairs.total / whole)
         for kind, where, pairs in parts
         if pairs.count
     ]

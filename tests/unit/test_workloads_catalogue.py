@@ -109,9 +109,9 @@ def test_a_layer_too_few_is_noticed(tmp_path: Path) -> None:
 
 def test_heads_are_shared_out_evenly(tmp_path: Path) -> None:
     model = load_gpt("gpt-145.6b")
-    check_heads(model, 8)
+    check_heads(model, model.training)
     with pytest.raises(BadInput) as caught:
-        check_heads(model, 10, "workloads.0.parallelism")
+        check_heads(model, model.training.model_copy(update={"tensor": 10}), "workloads.0.parallelism")
     expected = "workloads.0.parallelism.tensor: 10 must divide the 96 attention heads of the model"
     assert str(caught.value) == expected
 
@@ -119,7 +119,7 @@ def test_heads_are_shared_out_evenly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "edit", "message"),
     [
-        ("gpt-145.6b", ("heads: 96", "heads: 161"), "training.tensor: 8 must divide the 161 heads"),
+        ("gpt-145.6b", ("heads: 96", "heads: 161"), "training.tensor: 8 must divide the 161 attention heads"),
         ("gpt-145.6b", ("heads: 96", "heads: 104"), "heads: 104 must divide hidden = 12288"),
         (
             "gpt-145.6b",

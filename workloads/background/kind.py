@@ -5,7 +5,7 @@ A kind is a key of a background's entry in YAML, such as `rails: [0, 1]`, and th
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -15,15 +15,18 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
 from railyard.topologies.spec import FabricSpec
 
+N = TypeVar("N", int, float)
 
-def _check_unique(numbers: tuple[int, ...]) -> tuple[int, ...]:
+
+def check_unique(numbers: tuple[N, ...]) -> tuple[N, ...]:
+    """ValueError for a number that is there twice."""
     if len(set(numbers)) < len(numbers):
         raise ValueError("must name each only once")
     return numbers
 
 
 Numbers = Annotated[
-    tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False), AfterValidator(_check_unique)
+    tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False), AfterValidator(check_unique)
 ]
 FlowPath = Literal["d", "r", "spine"]
 """The only path that a background flow takes: over hb0, on a rail, or across the spines."""
@@ -61,16 +64,28 @@ class BackgroundKind(ABC):
         yield from ()
 
 
+class Numbered(BackgroundKind):
+    """A pattern on what a fabric has several of: the key's value lists their numbers."""
+
+    value = Numbers
+    unit: ClassVar[str]
+    """What is numbered: domain or rail."""
+
+    def shares(self, value: tuple[int, ...], fabric: FabricSpec) -> dict[str, float]:
+        return {f"{self.unit} {number}": 1.0 for number in value}
+
+    def text(self, value: tuple[int, ...]) -> str:
+        return f"{self.unit}{'s' if len(value) > 1 else ''} {', '.join(map(str, value))}"
+
+    def problems(self, value: tuple[int, ...], fabric: FabricSpec) -> Iterator[tuple[str, object, str]]:
+        yield from beyond("", value, {"domain": fabric.domains, "rail": fabric.rails}[self.unit])
+
+
 def beyond(field: str, numbers: tuple[int, ...], count: int) -> Iterator[tuple[str, object, str]]:
     """Yield a problem for each number that a fabric with `count` of them doesn't have."""
     for i, number in enumerate(numbers):
         if number >= count:
             yield f"{field}{i}", number, f"must be below {count}: the fabric has no more"
-
-
-def numbered(unit: str, numbers: tuple[int, ...]) -> str:
-    """Return `rail 0`, or `rails 0, 1`."""
-    return f"{unit}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _missing(name: str, definition: BackgroundKind) -> Iterator[str]:

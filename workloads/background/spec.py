@@ -11,19 +11,28 @@ spines.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from railyard.core.config import ConfigModel, field_error, find_problems, refuse_unknown_keys
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, format_time
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.kind import BACKGROUNDS, Numbers
+from railyard.workloads.background.kind import BACKGROUNDS, Numbers, check_unique
 
 EDGE_TOLERANCE_S: Final = 1e-9
 """Sums of decimal fractions fall short of an edge by less than this; at an edge, what begins there counts."""
@@ -181,15 +190,10 @@ class GridSpec(ConfigModel):
     rails: Numbers = ()
     spine: bool = False
     loads: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=MAX_LOAD)], ...], Field(min_length=1, max_length=10, strict=False)
+        tuple[Annotated[float, Field(ge=0, le=MAX_LOAD)], ...],
+        Field(min_length=1, max_length=10, strict=False),
+        AfterValidator(check_unique),
     ]
-
-    @field_validator("domains", "rails", "loads")
-    @classmethod
-    def _check_unique(cls, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        if len(set(numbers)) < len(numbers):
-            raise ValueError("must name each only once")
-        return numbers
 
     @model_validator(mode="after")
     def _check_targets(self) -> "GridSpec":
@@ -222,14 +226,9 @@ class Scene:
     @property
     def name(self) -> str:
         """`d0 90% g0 50% S 0%`: domains, rails and spines, as far as the grid names them."""
-        return " ".join(self._parts())
-
-    def _parts(self) -> Iterator[str]:
-        for letter, numbers, load in (("d", self.grid.domains, self.domain), ("g", self.grid.rails, self.rail)):
-            if numbers:
-                yield f"{letter}{','.join(map(str, numbers))} {100 * load:.3g}%"
-        if self.grid.spine:
-            yield f"S {100 * self.spine:.3g}%"
+        d, g = (",".join(map(str, numbers)) for numbers in (self.grid.domains, self.grid.rails))
+        parts = ((f"d{d}", d, self.domain), (f"g{g}", g, self.rail), ("S", self.grid.spine, self.spine))
+        return " ".join(f"{name} {100 * load:.3g}%" for name, is_named, load in parts if is_named)
 
     def label(self, workload: str) -> str:
         """Return the label of a workload in this scene."""

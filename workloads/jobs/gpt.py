@@ -283,7 +283,7 @@ class GptSpec(Training):
         chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch)
         placement_field = f"{field}.parallelism" if self.global_batch is None else field
         placement = place(chosen, fabric.domains, fabric.rails, placement_field)
-        check_heads(model, chosen.tensor, f"{field}.parallelism")
+        check_heads(model, chosen, f"{field}.parallelism")
         published_layers = model.layers // model.training.pipeline
         layers = self.layers_per_stage or published_layers
         if layers % chosen.virtual_stages:

@@ -42,14 +42,9 @@ class Pairs:
         return float(self.bytes.sum())
 
     @property
-    def min_bytes(self) -> float:
-        """Bytes of the pair that has fewest; ValueError if there is none."""
-        return float(self.bytes.min())
-
-    @property
-    def max_bytes(self) -> float:
-        """Bytes of the pair that has most; ValueError if there is none."""
-        return float(self.bytes.max())
+    def bytes_range(self) -> tuple[float, float]:
+        """Bytes of the pair that has fewest, and of the one that has most; ValueError if there is none."""
+        return float(self.bytes.min()), float(self.bytes.max())
 
     def where(self, mask: NDArray[np.bool_]) -> "Pairs":
         """Return the pairs of a mask."""
@@ -87,13 +82,10 @@ class Uniform:
         all_pairs: int = rows * n * (n - 1)
         if self.scope is None:
             return all_pairs
-        in_domains, on_rails = (
-            _count_equal_pairs(self.groups // self.rails),
-            _count_equal_pairs(self.groups % self.rails),
-        )
-        return {"HB domain": in_domains, "rail": on_rails, "across rails": all_pairs - in_domains - on_rails}[
-            self.scope
-        ]
+        in_domains = _count_equal_pairs(self.groups // self.rails)
+        on_rails = _count_equal_pairs(self.groups % self.rails)
+        counts = {"HB domain": in_domains, "rail": on_rails, "across rails": all_pairs - in_domains - on_rails}
+        return counts[self.scope]
 
     @property
     def total(self) -> float:
@@ -101,14 +93,9 @@ class Uniform:
         return self.count * self.bytes_per_pair
 
     @property
-    def min_bytes(self) -> float:
-        """Bytes of every pair."""
-        return self.bytes_per_pair
-
-    @property
-    def max_bytes(self) -> float:
-        """Bytes of every pair."""
-        return self.bytes_per_pair
+    def bytes_range(self) -> tuple[float, float]:
+        """Bytes of every pair, twice."""
+        return self.bytes_per_pair, self.bytes_per_pair
 
     @property
     def src(self) -> Numbers:
@@ -218,19 +205,15 @@ def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
     p = layout.parallelism
     if model.layers % p.pipeline:
         raise ValueError(f"{p.pipeline} stages must divide {model.layers} layers")
-    gathered = (
-        COLLECTIVES_PER_LAYER * model.layers // p.pipeline * p.micro_batches * model.gathered_bytes(p.micro_batch)
-    )
+    collectives = COLLECTIVES_PER_LAYER * model.layers // p.pipeline * p.micro_batches
+    gathered = collectives * model.gathered_bytes(p.micro_batch)
     gradients = FP16_BYTES * model.layers * model.layer_parameters / (p.pipeline * p.tensor)
-    return Traffic(
-        layout.domains,
-        layout.rails,
-        {
-            "TP": _merged(_collective_rings(layout.tensor_groups, layout.rails, gathered), layout),
-            "PP": _merged(_pipeline_transfers(layout, model.gathered_bytes(p.micro_batch) / p.tensor), layout),
-            "DP": _merged(_collective_rings(layout.data_groups, layout.rails, 2 * gradients), layout),
-        },
-    )
+    parts = {
+        "TP": _collective_rings(layout.tensor_groups, layout.rails, gathered),
+        "PP": _pipeline_transfers(layout, model.gathered_bytes(p.micro_batch) / p.tensor),
+        "DP": _collective_rings(layout.data_groups, layout.rails, 2 * gradients),
+    }
+    return Traffic(layout.domains, layout.rails, {kind: _merged(part, layout) for kind, part in parts.items()})
 
 
 def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
@@ -247,14 +230,8 @@ def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
     static = _collective_rings(ranks[None, :], layout.rails, 2.0 * FP16_BYTES * model.static_parameters)
     gpu_expert_parameters = model.expert_parameters * model.experts / size
     experts = _collective_rings(np.ascontiguousarray(groups.T), layout.rails, 2.0 * FP16_BYTES * gpu_expert_parameters)
-    return Traffic(
-        layout.domains,
-        layout.rails,
-        {
-            "EP": Uniform(groups, model.all_to_alls * model.all_to_all_bytes / size),
-            "DP": _merged([*static, *experts], layout),
-        },
-    )
+    exchanges = Uniform(groups, model.all_to_alls * model.all_to_all_bytes / size)
+    return Traffic(layout.domains, layout.rails, {"EP": exchanges, "DP": _merged([*static, *experts], layout)})
 
 
 def _rings(groups: Numbers, size: float) -> list[Pairs]:
@@ -288,12 +265,14 @@ def _pipeline_transfers(layout: Layout, boundary_bytes: float) -> list[Pairs]:
     if p.pipeline < 2:
         return []
     stages = layout.pipelines
-    src, dst = stages[:, :-1].reshape(-1), stages[:, 1:].reshape(-1)
-    size = np.full(src.size, p.micro_batches * p.virtual_stages * boundary_bytes, dtype=float)
-    found = [Pairs(src, dst, size), Pairs(dst, src, size)]
-    if p.virtual_stages > 1:
-        wrap = np.full(len(stages), p.micro_batches * (p.virtual_stages - 1) * boundary_bytes, dtype=float)
-        found += [Pairs(stages[:, -1], stages[:, 0], wrap), Pairs(stages[:, 0], stages[:, -1], wrap)]
+    hops = [
+        (stages[:, :-1].ravel(), stages[:, 1:].ravel(), p.virtual_stages),
+        (stages[:, -1], stages[:, 0], p.virtual_stages - 1),
+    ]
+    found = []
+    for src, dst, passes in hops[: 1 + (p.virtual_stages > 1)]:
+        size = np.full(src.size, p.micro_batches * passes * boundary_bytes, dtype=float)
+        found += [Pairs(src, dst, size), Pairs(dst, src, size)]
     return found
 
 

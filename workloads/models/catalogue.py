@@ -1,7 +1,7 @@
 """The catalogue of models: a YAML file each in `workloads/models`, its source on line 1; yours is a path away."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -50,17 +50,17 @@ class _Transformer(ConfigModel):
 class GptModel(_Transformer):
     """A dense GPT, and how it was trained."""
 
+    text: ClassVar = "a dense model"
     kind: Literal["gpt"]
     training: Parallelism
 
     @model_validator(mode="after")
-    def _check_layers_divide(self) -> Self:
-        chunks = self.training.pipeline * self.training.virtual_stages
-        if self.layers % chunks:
-            allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {self.layers} layers"
-            raise field_error("training.pipeline", self.training.pipeline, allowed)
-        if self.heads % self.training.tensor:
-            raise field_error("training.tensor", self.training.tensor, f"must divide the {self.heads} heads")
+    def _check_training(self) -> Self:
+        try:
+            check_layers(self, self.training, "training")
+            check_heads(self, self.training, "training")
+        except BadInput as error:
+            raise field_error(error.field, error.value, error.allowed) from error
         return self
 
     def gathered_bytes(self, micro_batch: int) -> int:
@@ -79,6 +79,7 @@ class GptModel(_Transformer):
 class MoeModel(_Transformer):
     """A GPT in which `moe_layers` of the layers have `experts` expert MLPs, one a GPU; the rest is data-parallel."""
 
+    text: ClassVar = "a mixture of experts"
     kind: Literal["moe"]
     moe_layers: Count
     experts: Count
@@ -140,6 +141,7 @@ class Layer(ConfigModel):
 class LayersModel(ConfigModel):
     """A network layer by layer from its input on, trained by data parallelism alone; `parameters` as published."""
 
+    text: ClassVar = "a list of layers"
     kind: Literal["layers"]
     parameters: Count
     bytes_per_parameter: Count = 4
@@ -160,11 +162,6 @@ class LayersModel(ConfigModel):
 
 Model = GptModel | MoeModel | LayersModel
 KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel, "layers": LayersModel}
-_KIND_NAMES: Final = {
-    GptModel: "a dense model",
-    MoeModel: "a mixture of experts",
-    LayersModel: "a list of layers",
-}
 _M = TypeVar("_M", GptModel, MoeModel, LayersModel)
 
 
@@ -197,23 +194,24 @@ def _check_shape(model: GptModel | MoeModel, field: str) -> None:
 
 def load_gpt(name: str, field: str = "model") -> GptModel:
     """`load_model`, for what can use no other kind."""
-    return _load(name, field, GptModel, "gpt")
+    return _load(name, field, GptModel)
 
 
 def load_moe(name: str, field: str = "model") -> MoeModel:
     """`load_model`, for what can use no other kind."""
-    return _load(name, field, MoeModel, "moe")
+    return _load(name, field, MoeModel)
 
 
 def load_layers(name: str, field: str = "model") -> LayersModel:
     """`load_model`, for what can use no other kind."""
-    return _load(name, field, LayersModel, "layers")
+    return _load(name, field, LayersModel)
 
 
-def _load(name: str, field: str, expected_type: type[_M], kind: str) -> _M:
+def _load(name: str, field: str, expected: type[_M]) -> _M:
     model = load_model(name, field)
-    if not isinstance(model, expected_type):
-        raise BadInput(field, name, f"is {_KIND_NAMES[type(model)]}; kind {kind} takes a model of kind {kind}")
+    if not isinstance(model, expected):
+        kind = next(kind for kind, known in KINDS.items() if known is expected)
+        raise BadInput(field, name, f"is {model.text}; kind {kind} takes a model of kind {kind}")
     return model
 
 
@@ -225,7 +223,8 @@ def check_layers(model: GptModel, parallelism: Parallelism, field: str = "parall
         raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)
 
 
-def check_heads(model: GptModel, tensor: int, field: str = "parallelism") -> None:
+def check_heads(model: GptModel, parallelism: Parallelism, field: str = "parallelism") -> None:
     """BadInput unless every rank of a tensor-parallel group gets as many attention heads (Megatron-LM section 2.3)."""
-    if model.heads % tensor:
-        raise BadInput(f"{field}.tensor", tensor, f"must divide the {model.heads} attention heads of the model")
+    if model.heads % parallelism.tensor:
+        allowed = f"must divide the {model.heads} attention heads of the model"
+        raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)

@@ -6,12 +6,11 @@ hierarchical (section III-B).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.placement.layout import Layout, Numbers, grids
@@ -48,21 +47,19 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
     crossing: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
     for _, t in schedule.transfers:
         phase = schedule.phases[t.phase]
-        if crosses(np.array([t.src]), np.array([t.dst]), schedule.rails)[0]:
+        if crosses(t.src, t.dst, schedule.rails):
             crossing[phase.kind, phase.name].add((t.src, t.dst))
     found = []
     for (kind, name), pairs in crossing.items():
-        gpus = sorted({gpu for pair in pairs for gpu in pair})
-        reason = f"{len(pairs):,} of its pairs change domain and rail: {_format_pairs(sorted(pairs), schedule.rails)}"
-        names = tuple(_name(gpu, schedule.rails) for gpu in gpus)
-        found.append(Finding(kind, f"step {name}", tuple(gpus), names, reason))
+        gpus = tuple(sorted({gpu for pair in pairs for gpu in pair}))
+        reason = f"{len(pairs):,} of its pairs change domain and rail: {_pair_names(sorted(pairs), schedule.rails)}"
+        found.append(Finding(kind, f"step {name}", gpus, tuple(_name(gpu, schedule.rails) for gpu in gpus), reason))
     return tuple(found)
 
 
-def crosses(src: Numbers | NDArray[np.int64], dst: Numbers | NDArray[np.int64], rails: int) -> NDArray[np.bool_]:
-    """Return which pairs differ in domain and in rail."""
-    crossing: NDArray[np.bool_] = (src // rails != dst // rails) & (src % rails != dst % rails)
-    return crossing
+def crosses(src: Any, dst: Any, rails: int) -> Any:
+    """Return whether a pair differs in domain and in rail; of arrays, which pairs."""
+    return (src // rails != dst // rails) & (src % rails != dst % rails)
 
 
 def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int, layout: Layout) -> Iterator[Finding]:
@@ -72,12 +69,11 @@ def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int
     next_gpus = np.roll(groups, -1, axis=1)
     crossing = crosses(groups, next_gpus, rails)
     for row in np.flatnonzero(crossing.any(axis=1)):
-        group = groups[row]
-        if int(group.min()) in grid_starts:
-            continue
-        pairs = [(int(a), int(b)) for a, b in zip(group[crossing[row]], next_gpus[row][crossing[row]], strict=True)]
-        reason = f"{_grid_mismatch(group, rails)}; its ring changes domain and rail at {_format_pairs(pairs, rails)}"
-        yield _finding(kind, name_format.format(*divmod(int(row), per_stage)), group, reason, layout)
+        group, chosen = groups[row], crossing[row]
+        if int(group.min()) not in grid_starts:
+            pairs = _pair_names(np.stack((group[chosen], next_gpus[row][chosen]), axis=1).tolist(), rails)
+            reason = f"{_grid_mismatch(group, rails)}; its ring changes domain and rail at {pairs}"
+            yield _finding(kind, name_format.format(*divmod(int(row), per_stage)), group, reason, layout)
 
 
 def _boundary_findings(layout: Layout) -> Iterator[Finding]:
@@ -87,15 +83,13 @@ def _boundary_findings(layout: Layout) -> Iterator[Finding]:
     if p.virtual_stages > 1 and p.pipeline > 1:
         boundaries.append((p.pipeline - 1, 0))
     for a, b in boundaries:
-        src, dst = stages[:, a], stages[:, b]
-        crossing = crosses(src, dst, layout.rails)
-        if crossing.any():
-            pairs = [(int(s), int(d)) for s, d in zip(src[crossing], dst[crossing], strict=True)]
+        pairs = stages[:, (a, b)]
+        pairs = pairs[crosses(pairs[:, 0], pairs[:, 1], layout.rails)]
+        if len(pairs):
             count = f"{len(pairs)} of {len(stages)} pipelines change domain and rail"
             return_note = ", back for the next chunk of layers" if b == 0 and a else ""
-            group = np.concatenate([src[crossing], dst[crossing]])
-            reason = f"{count}: {_format_pairs(pairs, layout.rails)}"
-            yield _finding("PP", f"stage {a} to {b}{return_note}", group, reason, layout)
+            reason = f"{count}: {_pair_names(pairs.tolist(), layout.rails)}"
+            yield _finding("PP", f"stage {a} to {b}{return_note}", pairs.T.ravel(), reason, layout)
 
 
 def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
@@ -103,35 +97,37 @@ def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
         crossing = crosses(group[:, None], group[None, :], layout.rails)
         if crossing.any():
             count = f"{int(crossing.sum()):,} of {experts * (experts - 1):,} pairs of its all-to-all"
-            reason = (
-                f"{count} change domain and rail; on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
-            )
+            forwarding = "on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
+            reason = f"{count} change domain and rail; {forwarding}"
             yield _finding("EP", f"experts' group {number}", group, reason, layout)
 
 
 def _finding(kind: str, group: str, gpus: Numbers, reason: str, layout: Layout) -> Finding:
-    ranks = tuple(int(rank) for rank in layout.rank_of[gpus])
-    return Finding(kind, group, ranks, tuple(_name(int(gpu), layout.rails) for gpu in gpus), reason)
+    names = tuple(_name(int(gpu), layout.rails) for gpu in gpus)
+    return Finding(kind, group, tuple(layout.rank_of[gpus].tolist()), names, reason)
 
 
 def _grid_mismatch(group: Numbers, rails: int) -> str:
     """How a group falls short of a grid: with two of its domains that don't match."""
     ranks_by_domain: defaultdict[int, list[int]] = defaultdict(list)
-    for gpu in sorted(int(n) for n in group):
+    for gpu in np.sort(group).tolist():
         ranks_by_domain[gpu // rails].append(gpu % rails)
     (first, first_ranks), *others = ranks_by_domain.items()
     other, other_ranks = next((d, ranks) for d, ranks in others if ranks != first_ranks)
-    return f"on {_format_rails(first_ranks)} in d{first} but on {_format_rails(other_ranks)} in d{other}"
+    names = [_listed(ranks, lambda rank: f"rail{rank}") for ranks in (first_ranks, other_ranks)]
+    return f"on {names[0]} in d{first} but on {names[1]} in d{other}"
 
 
-def _format_rails(ranks: list[int]) -> str:
-    shown = ", ".join(f"rail{rank}" for rank in ranks[:MAX_LISTED])
-    return shown if len(ranks) <= MAX_LISTED else f"{shown} and {len(ranks) - MAX_LISTED} more"
+T = TypeVar("T")
 
 
-def _format_pairs(pairs: list[tuple[int, int]], rails: int) -> str:
-    shown = ", ".join(f"{_name(a, rails)} to {_name(b, rails)}" for a, b in pairs[:MAX_LISTED])
-    return shown if len(pairs) <= MAX_LISTED else f"{shown} and {len(pairs) - MAX_LISTED:,} more"
+def _listed(items: Sequence[T], name: Callable[[T], str]) -> str:
+    more = f" and {len(items) - MAX_LISTED:,} more" if len(items) > MAX_LISTED else ""
+    return ", ".join(map(name, items[:MAX_LISTED])) + more
+
+
+def _pair_names(pairs: Sequence[Sequence[int]], rails: int) -> str:
+    return _listed(pairs, lambda pair: f"{_name(pair[0], rails)} to {_name(pair[1], rails)}")
 
 
 def _name(gpu: int, rails: int) -> str:
