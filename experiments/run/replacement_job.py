@@ -64,11 +64,11 @@ def replacement_job(
     """`fabric` is the job's own, `plan` that of the fabric with its spares. BadInput if the job can't be moved so."""
     way, gpu_map = replacement.way_on(fabric), replacement_map(replacement, fabric)
     schedule, scale = build(replacement.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
-    gpu_placement = place_with_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
+    places = place_with_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
     number = {gpu: n for n, gpu in enumerate(plan.gpus)}
     to = {number[old]: number[old if way == "optical" else new] for old, new in gpu_map.to.items()}
-    before = relabelled(schedule, gpu_placement)
-    after = before if way == "optical" else relabelled(schedule, gpu_placement.with_moves(to))
+    moved = [to.get(gpu, gpu) for gpu in places]
+    before, after = (relabelled(schedule, at, plan.spec.gpus, plan.spec.rails) for at in (places, moved))
     state_sources = state_senders(before, to, frozenset(number[gpu] for gpu in gpu_map.dead), f"{field}.workload")
     state = state_schedule(after, state_sources, state_bytes(replacement.workload, scale, f"{field}.workload"))
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)

@@ -3,7 +3,7 @@
 from railyard.controller.failover.detours import Broken, choose
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.forwarding import Path, Shape, policy_shares
+from railyard.topologies.forwarding import Path, Shape, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
 
 POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1 and kind.policies}
@@ -21,3 +21,22 @@ def chosen_path(policy: str, src: Gpu, dst: Gpu, broken: Broken, rails: int, kin
     """The path with a failure; None if there is none."""
     shares = choose(FabricSpec.model_construct(kind=kind, domains=8, rails=rails, policy=policy), src, dst, broken)
     return shares[0].path if shares else None
+
+
+Hops = tuple[tuple[int, int, str], ...]
+
+
+def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> tuple[tuple[float, Hops], ...]:
+    """(share of the traffic, hops (from GPU, to GPU, side)) of each path of a pair of GPU numbers."""
+    a, b = Gpu(*divmod(src, rails)), Gpu(*divmod(dst, rails))
+    shares = policy_shares(fabric.chosen_policy, a, b, Shape(fabric.kind, fabric.domains, rails))
+    total = sum(share.weight for share in shares)
+    return tuple(
+        (
+            share.weight / total,
+            tuple(
+                (x.domain * rails + x.rank, y.domain * rails + y.rank, side) for x, y, side in hops(share.path, a, b)
+            ),
+        )
+        for share in shares
+    )

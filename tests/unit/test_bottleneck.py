@@ -15,8 +15,8 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
 from railyard.workloads.collectives.stages import Sizes
-from railyard.workloads.matrix.traffic_matrix import gpu_hops
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates
+from tests.unit.path_choices import gpu_hops
 
 ONLY = FabricSpec(kind="rail-only")
 OPTIMIZED = FabricSpec(kind="rail-optimized")

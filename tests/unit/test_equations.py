@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.theory import equations as eq
+from railyard.workloads.collectives.algorithm import ALGORITHMS, whole_phase
 from railyard.workloads.collectives.all_gather import all_gather_s
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
-from railyard.workloads.collectives.all_to_all_in_rail import all_to_all_in_rail_s
 from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s, forwarding_share
 
 A100 = {"hb_bytes_per_s": 300e9, "rail_bytes_per_s": 25e9}
@@ -40,7 +40,9 @@ def test_one_moe_all_to_all_on_128_a100s() -> None:
     """262,144 bytes a pair, 16 x 8: 1.258 ms direct and 1.356 ms in two phases, by hand."""
     assert all_to_all_direct_s(262_144, 8, 16, **A100) == pytest.approx(8 * 15 * 262_144 / 25e9)
     assert all_to_all_two_phase_s(262_144, 8, 16, **A100) == pytest.approx(1.3562e-3, rel=1e-4)
-    assert all_to_all_in_rail_s(8 * 262_144, 16, 25e9) == all_to_all_direct_s(262_144, 8, 16, **A100)
+    in_rail = whole_phase("a2a", "EP", "all-to-all-in-rail", 1, 16, 8 * 262_144)
+    in_rail_s = ALGORITHMS["all-to-all-in-rail"].closed_form_s(in_rail, 1.0, 25e9)
+    assert in_rail_s == all_to_all_direct_s(262_144, 8, 16, **A100)
 
 
 @given(d=st.floats(1, 1e9), n=SIDE, hb=RATE, rail=RATE)

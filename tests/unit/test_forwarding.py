@@ -26,10 +26,9 @@ from railyard.topologies.forwarding import (
 )
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
-from railyard.workloads.matrix.traffic_matrix import gpu_hops
 from tests.unit.broken_fabrics import Truth, as_told, single_faults
 from tests.unit.fake_kernel import FakeKernel
-from tests.unit.path_choices import CHOICES
+from tests.unit.path_choices import CHOICES, gpu_hops
 
 EXAMPLES = File(__file__).parents[2] / "docs/examples"
 Steps = tuple[tuple[Gpu, Gpu, str], ...]

@@ -10,11 +10,11 @@ from railyard.workloads.collectives.algorithm import collective_schedule
 from railyard.workloads.matrix.traffic_matrix import (
     bytes_by_kind,
     cross_rail_bytes,
-    gpu_hops,
     port_bytes,
     traffic_matrix,
 )
 from railyard.workloads.schedule import Phase, Schedule, Transfer
+from tests.unit.path_choices import gpu_hops
 
 POLICIES: list[str] = ["dr", "rd", "spine", "pxn"]
 

@@ -45,7 +45,7 @@ def test_gpt_twins_are_its_stages_replicas_on_its_rail() -> None:
 
 def test_domain_state_is_sent_rank_by_rank_on_its_rail() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
-    job = relabelled(schedule, place_with_spares((4, 4), (5, 4)))
+    job = relabelled(schedule, place_with_spares((4, 4), (5, 4)), 20, 4)
     moves = {4 + rank: 16 + rank for rank in range(4)}
     state_sources = state_senders(job, moves, frozenset(moves), "takeovers.0")
     assert state_sources == {16 + rank: rank for rank in range(4)}
@@ -57,7 +57,7 @@ def test_domain_state_is_sent_rank_by_rank_on_its_rail() -> None:
 
 def test_dr_state_that_changes_rails_shares_its_ports() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
-    job = relabelled(schedule, place_with_spares((4, 4), (4, 5)))
+    job = relabelled(schedule, place_with_spares((4, 4), (4, 5)), 20, 5)
     state_sources = state_senders(job, {6: 9}, frozenset({6}), "takeovers.0")  # d1g1's rank to d1g4
     assert state_sources == {9: 1}
     state = state_schedule(job, state_sources, 1_000_000)

@@ -47,8 +47,8 @@ class Algorithm(ABC):
         return None
 
     def is_default(self, fabric: FabricSpec) -> bool:
-        """Return whether `algorithm: auto` means this algorithm on a fabric."""
-        return False
+        """Return whether `algorithm: auto` means this algorithm on a fabric: by default the hierarchical one."""
+        return self.algorithm == "hierarchical"
 
     def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int = IN_FLIGHT) -> None:
         """Append the tasks of one run on a grid, of phase number `number`."""

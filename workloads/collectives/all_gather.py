@@ -5,7 +5,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.stages import Ring, Stages, columns
 from railyard.workloads.schedule import Grid, Phase
@@ -37,9 +36,6 @@ class AllGather(Algorithm):
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
         return all_gather_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
-
-    def is_default(self, fabric: FabricSpec) -> bool:
-        return not self.per_rail
 
 
 class RingAllGather(AllGather):

@@ -1,6 +1,5 @@
 """AllReduce: ReduceScatter, then AllGather; Rail-only Eq. 11."""
 
-from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.all_gather import N, all_gather_s
 from railyard.workloads.collectives.stages import Ring, Stages, columns
@@ -27,9 +26,6 @@ class AllReduce(Algorithm):
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
         return all_reduce_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
-
-    def is_default(self, fabric: FabricSpec) -> bool:
-        return not self.per_rail
 
 
 class RingAllReduce(AllReduce):

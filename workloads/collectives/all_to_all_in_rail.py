@@ -5,11 +5,6 @@ from railyard.workloads.collectives.stages import Exchange, Stages, columns, shi
 from railyard.workloads.schedule import Grid, Phase
 
 
-def all_to_all_in_rail_s(pair_bytes: float, y: int, rail_bytes_per_s: float) -> float:
-    """The second term of Rail-only Eq. 3 for `pair_bytes` between each two GPUs of a rail."""
-    return (y - 1) * pair_bytes / rail_bytes_per_s
-
-
 class InRailAllToAll(Algorithm):
     """D bytes between every two GPUs of a rail, all rails at once."""
 
@@ -20,7 +15,7 @@ class InRailAllToAll(Algorithm):
         yield [Exchange(shifts(rail), phase.data_bytes) for rail in columns(grid)]
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
-        return all_to_all_in_rail_s(phase.data_bytes, phase.y, rail_bytes_per_s)
+        return (phase.y - 1) * phase.data_bytes / rail_bytes_per_s
 
 
 ALGORITHMS.add("all-to-all-in-rail", InRailAllToAll())

@@ -7,45 +7,18 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Shape, hops, policy_shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Shape, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import Numbers, Sizes
 from railyard.workloads.schedule import Rates, Schedule, Transfer
 
 Side = Literal["hb", "rail"]
-Hop = tuple[int, int, Side]
-"""(from GPU, to GPU, over which of their interfaces)."""
-Paths = tuple[tuple[float, tuple[Hop, ...]], ...]
-"""(share of the traffic, hops) of each path of a pair."""
-
-
-def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> Paths:
-    """Return (share of the traffic, hops) of each path from GPU number `src` to `dst`, by the fabric's policy.
-
-    `rails`: the schedule's GPUs in each domain; it may be of another size than the fabric.
-    """
-    return _paths(src, dst, fabric.chosen_policy, Shape(fabric.kind, fabric.domains, rails))
-
-
-@lru_cache(maxsize=2**18)
-def _paths(src: int, dst: int, policy: str, shape: Shape) -> Paths:
-    """Return the paths of a pair; kept, since schedules, sizes and predictions ask for the same pairs."""
-    rails = shape.rails
-    a, b = Gpu(*divmod(src, rails)), Gpu(*divmod(dst, rails))
-    shares = policy_shares(policy, a, b, shape)
-    total = sum(share.weight for share in shares)
-    found = []
-    for share in shares:
-        steps = [(x.domain * rails + x.rank, y.domain * rails + y.rank, side) for x, y, side in hops(share.path, a, b)]
-        found.append((share.weight / total, tuple(steps)))
-    return tuple(found)
 
 
 def rail_only(schedule: Schedule) -> FabricSpec:
@@ -59,7 +32,13 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
     """Return the seconds from the first task to the end of the last; on `rail_only` if no fabric is given."""
     fabric = fabric or rail_only(schedule)
     rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
-    paths: dict[tuple[int, int], Paths] = {}
+    hops: defaultdict[tuple[int, int], list[tuple[float, int, int, Side]]] = defaultdict(list)
+    sizes = Sizes.of(schedule.matrix)
+    for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
+        nodes = zip(sizes.src.tolist(), way.enter.tolist(), way.leave.tolist(), sizes.dst.tolist(), strict=True)
+        for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
+            steps: tuple[tuple[int, int, Side], ...] = ((src, enter, "hb"), (enter, leave, "rail"), (leave, dst, "hb"))
+            hops[src, dst] += [(share, *step) for step in steps if share and step[0] != step[1]]
     port_free_at: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
     ends: list[float] = []
     for task in schedule.tasks:
@@ -68,16 +47,12 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
             ends.append(ready + task.seconds)
             continue
         end = ready
-        pair = (task.src, task.dst)
-        if pair not in paths:
-            paths[pair] = gpu_hops(*pair, schedule.rails, fabric)
-        for share, path in paths[pair]:
-            for a, b, side in path:
-                # a forwarder passes packets on as they come, so a later hop may start with the first one
-                start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
-                done = start + share * task.bytes / rate[side]
-                port_free_at[a, side, True] = port_free_at[b, side, False] = done
-                end = max(end, done)
+        for share, a, b, side in hops[task.src, task.dst]:
+            # a forwarder passes packets on as they come, so a later hop may start with the first one
+            start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
+            done = start + share * task.bytes / rate[side]
+            port_free_at[a, side, True] = port_free_at[b, side, False] = done
+            end = max(end, done)
         ends.append(end)
     return max(ends, default=0.0)
 
@@ -155,7 +130,7 @@ class Way(NamedTuple):
 
 
 def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way]:
-    """Return the paths of pairs of GPU numbers by the fabric's policy: `gpu_hops` of all pairs at once.
+    """Return the paths of pairs of GPU numbers by the fabric's policy.
 
     As many ways as the pair with most paths has; a pair with fewer has shares of 0 in the others.
     """

@@ -1,11 +1,11 @@
 """Parallelism of a training job (tensor t, pipeline p, data d), and the GPUs of a job on a fabric that has spares.
 
 A job of M domains x K GPUs may run on a fabric that has spares beside it, whole domains or GPUs of each. Schedules are
-made for the job's own grid, and relabelled to the places of its GPUs on the fabric (`GpuPlacement`).
+made for the job's own grid, and relabelled to the places of its GPUs on the fabric (`relabelled`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -57,45 +57,23 @@ def check_batch(p: Parallelism, field: str = "parallelism") -> None:
         raise BadInput(f"{field}.virtual_stages", p.virtual_stages, allowed)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPlacement:
-    """`at[n]` is the number, on a fabric with `rails` GPUs to a domain and `gpus` in all, of the job's GPU n."""
+def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> tuple[int, ...]:
+    """Return the places (GPU numbers on the fabric) of a job's GPUs: in the fabric's first domains and ranks.
 
-    gpus: int
-    rails: int
-    at: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(set(self.at)) < len(self.at):
-            raise ValueError(f"two of the job's GPUs are at one place: {self.at}")
-        if not all(0 <= gpu < self.gpus for gpu in self.at):
-            raise ValueError(f"places must be 0 to {self.gpus - 1}: {self.at}")
-
-    def with_moves(self, moves: Mapping[int, int]) -> "GpuPlacement":
-        """Return the placement after moves from keys to values. ValueError if a key is empty, or a value taken."""
-        if not moves.keys() <= set(self.at):
-            raise ValueError(f"none of the job is at {sorted(moves.keys() - set(self.at))}")
-        return replace(self, at=tuple(moves.get(gpu, gpu) for gpu in self.at))
-
-
-def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> GpuPlacement:
-    """A job's (domains, rails) in the first domains and ranks of a fabric's. ValueError if it doesn't fit."""
+    Job and fabric are (domains, rails). ValueError if it doesn't fit.
+    """
     (m, k), (domains, rails) = job, fabric
     if m > domains or k > rails:
         raise ValueError(f"a job of {m} x {k} doesn't fit on {domains} x {rails}")
-    return GpuPlacement(domains * rails, rails, tuple(d * rails + g for d in range(m) for g in range(k)))
+    return tuple(d * rails + g for d in range(m) for g in range(k))
 
 
-def relabelled(schedule: Schedule, gpu_placement: GpuPlacement) -> Schedule:
-    """The same tasks at those places. ValueError unless there is a place for each of the schedule's GPUs."""
-    if len(gpu_placement.at) != schedule.gpus:
-        raise ValueError(f"{len(gpu_placement.at)} places for {schedule.gpus} GPUs")
-
-    at = gpu_placement.at
+def relabelled(schedule: Schedule, places: Sequence[int], gpus: int, rails: int) -> Schedule:
+    """Return the same tasks on a fabric of `gpus` GPUs, where `places[n]` is the place of the schedule's GPU n."""
     tasks = tuple(
-        replace(task, src=at[task.src], dst=at[task.dst])
+        replace(task, src=places[task.src], dst=places[task.dst])
         if isinstance(task, Transfer)
-        else replace(task, gpu=at[task.gpu])
+        else replace(task, gpu=places[task.gpu])
         for task in schedule.tasks
     )
-    return replace(schedule, gpus=gpu_placement.gpus, rails=gpu_placement.rails, tasks=tasks)
+    return replace(schedule, gpus=gpus, rails=rails, tasks=tasks)
