@@ -131,18 +131,11 @@ class Table:
 
     def _with_columns_up_to(self, highest_drop: int) -> RichTable:
         more = f"… {self.more} more in report.html" if self.more > 0 else ""
+        caption = "\n".join(filter(None, (self.note, more))) or None
         found = RichTable(
-            title=self.title,
-            caption="\n".join(filter(None, (self.note, more))) or None,
-            box=box.SIMPLE_HEAD,
-            title_justify="left",
-            caption_justify="left",
-            title_style="bold",
-            pad_edge=False,
-            padding=(0, 1),
-            collapse_padding=True,
-            show_edge=False,
-        )
+            title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
+        )  # fmt: skip
         shown = [n for n, c in enumerate(self.shown) if c.drop is not None and c.drop <= highest_drop]
         for column in (self.shown[n] for n in shown):
             options: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
@@ -158,21 +151,14 @@ def _html_cell(column: Column, cell: str) -> Markup:
 
 
 def text_table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numbers: int,
-    groups: Sequence[tuple[str, int]] = (),
-    fixed: int | None = None,
+    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, fixed: int = UNLIMITED_WIDTH, **table: Any
 ) -> Table:
     """Return a table of cells that are text already; from column `numbers` on they are right-aligned.
 
-    `groups`: headings over several columns, and how many. `fixed`: how many columns are always on the terminal; of the
-    others the last go first where it is too narrow.
+    `fixed`: how many columns are always on the terminal; of the others the last go first where it is too narrow.
     """
-    headings = [name for name, count in groups for _ in range(count)] or [""] * len(titles)
-    always = len(titles) if fixed is None else fixed
     columns = [
-        Column(title, itemgetter(n), str, is_text=n < numbers, group=headings[n], drop=max(0, n - always + 1))
+        Column(title, itemgetter(n), str, is_text=n < numbers, drop=max(0, n - fixed + 1))
         for n, title in enumerate(titles)
     ]
-    return Table(columns, rows)
+    return Table(columns, rows, **table)

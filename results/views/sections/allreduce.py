@@ -20,7 +20,7 @@ from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import AT_LEAST, Outcome
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
-from railyard.results.views.table import Column, Table, text, text_table
+from railyard.results.views.table import Column, Table, text, text_table, texts
 
 SLOW_MOTION: Final = "slow motion"
 SLOW_MOTION_NOTE: Final = (
@@ -28,7 +28,6 @@ SLOW_MOTION_NOTE: Final = (
     "the fabric's own time; faults and DDP aren't slowed down"
 )
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
-_MARKS: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 _TITLE: Final = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
 
 
@@ -85,8 +84,23 @@ class _Allreduces(Section):
         return {name: title for name, (title, is_there) in titles.items() if is_there}
 
     def show(self, analysis: Analysis, console: Console) -> None:
-        if analysis.allreduce:
-            print_tables(analysis, console)
+        """Print every table that has rows, and notes on what it shows."""
+        if not analysis.allreduce:
+            return
+        found, invalid = analysis.allreduce, _invalid_points(analysis)
+        for table in _tables(analysis, invalid):
+            if table.rows:
+                console.print(table.to_terminal(console))
+                console.print()
+        missing = [o.target.quantity for o in analysis.performance if not o.samples]
+        notes = (
+            *[f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}"] * is_slowed((*found.points, *found.trainings)),
+            *["?: the machine was measured there, and not the fabric"] * bool(invalid),
+            *[f"not measured: {'; '.join(missing)}"] * bool(missing),
+            *(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}" for skipped in found.skipped),
+        )
+        for note in notes:
+            console.print(Text(note, style="dim"), highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         skipped = [asdict(policy) for policy in analysis.allreduce.skipped]
@@ -114,8 +128,8 @@ def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = froz
     if paper:
         gains = [fmt.times(paper[policy]) if policy in paper else "" for policy in m.policies]
         rows.append(["Nezha states, at most", *[""] * slow, *gains, *["", fmt.times(paper.get("nezha")), ""] * own])
-    table = text_table(titles, rows, numbers=1, fixed=4 + slow)
-    return replace(table, title=f"{m.rails.label}: {_TITLE}", note=starts_text(m))
+    title = f"{m.rails.label}: {_TITLE}"
+    return text_table(titles, rows, numbers=1, fixed=4 + slow, title=title, note=starts_text(m))
 
 
 def starts_text(m: FabricMeasurements) -> str:
@@ -130,7 +144,7 @@ def starts_text(m: FabricMeasurements) -> str:
 
 
 def is_slowed(rows: Iterable[Point | Training]) -> bool:
-    """Return if any of them was measured where time passed slower."""
+    """Return whether any of them was measured where time passed slower."""
     return any(row.dilation > 1 for row in rows)
 
 
@@ -200,8 +214,7 @@ def table_1(found: AllreduceResults) -> Table | None:
         rows.append([size_name(size), "measured", *(fmt.seconds(m.at(known[name], size)) for name in shown)])
         if stated := nezha.TABLE_1.get(size):
             rows.append(["", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)])
-    table = text_table(("size", "", *shown), rows, numbers=2, fixed=4)
-    return replace(table, title="Nezha's Table 1, and the same here")
+    return text_table(("size", "", *shown), rows, numbers=2, fixed=4, title="Nezha's Table 1, and the same here")
 
 
 def targets_table(outcomes: Sequence[Outcome]) -> Table:
@@ -212,9 +225,9 @@ def targets_table(outcomes: Sequence[Outcome]) -> Table:
         return f"{'≥' if o.target.comparison == AT_LEAST else '≤'} {o.target.text(o.target.limit)}{goal}"
 
     columns = (
-        text("", lambda o: _MARKS[o.met]),
+        text("", "met", {True: "✓", False: "✗", None: fmt.NOTHING}.__getitem__),
         text("quantity", lambda o: o.target.quantity),
-        text("fabric", lambda o: o.fabric),
+        text("fabric"),
         Column("target", limit),
         Column("measured", lambda o: o.text if o.samples else "not measured"),
         Column("of", lambda o: o.of, drop=1),
@@ -296,14 +309,13 @@ def _over_baseline(rows: list[Training], training: Sequence[Training], rails: Ra
 def ddp_runs_table(found: AllreduceResults) -> Table:
     """Return a row for each network that was really trained."""
     columns = (
-        text("fabric", lambda x: x.fabric),
-        text("policy", lambda x: x.policy),
-        Column("gradients", lambda x: x.bytes, fmt.size),
+        *texts("fabric", "policy"),
+        Column("gradients", "bytes", fmt.size),
         Column("steps", lambda x: len(x.losses)),
         Column("loss", lambda x: f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"),
         Column("apart", lambda x: fmt.digits(x.losses_apart, 2), drop=1),
-        Column("Gloo's step", lambda x: x.gloo_step_s, fmt.seconds, drop=2),
-        Column("step", lambda x: x.step_s, fmt.seconds, drop=3),
+        Column("Gloo's step", "gloo_step_s", fmt.seconds, drop=2),
+        Column("step", "step_s", fmt.seconds, drop=3),
         Column("over Gloo", lambda x: x.gloo_step_s / x.step_s, fmt.times, drop=4),
     )
     return Table(columns, found.ddp_runs, title="DDP over Gloo and over Railyard's backend")
@@ -325,24 +337,6 @@ def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
     """Return the intervals that are invalid, without their repeats."""
     verdicts = analysis.judgement.intervals.items()
     return frozenset(replace(i, repeat=0) for i, verdict in verdicts if verdict == "invalid")
-
-
-def print_tables(analysis: Analysis, console: Console) -> None:
-    """Print every table that has rows, and notes on what it shows."""
-    found, invalid = analysis.allreduce, _invalid_points(analysis)
-    for table in _tables(analysis, invalid):
-        if table.rows:
-            console.print(table.to_terminal(console))
-            console.print()
-    missing = [o.target.quantity for o in analysis.performance if not o.samples]
-    notes = (
-        *[f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}"] * is_slowed((*found.points, *found.trainings)),
-        *["?: the machine was measured there, and not the fabric"] * bool(invalid),
-        *[f"not measured: {'; '.join(missing)}"] * bool(missing),
-        *(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}" for skipped in found.skipped),
-    )
-    for note in notes:
-        console.print(Text(note, style="dim"), highlight=False)
 
 
 def _tables(analysis: Analysis, invalid: frozenset[IntervalId]) -> Iterator[Table]:

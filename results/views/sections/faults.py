@@ -1,9 +1,8 @@
 """Failures in the report: recovery from each fault beside its targets, its timeline, and the cost of heartbeats."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -50,6 +49,11 @@ NOT_MEASURED: Final = "not measured"
 _MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
 _MET_MARK: Final = {"met": "✓", "not met": "✗", NOT_MEASURED: fmt.NOTHING, "": ""}
 _FIRST_PACKET: Final = "1st packet ms"
+CONTROLLER_STEPS: Final = tuple(
+    Column(title, name, fmt.milliseconds)
+    for title, name in (("detected", "detect_ms"), ("decided", "decided_ms"), ("installed", "reroute_ms"))
+)
+"""Columns of the controller's steps after a fault."""
 
 
 @section("failures")
@@ -61,11 +65,8 @@ class _Failures(Section):
     template = "faults.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
-        return bool(
-            analysis.recovery_rows
-            or analysis.target_outcomes
-            or any(not (t.script or t.link) for t in analysis.run.goodput)
-        )
+        is_traced = any(not (t.script or t.link) for t in analysis.run.goodput)
+        return bool(analysis.recovery_rows or analysis.target_outcomes or is_traced)
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         rows, targets = analysis.recovery_rows, analysis.target_outcomes
@@ -101,8 +102,7 @@ class _Failures(Section):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line of a table: a fault's first packets on a side (None: either), and their target."""
 
     row: RecoveryRow
@@ -123,16 +123,11 @@ def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
     probed = [side for side in SIDES if side in row.sides]
     shown: Sequence[Side | None] = probed if targets_by_side or (both_sides and len(probed) > 1) else []
     has_target = row.reroute == "on" and not missing_reason(row)
-    return [
-        Line(
-            row,
-            side,
-            row.sides[side] if side else row.steps["first_packet_ms"],
-            first_packet_target(row.fault, side) if has_target else None,
-            number == 0,
-        )
-        for number, side in enumerate(shown or [None])
-    ]
+    lines: list[Line] = []
+    for side in shown or [None]:
+        first = row.sides[side] if side else row.steps["first_packet_ms"]
+        lines.append(Line(row, side, first, first_packet_target(row.fault, side) if has_target else None, not lines))
+    return lines
 
 
 def missing_reason(row: RecoveryRow) -> str:
@@ -177,16 +172,15 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
 
         return Column(title, cell, group="goodput in ms, median / p95")
 
+    def withdrawn(row: RecoveryRow) -> str:
+        return fmt.NOTHING if row.reroute == "off" else median_p95_ms(row.steps["primary_path_ms"])
+
     columns = (
         *(text("fault", "name"), text("fabric"), text("reroute")),
         Column("recovered", recovered),
         *(median("detected", "detect_ms"), median("decided", "decided_ms"), median("installed", "reroute_ms")),
         *(goodput("back to 95%", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
-        Column(
-            "detours withdrawn",
-            lambda r: fmt.NOTHING if r.reroute == "off" else median_p95_ms(r.steps["primary_path_ms"]),
-            group="after repair, ms",
-        ),
+        Column("detours withdrawn", withdrawn, group="after repair, ms"),
         *_costs(lambda row, column: row.total(column), group="in all repeats"),
     )
     return Table(columns, rows)
@@ -195,8 +189,8 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
 def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, ...]:
     """Return the columns of what was lost: `total` of a row and a column of recovery.csv."""
     return (
-        Column("probes lost", lambda r: total(r, "probes_lost"), _whole, group=group),
-        Column("after repair", lambda r: total(r, "probes_lost_after_repair"), _whole, group=group),
+        Column("probes lost", lambda r: total(r, "probes_lost"), "{:,}".format, group=group),
+        Column("after repair", lambda r: total(r, "probes_lost_after_repair"), "{:,}".format, group=group),
         Column("bytes lost", lambda r: total(r, "lost_bytes"), fmt.size, group=group),
         Column("conns lost", lambda r: total(r, "connections_lost"), group=group),
     )
@@ -234,7 +228,7 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     columns = (
         *(text("fabric", fabrics.__getitem__), text("reroute"), text("target")),
         Column("repeat"),
-        *controller_steps(),
+        *CONTROLLER_STEPS,
         *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
         *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
         Column(
@@ -243,15 +237,6 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
         *_costs(getattr),
     )
     return Table(columns, list(fabrics))
-
-
-def controller_steps() -> tuple[Column, ...]:
-    """Return the columns of the controller's steps after a fault, in ms."""
-    return (
-        Column("detected", "detect_ms", fmt.milliseconds),
-        Column("decided", "decided_ms", fmt.milliseconds),
-        Column("installed", "reroute_ms", fmt.milliseconds),
-    )
 
 
 def targets_table(outcomes: Sequence[Outcome]) -> Table:
@@ -291,9 +276,8 @@ def published_table(rows: Iterable[RecoveryRow]) -> Table:
         Column("goodput back", lambda r: median_p95_text(r.steps["goodput_ms"])),
         *map(times, PUBLISHED_SYSTEMS),
     )
-    return Table(
-        columns, [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed]
-    )
+    shown = [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed]
+    return Table(columns, shown)
 
 
 def heartbeats_table(rows: Iterable[Row]) -> Table:
@@ -333,8 +317,7 @@ def failures(analysis: Analysis) -> list[dict[str, Any]]:
 # On the terminal ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _FaultLine:
+class _FaultLine(NamedTuple):
     """A fault on a fabric with rerouting (on one side of it, maybe), and without. Either may be missing."""
 
     fault: str
@@ -421,10 +404,6 @@ def _target_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
                 Text.assemble(mark, f" {o.text}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
             )
         yield line
-
-
-def _whole(value: int) -> str:
-    return f"{value:,}"
 
 
 def _row_dict(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
-from railyard.results.views.sections.faults import controller_steps
+from railyard.results.views.sections.faults import CONTROLLER_STEPS
 from railyard.results.views.table import Column, Table, text, texts
 
 
@@ -98,7 +98,7 @@ def script_faults_table(script: ScriptRow) -> Table:
         *texts("fault", "target"),
         Column("at", lambda r: (r.t_fault - zero) / 1e9, unit="s"),
         Column("for", lambda r: (r.t_repair - r.t_fault) / 1e9, unit="s"),
-        *controller_steps(),
+        *CONTROLLER_STEPS,
         Column("first packet", lambda r: fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING),
         Column("probes lost"),
         Column("after repair", lambda r: r.probes_lost_after_repair if r in alone else None),

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import (
     FULL_SIZE,
     HEARTBEATS,
@@ -117,11 +118,8 @@ class _Workloads(Section):
         """Print times, and the slow-down of all-to-alls."""
         if timed := _side_by_side(analysis):
             fabrics, slow = list(analysis.labels.values()), analysis.slowdowns
-            table = (
-                terminal_times(timed, fabrics, slow)
-                if len(fabrics) <= _MAX_SIDE_BY_SIDE
-                else terminal_sweep(timed, fabrics)
-            )
+            is_sweep = len(fabrics) > _MAX_SIDE_BY_SIDE
+            table = terminal_sweep(timed, fabrics) if is_sweep else terminal_times(timed, fabrics, slow)
             console.print(table.to_terminal(console))
             for s in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
                 formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
@@ -156,18 +154,12 @@ def _hashed_planes(run: Run) -> Iterator[str]:
 
 def _slowdown_text(s: Slowdown) -> Markup:
     """Return measured, exact and nominal slow-down in one sentence (Rail-only IV-B)."""
-    longer = f"{fmt.percent(abs(s.measured - 1))} {'longer' if s.measured >= 1 else 'shorter'}"
+    what, longer = f"{s.workload} {s.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
+    measured, formula, nominal = fmt.percent(abs(s.measured - 1)), fmt.change(s.predicted), fmt.percent(s.nominal)
     return Markup(
-        "{} on {}: {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
+        "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
         "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
-    ).format(
-        f"{s.workload} {s.phase}".strip(),
-        s.rail_only,
-        longer,
-        s.rail_optimized,
-        fmt.change(s.predicted),
-        fmt.percent(s.nominal),
-    )
+    ).format(what, s.rail_only, measured, longer, s.rail_optimized, formula, nominal)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -184,10 +176,9 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
     columns = [text("workload"), text("phase", plot_times.label)]
     for fabric in fabrics:
         if any(fabric in r.by_fabric for r in rows):
+            parts = (("measured", "median", "s"), ("predicted", "predicted", "s"), ("ratio", "ratio", "ratio"))
             columns += [
-                Column("measured", partial(_of_spread, fabric, "median"), unit="s", group=fabric),
-                Column("predicted", partial(_of_spread, fabric, "predicted"), unit="s", group=fabric),
-                Column("ratio", partial(_of_spread, fabric, "ratio"), unit="ratio", group=fabric),
+                Column(t, partial(_of_spread, fabric, name), unit=unit, group=fabric) for t, name, unit in parts
             ]
     if found := _slowdowns_by_row(slow):
         columns += _slowdown_columns(lambda r: found.get((r.workload, r.phase, r.metric)), "rail-only slower by")
@@ -264,9 +255,7 @@ def bytes_table(analysis: Analysis) -> Table:
         Column("repeat"),
         *(Column("asked", "asked_bytes", unit="B"), Column("delivered", "delivered_bytes", unit="B")),
         *(Column("pairs wrong"), Column("rail ports", "rail_port_bytes", unit="B")),
-        Column(
-            "expected", lambda c: None if steered and not c.rail_expected_bytes else c.rail_expected_bytes, unit="B"
-        ),
+        Column("expected", lambda c: c.rail_expected_bytes or (None if steered else 0), unit="B"),
         Column("off", lambda c: fmt.deviation(c.rail_port_bytes, c.rail_expected_bytes)),
         Column("between rails", "cross_rail_bytes", unit="B"),
     )
@@ -300,8 +289,7 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     whole = [row for row in rows if not row.phase] or list(rows)
     shown = [(row, f, row.by_fabric[f]) for row in whole for f in fabrics if f in row.by_fabric][:_MAX_TIME_ROWS]
     columns = (
-        text("workload", lambda x: f"{x[0].workload} {x[0].phase}".strip()),
-        text("fabric", lambda x: x[1]),
+        *(text("workload", lambda x: f"{x[0].workload} {x[0].phase}".strip()), text("fabric", lambda x: x[1])),
         Column("measured", lambda x: x[2].median, unit="s"),
         Column("predicted", lambda x: x[2].predicted, unit="s"),
         Column(_RATIO, lambda x: x[2].ratio, unit="ratio"),
@@ -315,11 +303,8 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
 
 def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[Place, list[Flow]]]:
     """Return flows by the workload's label without its scene, then by place."""
-    intervals: dict[IntervalId, list[Flow]] = {}
-    for flow in flows:
-        intervals.setdefault(flow.interval, []).append(flow)
     found: dict[str, dict[Place, list[Flow]]] = {}
-    for interval, rows in intervals.items():
+    for interval, rows in groupby(flows, key=attrgetter("interval")):
         places = found.setdefault(workload_label(replace(interval, scene="")), {})
         places.setdefault((interval.fabric, interval.policy), []).extend(rows)
     return found
@@ -361,16 +346,12 @@ def _heatmaps(
             alike.setdefault(traffic.matrix(flows, grids[place[0]]).tobytes(), []).append(place)
     found = []
     for places in alike.values():
-        shown = dict.fromkeys(_short_name(run, names, place, places) for place in places)
+        # the fabric's own name where all its policies are among the places
+        whole = {n for n, _ in places if run.is_steered and all(p in places for p in names if p[0] == n)}
+        shown = dict.fromkeys(place[0] if place[0] in whole else names.get(place, place[0]) for place in places)
         plot = traffic.heatmap(by_place[places[0]], grids[places[0][0]], f"{workload} on {' and '.join(shown)}")
         found.append((", ".join(shown), plot))
     return found
-
-
-def _short_name(run: Run, names: Mapping[Place, str], place: Place, places: Sequence[Place]) -> str:
-    """Return a place's label; the fabric's own name where all its policies are among the places."""
-    is_whole = run.is_steered and all(other in places for other in names if other[0] == place[0])
-    return place[0] if is_whole else names.get(place, place[0])
 
 
 def _sweeps(analysis: Analysis) -> list[Plot]:
