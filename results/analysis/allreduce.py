@@ -3,12 +3,12 @@
 Where Nezha's text states a figure, it is what a target asks for; the rest is asked of a correct implementation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from statistics import fmean, geometric_mean, median
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pandas as pd
 
@@ -153,20 +153,25 @@ def by_fabric(found: AllreduceResults) -> tuple[FabricMeasurements, ...]:
 
 # Performance targets --------------------------------------------------------------------------------------------------
 
-Scope = Callable[[AllreduceResults], Iterable[tuple[IntervalId, Any]]]
-"""Parts of the results, and their identity."""
+Scope = Literal["run", "fabric", "fault", "DDP run"]
 Measure = Callable[[Any], float | tuple[float | None, str] | None]
-"""From such a part to its value, or a value (None: never) and of what it is; None where it has none."""
+"""From a part of the results to its value, or a value (None: never) and of what it is; None where it has none."""
 _MEASURES: Final[dict[Target, tuple[Scope, Measure]]] = {}
 
 
 def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
     """Return every target, once for each part on which it was measured, or else once as not measured."""
-    scopes = {scope: list(scope(found)) for scope, _ in _MEASURES.values()}
+    faults = grouped(found.cuts, "fabric", "name").items()
+    parts: dict[Scope, list[tuple[IntervalId, Any]]] = {
+        "run": [(IntervalId(), found)],
+        "fabric": [(IntervalId(m.rails.label), m) for m in by_fabric(found)],
+        "fault": [(IntervalId(fabric, part=name), cuts) for (fabric, name), cuts in faults],
+        "DDP run": [(ddp_run.interval, ddp_run) for ddp_run in found.ddp_runs],
+    }
     outcomes: list[Outcome] = []
     for target, (scope, measure) in _MEASURES.items():
         measured = []
-        for interval, part in scopes[scope]:
+        for interval, part in parts[scope]:
             figure = measure(part)
             if figure is not None:
                 value, of = figure if isinstance(figure, tuple) else (figure, "")
@@ -176,25 +181,11 @@ def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
-def _of_run(found: AllreduceResults) -> Iterator[tuple[IntervalId, AllreduceResults]]:
-    yield IntervalId(), found
-
-
-def _of_fabrics(found: AllreduceResults) -> Iterator[tuple[IntervalId, FabricMeasurements]]:
-    return ((IntervalId(m.rails.label), m) for m in by_fabric(found))
-
-
-def _of_faults(found: AllreduceResults) -> Iterator[tuple[IntervalId, list[Cut]]]:
-    return ((IntervalId(fabric, part=name), c) for (fabric, name), c in grouped(found.cuts, "fabric", "name").items())
-
-
-def _of_ddp_runs(found: AllreduceResults) -> Iterator[tuple[IntervalId, DdpRun]]:
-    return ((ddp_run.interval, ddp_run) for ddp_run in found.ddp_runs)
-
-
-def _target(scope: Scope, quantity: str, limits: Limits, unit: str, **more: Any) -> Callable[[Measure], Target]:
-    """Register a target with the function that measures it; the function's name becomes the target."""
-    target = Target(quantity, limits, unit, **more)
+def _target(
+    scope: Scope, quantity: str, limits: Limits, unit: str, source: str = "", **more: Any
+) -> Callable[[Measure], Target]:
+    """Register a target with the function that measures it on each part; the function's name becomes the target."""
+    target = Target(quantity, limits, unit, source=source, **more)
 
     def register(measure: Measure) -> Target:
         _MEASURES[target] = (scope, measure)
@@ -203,7 +194,7 @@ def _target(scope: Scope, quantity: str, limits: Limits, unit: str, **more: Any)
     return register
 
 
-@_target(_of_run, "elements other than numpy's sum", Limits(most=0), "elements", required=True)
+@_target("run", "elements other than numpy's sum", Limits(most=0), "elements", required=True)
 def correct_sums(found: AllreduceResults) -> tuple[float, str] | None:
     """All fabrics and policies together: a single wrong element is one too many."""
     checked = [p for p in found.points if p.checked]
@@ -222,7 +213,7 @@ def _has_unlike_rails(m: FabricMeasurements) -> bool:
     return len(set(m.rails.kinds)) > 1
 
 
-@_target(_of_fabrics, "single rail, ring, large: of its links' bound", Limits(least=0.95), "share")
+@_target("fabric", "single rail, ring, large: of its links' bound", Limits(least=0.95), "share")
 def link_bound(m: FabricMeasurements) -> tuple[float, str] | None:
     """The worst of the rings at the largest size: what its links alone would take, over what it took.
 
@@ -242,11 +233,11 @@ def _like_rails(nodes: int) -> Target:
     """Register the gain on so many nodes."""
 
     @_target(
-        _of_fabrics,
+        "fabric",
         f"two like rails, {nodes} nodes, large: of one",
         Limits(least=nezha.GAINS["tcp+tcp", nodes, "nezha"]),
         "times",
-        source="Nezha 5.2.1",
+        "Nezha 5.2.1",
         goal=1.95,
     )
     def gain(m: FabricMeasurements) -> float | None:
@@ -261,7 +252,7 @@ PAIR: Final = {nodes: _like_rails(nodes) for nodes in (4, 8)}
 def _over_baseline(baseline: str, stated: str) -> Target:
     """Register the throughput over a baseline's, at the size of the large ones where it was worst."""
 
-    @_target(_of_fabrics, f"nezha, large: throughput of {baseline}'s", Limits(least=0.98), "times", source=stated)
+    @_target("fabric", f"nezha, large: throughput of {baseline}'s", Limits(least=0.98), "times", source=stated)
     def throughput(m: FabricMeasurements) -> tuple[float, str] | None:
         sizes = [size for size in m.sizes if nezha.LARGE <= size <= nezha.LARGEST]
         found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(baseline, "nezha", size))]
@@ -279,7 +270,7 @@ OVER_BASELINE: Final = {
 
 
 @_target(
-    _of_fabrics,
+    "fabric",
     "unlike rails, large: of the better one",
     Limits(least=1.4),
     "times",
@@ -290,7 +281,7 @@ def unlike(m: FabricMeasurements) -> float | None:
     return m.gain("nezha", m.large) if _has_unlike_rails(m) else None
 
 
-@_target(_of_fabrics, "unlike rails, large: of the sum of both", Limits(least=0.95), "share")
+@_target("fabric", "unlike rails, large: of the sum of both", Limits(least=0.95), "share")
 def sum_of_rails(m: FabricMeasurements) -> float | None:
     """Throughput at the largest size, over that of all rails alone."""
     return m.of_ideal("nezha", m.large) if _has_unlike_rails(m) else None
@@ -305,7 +296,7 @@ def _starts(values: Sequence[float], show: Callable[[float], str]) -> str:
     return f"; {show(min(values))} to {show(max(values))} in {len(values)} starts" if len(values) > 1 else ""
 
 
-@_target(_of_fabrics, "small, cold: latency of the best single rail's", Limits(most=1.03), "times")
+@_target("fabric", "small, cold: latency of the best single rail's", Limits(most=1.03), "times")
 def small_latency(m: FabricMeasurements) -> tuple[float, str] | None:
     """The small size where it was worst, beside the rail that was best there.
 
@@ -330,7 +321,7 @@ def _small_latency_over(baseline: str) -> Target:
     """
     quantity = f"small, cold: less latency than {baseline}"
 
-    @_target(_of_fabrics, quantity, Limits(least=0.15), "share", source="Nezha 5.2.1")
+    @_target("fabric", quantity, Limits(least=0.15), "share", "Nezha 5.2.1")
     def latency(m: FabricMeasurements) -> tuple[float, str] | None:
         found = [ratios for size in _small_sizes(m) if (ratios := m.ratios("nezha", baseline, size))]
         if not found:
@@ -345,9 +336,7 @@ def _small_latency_over(baseline: str) -> Target:
 SMALL_LATENCY_OVER_BASELINE: Final = {baseline: _small_latency_over(baseline) for baseline in ("mrib", "mptcp")}
 
 
-@_target(
-    _of_fabrics, "balancer converges in", Limits(most=nezha.CONVERGENCE_OPERATIONS), "operations", source="Nezha 4.3"
-)
+@_target("fabric", "balancer converges in", Limits(most=nezha.CONVERGENCE_OPERATIONS), "operations", source="Nezha 4.3")
 def convergence(m: FabricMeasurements) -> tuple[float | None, str] | None:
     """The size, and of its starts the one, that took longest: it has to converge however often it is started."""
     split = [p for p in m.points if p.policy == "nezha" and p.split]
@@ -356,7 +345,7 @@ def convergence(m: FabricMeasurements) -> tuple[float | None, str] | None:
 
 
 @_target(
-    _of_fabrics,
+    "fabric",
     "time between rails after that",
     Limits(most=nezha.MEAN_RAIL_TIME_SPREAD),
     "share",
@@ -377,38 +366,34 @@ def _migration(cuts: list[Cut], combine: Callable[[list[float]], float]) -> tupl
 
 
 migration: Final = _target(
-    _of_faults,
-    "NIC cut until migrated, median",
-    Limits(most=50),
-    "ms",
-    source="Nezha 4.4: below 200, from detection on",
+    "fault", "NIC cut until migrated, median", Limits(most=50), "ms", "Nezha 4.4: below 200, from detection on"
 )(lambda cuts: _migration(cuts, median))
-migration_worst: Final = _target(_of_faults, "NIC cut until migrated, worst", Limits(most=200), "ms")(
+migration_worst: Final = _target("fault", "NIC cut until migrated, worst", Limits(most=200), "ms")(
     lambda cuts: _migration(cuts, max)
 )
 
 
-@_target(_of_faults, "elements wrong while a rail was cut", Limits(most=0), "elements", required=True)
+@_target("fault", "elements wrong while a rail was cut", Limits(most=0), "elements", required=True)
 def correct_during_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Sum over the repeats."""
     return float(sum(c.wrong for c in cuts)), f"of {sum(c.checked for c in cuts):,}"
 
 
-@_target(_of_faults, "cuts that ended the operations", Limits(most=0), "cuts", required=True)
+@_target("fault", "cuts that ended the operations", Limits(most=0), "cuts", required=True)
 def aborted_by_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Repeats with an error."""
     errors = [c.error for c in cuts if c.error]
     return float(len(errors)), next(iter(errors), f"of {len(cuts)}")
 
 
-@_target(_of_faults, "cuts after whose repair the rail stayed idle", Limits(most=0), "cuts", required=True)
+@_target("fault", "cuts after whose repair the rail stayed idle", Limits(most=0), "cuts", required=True)
 def rail_reused(cuts: list[Cut]) -> tuple[float, str] | None:
     """Repeats in which the rail carried something before its fault, and nothing after its repair."""
     carried = [c.home_ms for c in cuts if c.carried]
     return (float(carried.count(None)), f"of {len(carried)}") if carried else None
 
 
-@_target(_of_fabrics, "one tcp rail, large: throughput of Gloo's", Limits(least=1.0), "times")
+@_target("fabric", "one tcp rail, large: throughput of Gloo's", Limits(least=1.0), "times")
 def gloo(m: FabricMeasurements) -> float | None:
     """The first TCP rail that was measured."""
     rails = [f"{SINGLE}:{name}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True) if kind == "tcp"]
@@ -417,7 +402,7 @@ def gloo(m: FabricMeasurements) -> float | None:
 
 
 @_target(
-    _of_fabrics,
+    "fabric",
     "two tcp rails, large: throughput of Gloo's",
     Limits(least=1.8),
     "times",
@@ -428,13 +413,13 @@ def gloo_pair(m: FabricMeasurements) -> float | None:
     return m.over("nezha", "gloo", m.large) if _has_two_like_rails(m) else None
 
 
-@_target(_of_ddp_runs, "DDP: losses differ from Gloo's by", Limits(most=1e-3), "share", required=True)
+@_target("DDP run", "DDP: losses differ from Gloo's by", Limits(most=1e-3), "share", required=True)
 def ddp_loss_difference(ddp_run: DdpRun) -> tuple[float, str]:
     """Difference of any rank and step."""
     return ddp_run.losses_apart, f"{len(ddp_run.losses)} steps"
 
 
-@_target(_of_ddp_runs, "DDP: steps as fast as Gloo's", Limits(least=1.0), "times")
+@_target("DDP run", "DDP: steps as fast as Gloo's", Limits(least=1.0), "times")
 def ddp_speedup(ddp_run: DdpRun) -> tuple[float, str]:
     """Gloo's step over ours."""
     return ddp_run.gloo_step_s / ddp_run.step_s, ddp_run.policy

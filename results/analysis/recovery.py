@@ -75,20 +75,13 @@ def figure(values: Iterable[float | None]) -> Figure | None:
     resampled = ordered[_resample_indices(n)] if n >= MIN_REPEATS_FOR_MEDIAN else None
     return Figure(
         n=n,
-        median=_none_if_never(_medians(ordered[None, :])[0]),
+        median=_none_if_never(float(np.median(ordered))),
         p95=_none_if_never(ordered[rank95]),
         most=_none_if_never(ordered[-1]),
         least=_none_if_never(ordered[0]),
-        median_interval=None if resampled is None else _interval(_medians(resampled)),
+        median_interval=None if resampled is None else _interval(np.median(resampled, axis=1)),
         p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else _interval(resampled[:, rank95]),
     )
-
-
-def _medians(rows: Floats) -> Floats:
-    """Return the median of each sorted row."""
-    n = rows.shape[1]
-    middle: Floats = (rows[:, (n - 1) // 2] + rows[:, n // 2]) / 2
-    return middle
 
 
 @lru_cache(maxsize=32)
@@ -187,17 +180,12 @@ def with_several_targets(records: Iterable[Recovery | GoodputTrace]) -> frozense
 
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
     """Return the times until packets flowed on a side (ms, None: never), of repeats in which it was probed."""
-    return [getattr(r, f"{side}_side_ms") for r in repeats if probed_on(r, side)]
+    return [getattr(r, f"{side}_side_ms") for r in repeats if pairs_probed(r, side)]
 
 
-def probed_on(recovery: Recovery, side: Side) -> int:
-    """Return the number of probed pairs on a side."""
-    return recovery.source_side_probed if side == "source" else recovery.far_side_probed
-
-
-def pairs_probed(recovery: Recovery) -> int:
-    """Return the number of probed pairs on either side."""
-    return recovery.source_side_probed + recovery.far_side_probed
+def pairs_probed(recovery: Recovery, *sides: Side) -> int:
+    """Return the number of probed pairs on these sides, or on either."""
+    return sum(getattr(recovery, f"{side}_side_probed") for side in sides or SIDES)
 
 
 def is_probed(recovery: Recovery) -> bool:
@@ -269,9 +257,7 @@ class ScriptRow:
             r
             for r in self.faults
             if traffic_returns(r)
-            and not any(
-                o.t_fault <= r.t_repair + _TOGETHER_NS < o.t_repair for o in self.faults
-            )  # active at its repair
+            and not any(other.t_fault <= r.t_repair + _TOGETHER_NS < other.t_repair for other in self.faults)
         )
 
     @property

@@ -4,26 +4,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from railyard.results.analysis import allreduce
-from railyard.results.analysis.aggregate import (
-    HEARTBEATS,
-    Row,
-    Slowdown,
-    labels,
-    measurements_frame,
-    rows_of,
-    slowdowns,
-    times,
-)
-from railyard.results.analysis.recovery import (
-    RecoveryRow,
-    ReplacementRow,
-    ScriptRow,
-    recovery_rows,
-    replacement_rows,
-    script_runs,
-)
-from railyard.results.analysis.steering import FabricWorkload, MeasurementInterval, PolicyRow, intervals, policy_rows
+from railyard.results.analysis import aggregate, allreduce, recovery, steering
 from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
@@ -41,7 +22,7 @@ class Analysis:
     @cached_property
     def labels(self) -> dict[tuple[str, str], str]:
         """(fabric, policy) -> the label in tables."""
-        return labels(self.run)
+        return aggregate.labels(self.run)
 
     @cached_property
     def judgement(self) -> Judgement:
@@ -54,34 +35,34 @@ class Analysis:
         return checks(self.run, self.judgement, self.outcomes, self.intervals, self.performance, self.allreduce.skipped)
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[aggregate.Row, ...]:
         """Measurements, repeats together."""
-        return rows_of(self.run, self.measurements)
+        return aggregate.rows_of(self.run, self.measurements)
 
     @cached_property
-    def times(self) -> tuple[Row, ...]:
+    def times(self) -> tuple[aggregate.Row, ...]:
         """Rows that are times."""
-        return times(self.rows)
+        return aggregate.times(self.rows)
 
     @cached_property
-    def slowdowns(self) -> tuple[Slowdown, ...]:
+    def slowdowns(self) -> tuple[aggregate.Slowdown, ...]:
         """Rail-only over rail-optimized."""
-        return slowdowns(self.run, self.rows)
+        return aggregate.slowdowns(self.run, self.rows)
 
     @cached_property
-    def heartbeat_rows(self) -> tuple[Row, ...]:
+    def heartbeat_rows(self) -> tuple[aggregate.Row, ...]:
         """The cost of heartbeats."""
-        return tuple(row for row in self.rows if row.work.workload == HEARTBEATS)
+        return tuple(row for row in self.rows if row.work.workload == aggregate.HEARTBEATS)
 
     @cached_property
-    def intervals(self) -> tuple[MeasurementInterval, ...]:
+    def intervals(self) -> tuple[steering.MeasurementInterval, ...]:
         """Intervals in which a policy steered."""
-        return intervals(self.run)
+        return steering.intervals(self.run)
 
     @cached_property
-    def policy_rows(self) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+    def policy_rows(self) -> dict[steering.FabricWorkload, tuple[steering.PolicyRow, ...]]:
         """Results of each policy, by fabric and workload."""
-        return policy_rows(self.run, self.measurements, self.intervals)
+        return steering.policy_rows(self.run, self.measurements, self.intervals)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -89,14 +70,14 @@ class Analysis:
         return cells(self.run, self.intervals)
 
     @cached_property
-    def recovery_rows(self) -> tuple[RecoveryRow, ...]:
+    def recovery_rows(self) -> tuple[recovery.RecoveryRow, ...]:
         """Faults that were injected alone, repeats together."""
-        return recovery_rows(self.run)
+        return recovery.recovery_rows(self.run)
 
     @cached_property
-    def script_rows(self) -> tuple[ScriptRow, ...]:
+    def script_rows(self) -> tuple[recovery.ScriptRow, ...]:
         """Repeats of failure scripts."""
-        return script_runs(self.run)
+        return recovery.script_runs(self.run)
 
     @cached_property
     def allreduce(self) -> AllreduceResults:
@@ -109,9 +90,9 @@ class Analysis:
         return allreduce.outcomes(self.allreduce) if self.allreduce else ()
 
     @cached_property
-    def replacement_rows(self) -> tuple[ReplacementRow, ...]:
+    def replacement_rows(self) -> tuple[recovery.ReplacementRow, ...]:
         """Replacements of GPUs and domains, repeats together."""
-        return replacement_rows(self.run, self.judgement)
+        return recovery.replacement_rows(self.run, self.judgement)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -132,4 +113,4 @@ class Analysis:
     @cached_property
     def measurements(self) -> pd.DataFrame:
         """A row for each measurement."""
-        return measurements_frame(self.run)
+        return aggregate.measurements_frame(self.run)

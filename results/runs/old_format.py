@@ -91,8 +91,7 @@ def _distinct(spec: Mapping[str, Any], rows: Rows, fabrics: Mapping[str, str]) -
     specs = iter(spec.get("fabrics") or [])
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        name = fabrics[row["label"]]
-        if name not in found:
+        if (name := fabrics[row["label"]]) not in found:
             own: Mapping[str, Any] = next(specs, {}) if spec.get("routing") else {}
             policy = own.get("policy") or (FABRIC_KINDS[own["kind"]].default_policy if own else row["policy"])
             found[name] = {**row, "label": name, "policy": policy}
@@ -142,7 +141,10 @@ def read_multirail(run: Run, file: Path) -> None:
     """Add what older runs have in multirail.json to their records, in place of what was derived from it."""
     if not file.exists():
         return
-    plain = {name: [_tuples(row) for row in rows] for name, rows in json.loads(file.read_text()).items()}
+    plain: dict[str, Rows] = {
+        part: [{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows]
+        for part, rows in json.loads(file.read_text()).items()
+    }
     results = AllreduceResults([Rails(**row) for row in plain["fabrics"]])
     intervals: dict[IntervalId, IntervalId] = {}
     for row in plain["points"]:
@@ -185,10 +187,6 @@ def _sized(row: dict[str, Any], intervals: dict[IntervalId, IntervalId], **fault
     interval = allreduce_interval(fabric, policy, row["size"], repeat, **fault)
     intervals[IntervalId(fabric, size_name(row["size"]), policy, repeat=repeat)] = interval
     return interval
-
-
-def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def _upgrade_faults(parts: dict[str, Rows], built: Mapping[str, str]) -> None:

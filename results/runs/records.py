@@ -344,13 +344,10 @@ def columns_of(kind: type) -> dict[str, type]:
     return {n: get_args(t)[0] if isinstance(t, UnionType) else t for n, t in plain.items()}
 
 
-def to_plain(row: object) -> Plain:
-    """Return a record as one flat row."""
-    return {name: _cell(row, name) for name in columns_of(type(row))}
-
-
-def _cell(row: object, name: str) -> object:
-    return getattr(row.interval if name in INTERVAL_FIELDS and hasattr(row, "interval") else row, name)
+def to_plain(row: object, columns: Sequence[str] = ()) -> Plain:
+    """Return a record as one flat row, of all `columns` of its kind or of these."""
+    own = getattr(row, "interval", row)
+    return {n: getattr(own if n in INTERVAL_FIELDS else row, n) for n in columns or columns_of(type(row))}
 
 
 def from_plain(kind: type[Row], rows: Iterable[Plain]) -> list[Row]:
@@ -372,31 +369,32 @@ def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_cell(row, name) for name in columns] for row in rows)
+    writer.writerows(to_plain(row, columns).values() for row in rows)
     return text.getvalue().encode()
 
 
 def from_csv(kind: type, data: str) -> list[Plain]:
     """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text."""
     types, found = columns_of(kind), []
+
+    def value(kind: type, text: str) -> object:
+        if text == "" and kind is not str:
+            return None
+        return text == "True" if kind is bool else kind(text)
+
     for raw in csv.DictReader(io.StringIO(data)):
         named = {OLD_COLUMNS.get(column, column): text for column, text in raw.items()}
-        found.append({name: _value(types.get(name, str), text) for name, text in named.items()})
+        found.append({name: value(types.get(name, str), text) for name, text in named.items()})
     return found
-
-
-def _value(kind: type, text: str) -> object:
-    if text == "" and kind is not str:
-        return None
-    return text == "True" if kind is bool else kind(text)
 
 
 def to_parquet(kind: type, rows: Sequence[object], extra: Sequence[str] = ()) -> bytes:
     """`extra`: properties to store beside the fields, as floats."""
     types = {**columns_of(kind), **dict.fromkeys(extra, float)}
-    arrays = [pa.array([_cell(row, name) for row in rows], _ARROW[t]) for name, t in types.items()]
+    schema = pa.schema([(name, _ARROW[t]) for name, t in types.items()])
     sink = io.BytesIO()
-    pq.write_table(pa.table(arrays, names=list(types)), sink, compression="zstd")
+    plain = [to_plain(row, list(types)) for row in rows]
+    pq.write_table(pa.Table.from_pylist(plain, schema=schema), sink, compression="zstd")
     return sink.getvalue()
 
 

@@ -25,15 +25,12 @@ from railyard.results.analysis.recovery import (
     is_probed,
     median_p95_text,
     pairs_probed,
-    probed_on,
     traffic_returns,
 )
 from railyard.results.runs.records import Run
 from railyard.results.views import format as fmt
 
 Comparison = Literal["at least", "at most"]
-AT_LEAST: Final = "at least"
-AT_MOST: Final = "at most"
 MAX_RETURN_MS: Final = 500
 
 
@@ -64,7 +61,7 @@ class Target:
     @property
     def comparison(self) -> Comparison:
         """Whether the limits are the least or the most that is allowed."""
-        return AT_MOST if self.limits.least is None else AT_LEAST
+        return "at most" if self.limits.least is None else "at least"
 
     @property
     def given_limits(self) -> dict[str, float]:
@@ -207,11 +204,7 @@ def first_packet_target(fault: str, side: Side | None) -> Target | None:
 
 
 NO_LOSS_WITHOUT_CONTROLLER: Final = Target(
-    "controller crash, probes lost",
-    Limits(most=0),
-    "probes",
-    required=True,
-    source="the data plane goes on without it",
+    "controller crash, probes lost", Limits(most=0), "probes", True, "the data plane goes on without it"
 )
 RECOVERY_AFTER_CONTROLLER_RESTART: Final = Target(
     "fault while the controller is away, far side, from when it listens again",
@@ -229,11 +222,7 @@ TRAFFIC_RESTORED: Final = Target(
     source="from the repair until the last detour is withdrawn and goodput is back, whichever is later",
 )
 NO_LOSS_ON_RETURN: Final = Target(
-    "probes lost after repair",
-    Limits(most=0),
-    "probes",
-    required=True,
-    source="traffic moves back to what forwards already",
+    "probes lost after repair", Limits(most=0), "probes", True, "traffic moves back to what forwards already"
 )
 OPTICAL_REPLACEMENT: Final = Target(
     "optical replacement by an idle GPU, beyond the time its links are down",
@@ -241,8 +230,6 @@ OPTICAL_REPLACEMENT: Final = Target(
     source="a lost carrier, a decision, ports that an optical switch moves one by one, the spare's addresses and "
     "routes",
 )
-
-
 Found = Iterable[tuple[str, str, Sample]]
 """Samples with their fabric, and the fault's target where the fabric had several of that kind."""
 
@@ -255,10 +242,7 @@ def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[S
     returned = [*(found for found in alone if traffic_returns(found[1])), *in_scripts]
     measured: list[tuple[Target, Found]] = [
         *((target, _first_packets(rows, *key)) for key, target in first_packet_targets().items()),
-        (
-            NO_LOSS_WITHOUT_CONTROLLER,
-            ((fabric, "", _sample(r.probes_lost, r)) for fabric, r in alone if _stops_controller(r)),
-        ),
+        (NO_LOSS_WITHOUT_CONTROLLER, ((f, "", _sample(r.probes_lost, r)) for f, r in alone if _stops_controller(r))),
         (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
         (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
         (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in alone)),
@@ -279,12 +263,9 @@ def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -
     for row in rows:
         if row.fault == fault and not row.unaffected:
             for r in row.repeats:
-                if probed_on(r, side) if side else is_probed(r):
-                    yield row.fabric, row.target if row.is_one_of_several else "", _sample(_first_ms(r, side), r)
-
-
-def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
-    return {"source": recovery.source_side_ms, "far": recovery.far_side_ms, None: recovery.first_packet_ms}[side]
+                if pairs_probed(r, side) if side else is_probed(r):
+                    value = getattr(r, f"{side}_side_ms") if side else r.first_packet_ms
+                    yield row.fabric, row.target if row.is_one_of_several else "", _sample(value, r)
 
 
 def _stops_controller(recovery: Recovery) -> bool:
@@ -311,11 +292,11 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Iterator[tu
     """
     for script in scripts:
         outages = [r for r in script.faults if _stops_controller(r) and r.reroute == "on"]
-        faults = [r for r in script.faults if not _stops_controller(r) and probed_on(r, side)]
+        faults = [r for r in script.faults if not _stops_controller(r) and pairs_probed(r, side)]
         for outage, r in product(outages, faults):
             if not outage.t_fault <= r.t_fault < outage.t_repair:
                 continue
-            value, targets = _first_ms(r, side), definition_of(r.fault).first_packet_targets
+            value, targets = getattr(r, f"{side}_side_ms"), definition_of(r.fault).first_packet_targets
             if side == "far" and value is not None:
                 value = max(0.0, value + (r.t_fault - outage.t_repair) / 1e6)
             is_long = r.t_repair > outage.t_repair + MAX_RETURN_MS * 10**6

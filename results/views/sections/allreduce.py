@@ -17,7 +17,7 @@ from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval, size_name
 from railyard.results.runs.records import Rails
-from railyard.results.runs.targets import AT_LEAST, Outcome
+from railyard.results.runs.targets import Outcome
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text, text_table, texts
@@ -222,7 +222,7 @@ def targets_table(outcomes: Sequence[Outcome]) -> Table:
 
     def limit(o: Outcome) -> str:
         goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
-        return f"{'≥' if o.target.comparison == AT_LEAST else '≤'} {o.target.text(o.target.limit)}{goal}"
+        return f"{'≥' if o.target.comparison == 'at least' else '≤'} {o.target.text(o.target.limit)}{goal}"
 
     columns = (
         text("", "met", {True: "✓", False: "✗", None: fmt.NOTHING}.__getitem__),

@@ -21,7 +21,7 @@ from railyard.results.analysis.recovery import (
     median_and_p95,
     median_p95_ms,
     median_p95_text,
-    probed_on,
+    pairs_probed,
     verdict,
     with_several_targets,
 )
@@ -213,7 +213,7 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 
     def side(title: str, name: Side) -> Column:
         def cell(r: Recovery) -> str:
-            is_known = probed_on(r, name) and not is_unaffected(r)
+            is_known = pairs_probed(r, name) and not is_unaffected(r)
             return fmt.milliseconds(getattr(r, f"{name}_side_ms")) if is_known else fmt.NOTHING
 
         return Column(title, cell)
