@@ -101,8 +101,7 @@ class Group:
 def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     """Return the rails of a fabric as the engine knows them, with rates of payload, as dilated as the fabric is.
 
-    A set-up or processor cost that the user did not give is the paper's, to the fabric's scale. If no rate was given,
-    the nominal rates are those of the paper's NICs.
+    What the user did not give is the paper's, to the fabric's scale; nominal rates if no rate at all was given.
     """
     all_auto = all(spec.rate == "auto" for spec in plan.rails)
     rails = []

@@ -35,7 +35,7 @@ from railyard.workloads.allreduce.balancing.policy import Planner
 from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
 LEARNING_WINDOW: Final = 5
-"""Operations: the paper's windows of 100 can't converge "within the first 100 iterations"."""
+"""Operations: with the paper's windows of 100 shares can't converge "within the first 100 iterations"."""
 LONG_WINDOW: Final = 100
 SETTLED_SPREAD: Final = 0.05
 DISTURBED_SPREAD: Final = 0.093
@@ -272,11 +272,10 @@ class SingleRail(_Resting):
 class AdjustedSplit(State):
     """A split whose shares move until rails end together (Eq. 7, share_update.py).
 
-    From the third step on steps get shorter, `2 / steps` of the whole, so that neither a slope that is too small nor
-    times that scatter keep shares moving. A rail that ends last, and whose set-up alone takes longer than the others
-    need, gets nothing. `best`: the fastest window. `is_old`: it began from a settled class; `is_recheck`: to look for
-    better rails. Counts: `windows` in all; `steps` of shares; in a row, `balanced` ones in which rails ended together
-    and `slower` ones than the best; `no_gain` ones that were no faster than one rail.
+    From the third step on steps get shorter, `2 / steps` of the whole. A rail that ends last, and whose set-up alone
+    takes longer than the others need, gets nothing. `best`: the fastest window. `is_old`: it began from a settled
+    class; `is_recheck`: to look for better rails. Counts: `windows` in all; `steps` of shares; in a row, `balanced`
+    ones in which rails ended together and `slower` ones than the best; `no_gain` ones no faster than one rail.
     """
 
     name: ClassVar[StateName] = "adjusting"

@@ -154,8 +154,7 @@ def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
 def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
     """Return the bytes up to which the best split gains no more than the part `gain` of its time over one rail (Eq. 6).
 
-    None where no size gains as much: a single rail, or rails too unlike. With `gain` 0 like rails split from the first
-    byte on. Unlike rails may also gain in a band of sizes below, which is ignored.
+    None where no size gains as much. Unlike rails may also gain in a band of sizes below, which is ignored.
     """
     if len(costs) < 2:
         return None
@@ -211,9 +210,7 @@ class CostEstimator:
     """Cost line of a rail, learned from what was measured. `cost` is the line as it is known now.
 
     Relative least squares over (bytes, seconds) with older windows fading, and two faint points of the nominal line,
-    slowed down to what was measured: they decide until two unlike sizes were measured, and keep set-up and rate apart
-    when only one size ever comes. (Not slowed down, a nominal set-up far below what a machine can do would outweigh
-    all that is measured.)
+    slowed down to what was measured: they decide until two unlike sizes were measured, and keep set-up and rate apart.
     """
 
     def __init__(self, nominal: Cost) -> None:
@@ -277,9 +274,8 @@ def initial_shares(seconds: Sequence[float]) -> tuple[float, ...]:
 def update_shares(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[float]) -> tuple[float, ...]:
     """Return the shares after one step towards the level at which all rails end together (Eq. 7).
 
-    Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here each rail's
-    step is its distance from the level over its own slope dT/dalpha, so shares keep adding up to one, and where the
-    slopes are right one step is enough. A rail whose share runs out gets none.
+    Each rail's step is its distance from the level over its own slope dT/dalpha, so shares keep adding up to one, and
+    where the slopes are right one step is enough. A rail whose share runs out gets none.
     """
     weights = [1 / slope for slope in slopes]
     target_s = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)

@@ -1,16 +1,7 @@
 """Allreduce policies: which rail sends which part of a buffer.
 
-A policy is one module of `policies/`, or a plugin (docs/examples/carried_policy.py):
-
-    class Equal(AllreducePolicy):
-        equation = "Eq. 5, even shares"
-
-        def planner(self, rails, costs, argument):
-            return FixedWeights(costs, [1.0] * len(rails))
-
-    ALLREDUCE_POLICIES.add("equal", Equal())
-
-An experiment names it, with an argument after a colon where it takes one: `equal`, `single:tcp0`, `weights:99:1`.
+A policy is one module of `policies/`, or a plugin (docs/examples/carried_policy.py). An experiment names it, with an
+argument after a colon where it takes one: `equal`, `single:tcp0`, `weights:99:1`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -8,7 +8,6 @@ Arrays are numpy's, contiguous, of the types in tasks.DTYPES; sums of integers a
 
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 
 import numpy as np
 
@@ -58,7 +57,7 @@ class Group:
     def __enter__(self) -> "Group":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
         self.close(leave_at_once=error is not None)
 
     @property

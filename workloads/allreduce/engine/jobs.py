@@ -37,11 +37,7 @@ def plain_socket(_rail: int) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Time limits of a group in seconds, and heartbeats that may be missing.
-
-    A cut NIC is found in `missed_heartbeats` * `heartbeat_s` during an operation that lasts, and in ten times that if
-    operations are short and leave its rail idle.
-    """
+    """Time limits of a group in seconds. A rail on which `missed_heartbeats` are missing is dead."""
 
     heartbeat_s: float = 0.01
     missed_heartbeats: int = 3
@@ -50,13 +46,16 @@ class Timeouts:
     operation_s: float = 60.0
 
     def next_heartbeat(self, begins: float, scheduled: float, latest: float) -> float:
-        """Return when to send the next heartbeat, as an operation begins. `latest`: when the last one was sent."""
+        """Return when to send the next heartbeat, as an operation begins. `latest`: when the last one was sent.
+
+        Short operations are signs of life too: with them heartbeats are ten times as rare.
+        """
         return min(max(scheduled, begins + self.heartbeat_s), latest + _IDLE_HEARTBEATS * self.heartbeat_s)
 
     def dilated(self, factor: float) -> "Timeouts":
         """Return the limits for a fabric whose rates are divided by `factor`."""
-        longer = {name: getattr(self, name) * factor for name in ("heartbeat_s", "stall_s", "operation_s")}
-        return replace(self, **longer)
+        heartbeat_s, stall_s, operation_s = self.heartbeat_s * factor, self.stall_s * factor, self.operation_s * factor
+        return replace(self, heartbeat_s=heartbeat_s, stall_s=stall_s, operation_s=operation_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +108,9 @@ class ProcessPlacement:
     devices: tuple[str, ...] | None = None
 
     def enter(self, number: int) -> None:
-        """Enter the namespace, and stay on one CPU core, by `number` in turn, as each node of a cluster has its own.
+        """Enter the namespace, and stay on one CPU core, by `number` in turn.
 
-        Otherwise chance decides which processes share a core: by that alone an operation of 1 ms took half as long
-        again in one run as in the next.
+        Otherwise chance decides which processes share a core, and operations of 1 ms take half as long again.
         """
         if self.namespace is not None:
             namespaces.enter(self.namespace)
@@ -221,12 +219,11 @@ class Migration:
 class RankReport:
     """Report of one node on `Operations`: each list has an entry for an operation, a row an entry for a rail.
 
-    `wrong`: elements that differ from numpy's sum (of floats: worker.py), 0 without `check`. `shares`: the bytes of its
-    buffer that each rail was given; `rail_seconds`: from this node's start until the last of a rail's jobs ended here,
-    0 if nothing came in on it. `migrations`: since the report before. `dead_rails`: rails that are lost now (none for
-    an engine that does not know its rails). `copies`: bytes moved in memory beside the sums, by reason.
-    `rail_bytes_over_time`: (ns, bytes by rail that this node sent and received so far). `errors`: what ended the
-    operations early; then the lists are shorter than `count`.
+    `wrong`: elements that differ from numpy's sum, 0 without `check`. `shares`: the bytes of its buffer that each rail
+    was given; `rail_seconds`: from this node's start until a rail's last job ended here, 0 if nothing came in on it.
+    `migrations`: since the report before. `dead_rails`: lost now (none for an engine that does not know its rails).
+    `copies`: bytes moved in memory beside the sums, by reason. `rail_bytes_over_time`: (ns, bytes by rail, both ways).
+    `errors`: what ended the operations early; then the lists are shorter than `count`.
     """
 
     rank: int

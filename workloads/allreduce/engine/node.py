@@ -270,10 +270,9 @@ class Node:
         if waited <= limit + (0 if self._coordinator is not None else _GRACE_S):
             return
         absent = self._liveness.absent(self._peers, self._op, time.monotonic())
-        missing_ranks = ", ".join(f"rank {rank}" for rank in absent)
-        action = f"operation {self._op} ({call})"
-        came_late = f"{missing_ranks} never came to {action} in {limit:g} s"
-        self._give_up(came_late if missing_ranks else f"{action} didn't end in {limit:g} s")
+        missing_ranks, action = ", ".join(f"rank {rank}" for rank in absent), f"operation {self._op} ({call})"
+        why = f"{missing_ranks} never came to {action}" if absent else f"{action} didn't end"
+        self._give_up(f"{why} in {limit:g} s")
 
     def on_disconnect(self, rail: int, why: str) -> None:
         """Report a live rail whose connection is gone; fail where no rail leads to a peer any more."""

@@ -100,11 +100,6 @@ class Operation:
         """True if all jobs have ended."""
         return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
 
-    def start(self, job: Job) -> Task:
-        """Return the task of a job, to begin now."""
-        self.tasks[job.number] = task = self._task(job)
-        return task
-
     def drop(self, rail: int) -> None:
         """Forget the jobs of a dead rail."""
         for number in [number for number, job in self.jobs.items() if job.rail == rail]:
@@ -126,7 +121,8 @@ class Operation:
             shares[job.rail] += job.length * self.result.itemsize
         return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(len(shares))))
 
-    def _task(self, job: Job) -> Task:
+    def task_of(self, job: Job) -> Task:
+        """Return the task that does a job."""
         span, nodes, piece_bytes = (job.start, job.start + job.length), self.layout.size, self.layout.piece_bytes
         on_tree = self.layout.aggregators[job.rail] is not None
         if job.action == "broadcast":
@@ -152,11 +148,10 @@ class Operation:
 
 
 class PieceRouter:
-    """Way of pieces between the tasks of a node's operations and its transport.
+    """Way of pieces between the tasks of a node's last two operations (others may still need the first) and `send`.
 
-    It holds two operations: the one that runs, and the one before, whose result others may still need. A frame of a
-    task that has not begun here is put aside, so that it never blocks what comes behind it. `send(rail, header, view,
-    starts_message)` is the transport's; `fail(why)` is called for a frame that is impossible.
+    A frame of a task that has not begun here is put aside, so that it never blocks what comes behind it. `send(rail,
+    header, view, starts_message)` is the transport's; `fail(why)` is called for a frame that is impossible.
     """
 
     def __init__(
@@ -248,7 +243,7 @@ class PieceRouter:
             self._piece_done(operation, operation.jobs[header.task], task, header.seq)
 
     def _start(self, operation: Operation, job: Job) -> None:
-        task = operation.start(job)
+        task = operation.tasks[job.number] = operation.task_of(job)
         self._send(operation, job, task.begin())
         self._deliver_early(operation, job, task)
 
@@ -267,8 +262,7 @@ class PieceRouter:
             self.begin_barriers(operation)
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
-        code = _OCTET if job.action == "barrier" else operation.dtype_code
-        digest = operation.digest
+        code, digest = _OCTET if job.action == "barrier" else operation.dtype_code, operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1
             header = Header(links.DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
@@ -281,6 +275,4 @@ class PieceRouter:
     def _task_of(self, header: Header) -> Task | None:
         """Return the task that a frame is for, if it has begun here."""
         operation = self.operations.get(header.op)
-        if operation is None or operation.digest != header.digest:
-            return None
-        return operation.tasks.get(header.task)
+        return operation.tasks.get(header.task) if operation and operation.digest == header.digest else None

@@ -84,19 +84,17 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
         return [] if complete_ranks else [(job, itemsize)]
     if job.action in ("reduce_scatter", "all_gather"):  # a node that does not report the job has left its operation
         return [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
-    end = job.start + job.length
+    end, states = job.start + job.length, states_by_rank.values()
     if complete_ranks:
-        lacking = merged(
-            span for state in states_by_rank.values() if not state.done for span in missing(job.start, end, state.final)
-        )
+        lacking = merged(span for state in states if not state.done for span in missing(job.start, end, state.final))
         if some_not_begun:  # a broadcast's root has all of it before the others begin
             lacking = merged([(job.start, end)])
         root = min(complete_ranks)
         return [(job._replace(action="broadcast", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
     if job.length == 0:
         return [(job, itemsize)]
-    final_everywhere: list[Span] = [(job.start, end)] if len(states_by_rank) == nodes else []
-    for state in states_by_rank.values():
+    final_everywhere: list[Span] = [(job.start, end)] if len(states) == nodes else []
+    for state in states:
         final_everywhere = common(final_everywhere, state.final)
     return [(job._replace(start=a, length=b - a), itemsize) for a, b in missing(job.start, end, final_everywhere)]
 

@@ -1,21 +1,13 @@
 """Work of one rail in one operation: which piece comes when, what becomes of it, and what may be sent then.
 
 A task knows no socket: `begin` and `on_received` return the pieces that may be sent now, `buffer_for` returns where a
-piece that comes belongs. Pieces come in order, on one connection, so nothing is added twice or left out.
-
-- Ring (Nezha Eq. 1; Gloo's ring and ring-chunked): N chunks, and in step t a node sends what it received in step t - 1.
-  The first N - 1 steps add up (ReduceScatter), the next N - 1 pass on (AllGather). A chunk goes in pieces, so that one
-  is added up while the next is on its way; with pieces as long as a chunk it is the plain ring. What a step sends is a
-  message: its first piece `starts_message`, and waits for its set-up.
-- Tree: pieces go to the aggregator of the rail and come back added up, no more than `WINDOW` ahead of what came back.
-- Relay: one node's pieces go round the ring, and each node keeps them.
-
-Rails share one input and one result, each with a range of elements (Nezha sections 3.2 and 3.4: UnboundBuffer, Buffer).
+piece that comes belongs. Pieces come in order, on one connection, so nothing is added twice or left out. Rails share
+one input and one result, each with a range of elements (Nezha sections 3.2 and 3.4: UnboundBuffer, Buffer).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import cycle, pairwise
 from math import floor
 from typing import Any, Final, NamedTuple
 
@@ -100,12 +92,10 @@ def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
     exact = [length * share / total for share in shares]
     counts = [floor(part) for part in exact]
     order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
-    index = 0
-    while (left := length - sum(counts)) != 0:  # float rounding of huge lengths may be off by more than one
-        step = 1 if left > 0 else -1
-        if counts[order[index]] + step >= 0:
-            counts[order[index]] += step
-        index = (index + 1) % len(order)
+    for index in cycle(order):
+        if (left := length - sum(counts)) == 0:  # float rounding of huge lengths may be off by more than one
+            break
+        counts[index] = max(0, counts[index] + (1 if left > 0 else -1))
     return tuple(counts)
 
 
@@ -180,8 +170,10 @@ class Piece(NamedTuple):
 class Ring:
     """Ring over `chunks`: the ranges of chunk 0, 1, ... in `source` (the input, never written) and in `result`.
 
-    After the adding up a node has the chunk of its own rank, so ReduceScatter is the first half alone, and AllGather
-    the second.
+    Source: Nezha Eq. 1; Gloo's ring and ring-chunked. In step t a node sends what it received in step t - 1. The first
+    N - 1 steps add up (ReduceScatter), after which a node has the chunk of its own rank; the next N - 1 pass on
+    (AllGather). A chunk goes in pieces, so that one is added up while the next is on its way. What a step sends is a
+    message: its first piece `starts_message`, and waits for its set-up.
     """
 
     rank: int
@@ -278,7 +270,10 @@ class _InOrder:
 
 @dataclass
 class Tree(_InOrder):
-    """Tree over `parts`: ranges, each with the rank whose elements they are, or ALL where they are added up."""
+    """Tree over `parts`: ranges, each with the rank whose elements they are, or ALL where they are added up.
+
+    Pieces go to the rail's aggregator and come back added up, no more than `WINDOW` ahead of what came back.
+    """
 
     rank: int
     parts: Sequence[tuple[Span, int]]

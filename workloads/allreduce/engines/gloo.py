@@ -54,7 +54,7 @@ class Gloo:
         return result
 
     def close(self) -> None:
-        """The process ends with it: destroyed before, it may hang (ddp.py says why)."""
+        """Do nothing: destroyed right after its last operation, a group may hang (seen with PyTorch 2.13)."""
 
 
 def load() -> None:

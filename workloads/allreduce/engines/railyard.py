@@ -45,9 +45,8 @@ class Ranks(Group):
         with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
             reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
 
-    An operation's time is from the first rank's start to the last one's end (jobs.latencies_s). `channels`: the rail
-    whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section 4.1); of rails that
-    do not sum in the network.
+    `channels`: the rail whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section
+    4.1); of rails that do not sum in the network.
     """
 
     def __init__(

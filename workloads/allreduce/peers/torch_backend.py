@@ -3,9 +3,8 @@
     torch_backend.register(layout, policy="nezha")
     torch.distributed.init_process_group("railyard", rank=rank, world_size=layout.size, store=store)
 
-DistributedDataParallel, all_reduce, broadcast, all_gather, reduce_scatter, barrier and their asynchronous forms work
-from there on. Tensors are the CPU's; sums and broadcasts work in their memory. One thread does a process's calls in
-order, while the caller goes on: `Work.wait` and `Work.get_future` tell when, and why not.
+Tensors are the CPU's; sums and broadcasts work in their memory. One thread does a process's calls in order, while the
+caller goes on: `Work.wait` and `Work.get_future` have the outcome.
 
 Source: torch.distributed.Backend.register_backend, torch 2.13; PyProcessGroup.hpp has what C++ calls in Python.
 """

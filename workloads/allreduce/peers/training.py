@@ -98,11 +98,9 @@ def training_name(model: str, batch: int) -> str:
 def published_compute_s(model: str, batch: int) -> float | None:
     """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it.
 
-    Step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64), so the line
-    through them, over 1 / NICs, meets the axis at the computing that no NIC shortens.
+    Step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64).
     """
-    speeds = SPEEDS.get((model, batch))
-    if speeds is None:
+    if not (speeds := SPEEDS.get((model, batch))):
         return None
     steps = [SPEEDS_NODES * batch / speed for speed in speeds]
     return linear_regression([1 / nics for nics in (1, 2, 3)], steps).intercept
@@ -111,8 +109,7 @@ def published_compute_s(model: str, batch: int) -> float | None:
 def layers_step(name: str, model: LayersModel, batch: int, bucket: int, compute_s: float) -> Step:
     """Return a step with gradients in DDP's buckets, the last layer's first.
 
-    A bucket that a large layer overfills is split: Nezha's Fig. 15 has no operation above 4 MB of AlexNet, of which one
-    layer has 151 MB.
+    A bucket that a large layer overfills is split, as Nezha's Fig. 15 has it.
     """
     return Step(name, batch, split(buckets(model, bucket), bucket), compute_s)
 
@@ -120,10 +117,9 @@ def layers_step(name: str, model: LayersModel, batch: int, bucket: int, compute_
 def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
     """Return a step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
 
-    Table 3: two tensor-parallel GPUs a node and 8 stages stay as they are, so `nodes` is its DP, and the whole job has
-    8 times as many; the batch is shared by the replicas. The pipeline's bubble is in the computing; tensor parallelism
-    within a node and activations between stages are not, since they are no allreduces between nodes. BadInput if the
-    batch can't be shared.
+    Table 3: the whole job has 8 stages of so many nodes, with two tensor-parallel GPUs each; the replicas share the
+    batch, BadInput if they can't. The pipeline's bubble is in the computing; tensor parallelism within a node and
+    activations between stages are not, since they are no allreduces between nodes.
     """
     shape = model.training
     if shape.global_batch % nodes:
@@ -246,13 +242,7 @@ class Trained(Message):
 
 
 class DdpRanks(gloo.GlooRanks):
-    """Ranks that train over Gloo on one rail, and over Railyard on all of them. They need PyTorch.
-
-        with DdpRanks(net, rail=0) as ranks:
-            gloo, ours = ranks.train("gloo", Training()), ranks.train("railyard", Training(), policy="nezha")
-
-    `rail`: Gloo's.
-    """
+    """Ranks that train over Gloo on one rail (`rail`), and over Railyard on all of them. They need PyTorch."""
 
     program = __name__
     replies = (Trained,)
@@ -294,11 +284,7 @@ def _load() -> None:
 
 
 def _train(used_groups: list[Any], config: RankConfig, command: Train) -> Trained:
-    """Train once. The process group is kept in `used_groups`.
-
-    A group of Gloo that is destroyed right after its last operation may wait for a thread of its own that waits for
-    Python's lock (seen once in 15 times with PyTorch 2.13).
-    """
+    """Train once. The process group is kept in `used_groups`: freed at once it may hang (Gloo.close)."""
     import torch.distributed as dist
 
     from railyard.workloads.allreduce.peers import torch_backend

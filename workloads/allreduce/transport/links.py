@@ -1,8 +1,7 @@
 """Connections that carry frames, each with the pace of its rail, served by one thread.
 
 What goes out is a queue of views of the callers' buffers; what comes in is received into the view that the reader names
-after it saw the header. Only what comes together with a header, 2 KB at most, is copied there (and counted), so a small
-frame is one system call.
+after it saw the header. Only what comes together with a header, 2 KB at most, is copied there.
 """
 
 import os
@@ -41,10 +40,9 @@ _SELECT_MAX_FDS: Final = 1024  # FD_SETSIZE: select refuses file numbers from he
 class Pacer:
     """Pace of one connection's sending end: the set-up of each message, and the cost of each byte. Pure.
 
-    Source: Nezha Eq. 2 and section 2.3. A rail's set-up and its processor's cost are not in this machine, so a clock
-    keeps them: `free_at` is when processor and link have finished all that they were given, at the pace of the slower
-    of the two. A message's set-up begins then. Its bytes may be sent as the processor finishes them; where the link is
-    the slower one it keeps the pace itself and gets them earlier, so that it does not idle when a sender is late.
+    Source: Nezha Eq. 2 and section 2.3. `free_at` is when processor and link have finished all that they were given, at
+    the pace of the slower of the two. A message's set-up begins then. Its bytes may be sent as the processor finishes
+    them; where the link is the slower one it gets them earlier, so that it does not idle when a sender is late.
     """
 
     setup_s: float = 0.0
@@ -318,9 +316,7 @@ class Links:
         if not self._delayed:
             return self._epoll.poll(timeout_s)
         timeout_s = min(timeout_s, min(link.next_send_at for link in self._delayed.values()) - time.monotonic())
-        if (
-            self._epoll.fileno() >= _SELECT_MAX_FDS
-        ):  # in a process with many files open, what is held waits a bit longer
+        if self._epoll.fileno() >= _SELECT_MAX_FDS:  # what is held waits a bit longer then
             return self._epoll.poll(max(0.0, timeout_s))
         if timeout_s > 0 and not select.select([self._epoll], [], [], timeout_s)[0]:
             return []  # epoll counts in whole milliseconds, select in microseconds

@@ -1,10 +1,9 @@
 """Rendezvous: a node's listeners, and its connections on each rail until all of them stand.
 
-It happens at the start and each time a rail returns. The direction is fixed: a node dials the next of the ring (data),
-rank 0 (control), or the rail's aggregator (data). It begins with a `Hello`, and a connection counts once the other end
-has answered with a byte, so both ends know that both directions work. A node tries again until then, and also where the
-other end hangs up before the rail is used (an aggregator that began anew); of two connections from the same node the
-later one is kept. `incarnation` counts how often a rail has returned: a Hello of another incarnation is refused.
+It happens at the start and each time a rail returns. A node dials the next of the ring (data), rank 0 (control), or the
+rail's aggregator (data). It sends a `Hello`, again until the other end has answered with a byte, and again where the
+other end hangs up before the rail is used. Of two connections from the same node the later one is kept. `incarnation`
+counts how often a rail has returned: a Hello of another one is refused.
 """
 
 import errno
@@ -106,7 +105,7 @@ class HelloListener:
                     self.unidentified.append(configure_socket(listener.accept()[0]))
 
     def identify(self, keep: Callable[[Hello, socket.socket], bool]) -> None:
-        """Hand each connection whose Hello has come to `keep`; close those that it refuses."""
+        """Hand each connection whose Hello has come to `keep`; close those that it refuses, or that are lost."""
         for sock in list(self.unidentified):
             try:
                 hello = read_hello(sock)
@@ -168,14 +167,11 @@ class RailConnections:
         return sorted({peer for _, peer in missing})
 
     def accept_connection(self, hello: Hello, sock: socket.socket) -> bool:
-        """Keep an accepted connection if it is expected, in this incarnation; return whether it is."""
+        """Keep an accepted connection if it is expected, in this incarnation; return whether it is. OSError if lost."""
         key = (hello.purpose, hello.rank)
         if hello != self._hello._replace(purpose=hello.purpose, rank=hello.rank) or key not in self._expects:
             return False
-        try:
-            send_ack(configure_socket(sock, hello.purpose))
-        except OSError:
-            return False
+        send_ack(configure_socket(sock, hello.purpose))
         if key in self.accepted:
             self.accepted[key].close()
         self.accepted[key] = sock
@@ -202,8 +198,6 @@ class RailConnections:
         attempts = [attempt.sock for attempt in self._attempts.values()]
         for sock in (*attempts, *self.dialled.values(), *self.accepted.values()):
             sock.close()
-        for table in (self._attempts, self.dialled, self.accepted):
-            table.clear()
 
     def _dial(self, key: Key, now: float) -> None:
         try:

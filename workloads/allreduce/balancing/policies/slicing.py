@@ -1,7 +1,6 @@
 """Slices, each an operation of its own, on the rail that is free first: MPTCP's method in the application.
 
-Source: Nezha sections 2.2.1 and 5.2. All nodes have to choose alike, so a rail is free when the measured mean times of
-its slices have passed.
+Source: Nezha sections 2.2.1 and 5.2. All nodes choose alike: a rail is free when its slices' mean times have passed.
 """
 
 from collections import Counter
@@ -28,11 +27,7 @@ def _slice_bytes(size: int) -> int:
 
 
 class SlicePlanner(Planner):
-    """Planner of slices.
-
-    The time of a slice on a rail is nominal until measured, and measured by the slice's size class: a small slice's
-    time is mostly set-up, which says nothing about a large one.
-    """
+    """Planner of slices, whose times on a rail are nominal until measured, by the slice's size class."""
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs)
