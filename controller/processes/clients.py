@@ -54,17 +54,14 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
         if near is None or far is None:
             raise ValueError(f"layer {layer} has no optical switch")
         if near != far:
-            raise ValueError(
-                f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
-            )
+            places = f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
+            raise ValueError(places)
         found[near.dpid][gpu_port(gpu_side)] = network_port(network_side)
     return dict(found)
 
 
 GRACE_S: Final = 0.2
-"""Time after a restart in which switches have to connect, or count as dead. It takes them 90 ms at 8x8 on two cores;
-of the 500 ms in which the controller has to repair what broke in its absence, this leaves more than half.
-"""
+"""Time after a restart in which switches have to connect, or count as dead. They need 90 ms at 8x8 on two cores."""
 
 
 def _ignore(ns: int, what: str, detail: dict[str, Any]) -> None:
@@ -290,10 +287,10 @@ class AgentsProcess:
 
 
 class HeartbeatProcess:
-    """Heartbeats between the GPUs of a running fabric, in a reserved share of its links.
+    """Heartbeats between the GPUs of a running fabric, in a reserved share of its links. Stop it before the fabric.
 
     A thread calls `on_event(ns, what, detail)` with "silence" whenever that changes: ControllerProcess.on_heartbeats
-    takes the detail. Stop it before the fabric. ValueError for a period of 0 or less, or a multiplier below 2.
+    takes the detail. ValueError for a period of 0 or less, or a multiplier below 2.
     """
 
     def __init__(
@@ -316,14 +313,6 @@ class HeartbeatProcess:
         except BaseException:
             self.stop()
             raise
-
-    def hang(self, gpu: Gpu) -> None:
-        """Stop a GPU's agent from sending and receiving, like one whose system hangs."""
-        self._worker.send(messages.Hang(gpu=gpu.name))
-
-    def wake(self, gpu: Gpu) -> None:
-        """Undo `hang`."""
-        self._worker.send(messages.Wake(gpu=gpu.name))
 
     def cost(self) -> HeartbeatCost:
         """Return the cost so far."""

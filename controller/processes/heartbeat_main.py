@@ -19,7 +19,7 @@ from railyard.controller.failover.heartbeat_detector import HeartbeatDetector, S
 from railyard.controller.processes import messages
 from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Parent
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import HEARTBEAT_PORT
 from railyard.topologies.plan import Plan
@@ -36,19 +36,13 @@ class HeartbeatSender:
         self._period_s, self._parent = period_s, parent
         self._addresses = {gpu: (gpu.ip, HEARTBEAT_PORT) for gpu in plan.gpus}
         self._gpus = {gpu.ip: gpu for gpu in plan.gpus}
-        self._sockets: dict[tuple[Gpu, Device], socket.socket] = {}
+        self._sockets = {(gpu, device): _open(gpu, device) for gpu in plan.gpus for device in plan.devices}
+        self._by_number = {sock.fileno(): (*where, sock) for where, sock in self._sockets.items()}
         self._epoll = select.epoll()
-        self._by_number: dict[int, tuple[Gpu, Device, socket.socket]] = {}
-        for gpu in plan.gpus:
-            for device in plan.devices:
-                sock = _open(gpu, device)
-                self._sockets[gpu, device] = sock
-                self._by_number[sock.fileno()] = (gpu, device, sock)
-                self._epoll.register(sock, select.EPOLLIN)
+        for number in self._by_number:
+            self._epoll.register(number, select.EPOLLIN)
         self._sent = self._received = 0
         self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
-        self.hung_gpus: frozenset[Gpu] = frozenset()  # from the next round on
-        self._hung_this_round = self.hung_gpus
 
     def run(self) -> None:
         """Send and evaluate a round each period, forever."""
@@ -72,15 +66,13 @@ class HeartbeatSender:
         self._parent.send(cost)
 
     def _send(self) -> None:
-        self._hung_this_round = self.hung_gpus
         number, heartbeats = self._detector.begin_round()
         data = HEARTBEAT.pack(number)
         for device, pairs in heartbeats.items():
             for src, dst in pairs:
-                if src not in self._hung_this_round:
-                    with suppress(OSError):  # no link: the others will find that nothing arrives
-                        self._sockets[src, device].sendto(data, self._addresses[dst])
-                        self._sent += 1
+                with suppress(OSError):  # no link: the others will find that nothing arrives
+                    self._sockets[src, device].sendto(data, self._addresses[dst])
+                    self._sent += 1
         if number == 1:
             self._parent.emit("started", {})
 
@@ -92,7 +84,7 @@ class HeartbeatSender:
                     data, (address, _) = sock.recvfrom(HEARTBEAT.size)
                 except OSError:  # a pending error of the link
                     continue
-                if dst in self._hung_this_round or len(data) < HEARTBEAT.size:
+                if len(data) < HEARTBEAT.size:
                     continue
                 self._received += 1
                 (number,) = HEARTBEAT.unpack(data)
@@ -118,14 +110,8 @@ def main() -> None:
     start = parent.receive()
     sender = HeartbeatSender(start.plan, start.period_s, start.multiplier, parent)
     threading.Thread(target=sender.run, name="heartbeats", daemon=True).start()
-    for command in parent:
-        match command:
-            case messages.Hang():
-                sender.hung_gpus |= {gpu_of_name(command.gpu)}
-            case messages.Wake():
-                sender.hung_gpus -= {gpu_of_name(command.gpu)}
-            case messages.ReadCost():
-                sender.send_cost()
+    for _ in parent:  # messages.ReadCost is all that follows
+        sender.send_cost()
 
 
 if __name__ == "__main__":

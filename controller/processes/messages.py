@@ -138,18 +138,6 @@ class StartHeartbeats(ToHeartbeats):
     multiplier: int
 
 
-class Hang(ToHeartbeats):
-    """Let a GPU's agent neither send nor receive."""
-
-    gpu: str
-
-
-class Wake(ToHeartbeats):
-    """Undo Hang."""
-
-    gpu: str
-
-
 class ReadCost(ToHeartbeats):
     """Read what heartbeats cost: HeartbeatCost."""
 

@@ -17,6 +17,8 @@ from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.processes import messages
 from railyard.controller.processes.clients import HeartbeatProcess
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import disable_lanes, ends, lanes_enabled
@@ -149,9 +151,10 @@ def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
 
 def test_hanging_gpu_is_found_as_gpu_and_found_repaired() -> None:
     lab = Watched()
-    who = frozenset({WHO})
-    lab.assert_told_after(lambda: lab.heartbeat_process.hang(WHO), SilentComponents(links=who, gpus=who, hb_links=who))
-    lab.assert_told_after(lambda: lab.heartbeat_process.wake(WHO), SilentComponents())
+    who, hang = frozenset({WHO}), Fault("gpu-hang", WHO.name)
+    silent = SilentComponents(links=who, gpus=who, hb_links=who)
+    lab.assert_told_after(lambda: inject(lab.fabric.net, hang), silent)
+    lab.assert_told_after(lambda: repair(lab.fabric.net, hang), SilentComponents())
 
 
 def stream_everywhere(fabric: Fabric, seconds: int) -> None:
