@@ -54,7 +54,7 @@ def _forget_plugins() -> Iterator[None]:
     for path in set(plugins._loaded) - set(before):
         del plugins._loaded[path]
         for registry in REGISTRIES.values():
-            for name in [name for name in registry._entries if (ROOT / registry.source(name).file) == path]:
+            for name in [name for name, (_, source) in registry._entries.items() if ROOT / source.file == path]:
                 registry.remove(name)
     if inherited is None:
         os.environ.pop(plugins.ENVIRONMENT, None)

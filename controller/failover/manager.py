@@ -1,7 +1,6 @@
-"""Derives the failure state from switch events and heartbeats, and computes route changes.
+"""Failover: derive the failure state from switch events and heartbeats, and compute route changes.
 
-`FailureState` holds all that is known of failures, `FailoverManager` the phase and the routes in force. No sockets: the
-manager is given its router.
+`FailureState` holds all that is known of failures, `FailoverManager` the phase and the routes in force.
 """
 
 from collections import defaultdict
@@ -40,15 +39,11 @@ class Router(Protocol):
 
 
 class Phase(Enum):
-    """Phase of the failover manager. Routes change in ACTIVE alone.
+    """Phase of the failover manager. Routes change in ACTIVE alone."""
 
-    STARTING: until all switches are connected and all ports are up once. A fabric that is still being cabled would
-    look like one that fails. RESUMING: after a restart, until all switches are connected or the time for that is over.
-    """
-
-    STARTING = "starting"
-    RESUMING = "resuming"
-    ACTIVE = "active"
+    STARTING = "until all switches are connected and all ports are up once"
+    RESUMING = "after a restart, until all switches are connected or the time for that is over"
+    ACTIVE = "since then"
 
 
 class _Reconnect(NamedTuple):
@@ -60,7 +55,7 @@ class _Reconnect(NamedTuple):
 
 
 class FailureState:
-    """All failures of a fabric: by switch events, by heartbeats, and without those that a move of fibres explains."""
+    """All failures of a fabric, by switch events and by heartbeats, without those that a move of fibres explains."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -185,10 +180,7 @@ class FailoverManager:
             self._precomputed.precompute()
 
     def resume(self, routes: Detours) -> None:
-        """Replace a crashed manager, before any event, with the detours that it left.
-
-        Nothing changes until all switches have connected, or `finish_resume` declares the others dead.
-        """
+        """Begin, before any event, with the detours that a crashed manager has left."""
         self._routes, self._phase = routes, Phase.RESUMING
 
     def finish_resume(self) -> None:

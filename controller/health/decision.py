@@ -4,8 +4,7 @@ Sources: health routing part 1 (path score, h-ratio, cases 1 to 3), part 2 (Remo
 spraying). `best_path` and `best_paths` improve on the papers' rule; docs/health-routing.md has the reasons.
 
 Units: h-scores are whole percents. A path's score is the product of its parts in millionths (a part that it lacks
-counts 100), and ratios are compared by cross-multiplying: every comparison is exact, and nothing divides by zero. A
-decision costs O(log K): it looks at the rails of the two ends and those that binary search meets.
+counts 100), and ratios are compared by cross-multiplying: comparisons are exact. A decision costs O(log K).
 
 Cases that the papers leave open: a path through a blocked domain is no path (rd remains if it is the source's, dr if
 the destination's, and r); a blocked rail scores 0, so it is used only if nothing else is left; ties: dr before rd, near
@@ -64,11 +63,9 @@ def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
     """Return where the routable rails begin in `sorted_rails`; its length if there is none.
 
     Part 2, Remote Rail Theorem: x is routable if H(x) > m = max(g(G1), g(G2)), that is, if drd by x scores higher than
-    both dr and rd. This form holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). Neither end's own rail is ever
-    routable, since a detour by it adds a domain to the path.
+    both dr and rd. This form holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). No end's own rail is routable.
     """
-    rails = len(scores.rails)
-    domains = scores.domains[src.domain] * scores.domains[dst.domain]
+    rails, domains = len(scores.rails), scores.domains[src.domain] * scores.domains[dst.domain]
     if near.kind == "d" or not domains:
         return rails
     whole = path_score(near, src, dst, scores) // domains  # m rounded down: a whole H(x) above m is above that too

@@ -1,8 +1,7 @@
 """Score estimators: from what a rail, an HB domain or the spine layer carried in a period to its health, 0 to 100.
 
-The papers leave the rule open on purpose ("independent of any specific health score calculation mechanism", health
-routing, part 1), so it is a function of a `Load`, one file of estimators/ each. One of your own, in a plugin file:
-docs/examples/cubed_estimator.py.
+The papers leave the rule open ("independent of any specific health score calculation mechanism", health routing,
+part 1), so it is a function of a `Load`, one file of estimators/ each; docs/examples/cubed_estimator.py is a plugin's.
 
 `Health` has what holds for all of them: links that are down take their share away, and 0 means blocked (no link up).
 A rail that is merely full has at least 1, since the decision has no path at all over a 0.
@@ -27,9 +26,8 @@ Links = Literal["mean", "worst"]
 class Load:
     """The load of some links together over a period, each in the busier of its directions.
 
-    `ports`: the number of links, `up_ports`: of those that are up; the rest is of these: `capacity_bps` bit/s,
-    `sent_bytes` and `frames` over `period_s`, `dropped` frames, `backlog_bytes` that wait now, and
-    `backlog_limit_bytes` at which queues count as full.
+    `up_ports` of `ports` links are up. Of these: `capacity_bps` bit/s, `sent_bytes` and `frames` over `period_s`,
+    `dropped` frames, `backlog_bytes` that wait now, `backlog_limit_bytes` at which queues count as full.
     """
 
     capacity_bps: float
@@ -88,13 +86,13 @@ def pooled(links: Iterable[Load]) -> Load:
     loads = list(links)
     up = [load for load in loads if load.up_ports]
     period_s = max((load.period_s for load in up), default=0.0)
-    longer = [period_s / load.period_s if load.period_s else 1.0 for load in up]
+    scaled = [(load, period_s / load.period_s if load.period_s else 1.0) for load in up]
     return Load(
         capacity_bps=sum(load.capacity_bps for load in up),
         period_s=period_s,
-        sent_bytes=sum(load.sent_bytes * more for load, more in zip(up, longer, strict=True)),
-        frames=sum(load.frames * more for load, more in zip(up, longer, strict=True)),
-        dropped=sum(load.dropped * more for load, more in zip(up, longer, strict=True)),
+        sent_bytes=sum(load.sent_bytes * scale for load, scale in scaled),
+        frames=sum(load.frames * scale for load, scale in scaled),
+        dropped=sum(load.dropped * scale for load, scale in scaled),
         backlog_bytes=sum(load.backlog_bytes for load in up),
         backlog_limit_bytes=sum(load.backlog_limit_bytes for load in up),
         ports=sum(load.ports for load in loads),
@@ -124,10 +122,7 @@ class Health:
     share_up: float = 1.0
 
     def after(self, measured: float, share_up: float, elapsed_s: float, smoothing_s: float) -> "Health":
-        """An exponentially weighted mean of time constant `smoothing_s` (0: none), whatever the steps' lengths.
-
-        Only load is smoothed: a cut is a fact at once. What comes back from none up begins with what is measured.
-        """
+        """An exponentially weighted mean of time constant `smoothing_s` (0: none); `share_up` counts at once."""
         if not share_up:
             return Health(None, 0.0)
         if self.smoothed is None:

@@ -87,10 +87,8 @@ class HealthPolicy:
     uses_scores: bool = True
     """Whether paths depend on scores: reports plot the scores of its intervals."""
     is_rate_aware: bool = False
-    """Whether a pair that gets its fair share keeps its path, whatever the scores are (not in the papers).
-
-    A pair's own traffic lowers the scores of its path, so by scores alone it would leave a path because of
-    itself, mostly where links are full and nothing is wrong. Agents read what connections deliver: is_satisfied.
+    """Whether a pair that gets its fair share keeps its path, whatever the scores are (not in the papers): its own
+    traffic lowers the scores of its path, which it would leave because of itself. See steering.is_satisfied.
     """
     is_damped: bool = True
     """Whether margin, noise and dwell time limit how often a pair changes its path (hysteresis.py)."""

@@ -20,10 +20,7 @@ from railyard.topologies.addresses import role_of
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
-    """A change of a switch or of a port, or port counters.
-
-    `port`, `up` belong to "port", `up_ports` (all ports that are up) to "switch-up", `counters` (by port) to "stats".
-    """
+    """A change of a switch; of a port (`port`, `up`); or port counters. `up_ports`: all that are up, of "switch-up"."""
 
     what: Literal["switch-up", "switch-down", "port", "stats"]
     dpid: int
@@ -72,8 +69,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def ask_stats(self) -> None:
         """Ask every switch for its port counters; each answer becomes an event "stats"."""
         for switch in list(self._switches.values()):
-            request = parser.OFPPortStatsRequest(switch.datapath, 0, ofp.OFPP_ANY)
-            switch.datapath.send_msg(request)
+            switch.datapath.send_msg(parser.OFPPortStatsRequest(switch.datapath, 0, ofp.OFPP_ANY))
 
     @handler.set_ev_cls(ofp_event.EventOFPStateChange, [handler.MAIN_DISPATCHER, handler.DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:

@@ -1,17 +1,12 @@
 """The tables of a switch as plain data: `tables_of(dpid, ports, spines)`.
 
 Everything follows from the datapath id and the port numbers (topologies/addresses.py), so the controller needs no
-configuration and works for any fabric, Mininet script or port that appears or disappears.
-
-- a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the
-  spines, which hashes addresses and TCP ports, so that a connection stays on one spine (ECMP; Open vSwitch's own hash
-  for this, its symmetric L4, leaves UDP ports out);
-- a spine looks only at the rank in eth_dst;
-- the single switch knows every GPU.
-Frames that match nothing are dropped: no learning, no flooding, no packet to the controller.
+configuration. A rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group
+over the spines, which hashes addresses and TCP ports (ECMP). A spine looks only at the rank in eth_dst; the single
+switch knows every GPU. Frames that match nothing are dropped: no learning, no flooding, no packet to the controller.
 
 A spine that has lost its cable to some rail still serves the others: only the ranks behind dead cables get a flow and
-a group of their own. So an intact fabric has one group per rail switch, whatever the number of ranks.
+a group of their own.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,10 @@
 """Optical circuit switches: cross-connects, link states, and moves of fibres.
 
-A cross-connect joins the port of a GPU's fibre (GPU side) to a port of the network (network side), in both directions,
-whatever the frames say. An optical switch has no electronics in its path: where one side loses its signal, the other
-side loses it too. An Open vSwitch doesn't do that by itself, so the controller disables the port at the other side of a
-cross-connect, and marks it, to tell its own disabled ports from those that others disabled.
+A cross-connect joins the port of a GPU's fibre (GPU side) to a port of the network (network side), in both directions.
+Where one side of an optical switch loses its signal, the other side loses it too. An Open vSwitch doesn't do that by
+itself, so the controller disables the port at the other side, and marks it as disabled by the controller.
 
-Both sides bear the names of the GPUs that the plan has there; ports follow topologies/addresses.py. The OpenFlow app
-imports this under Ryu, so it imports nothing outside the standard library and what the app needs itself.
+The OpenFlow app imports this under Ryu, so it imports nothing outside the standard library and what the app needs.
 """
 
 import threading
@@ -23,9 +21,7 @@ from railyard.topologies.addresses import NETWORK_PORT_OFFSET, Gpu, gpu_of_optic
 
 CROSS_CONNECT_PRIORITY: Final = 100
 SETTLE_S: Final = 0.2
-"""After enabling a port that reports no carrier, the controller polls the switch: it reports neither what it was asked
-to change, nor a carrier that was lost and came back before it looked.
-"""
+"""Time after which the controller polls a port that it has enabled: a switch doesn't report every change by itself."""
 AffectedPorts = Mapping[int, Mapping[int, bool]]
 """Ports that a move of fibres disables, by datapath id, and whether each is enabled again afterwards."""
 Schedule = Callable[[float, Callable[[], None]], None]
@@ -36,7 +32,7 @@ Schedule = Callable[[float, Callable[[], None]], None]
 class LinkState:
     """The state of a port: whether we disabled it, and whether it has a carrier.
 
-    `is_stable`: a missing carrier counts. Right after a port is enabled, its carrier takes a moment.
+    `is_stable`: False right after a port is enabled, since its carrier takes a moment.
     """
 
     disabled: bool
@@ -121,9 +117,9 @@ def network_sides_in(affected_ports: AffectedPorts) -> dict[Gpu, bool]:
 
 
 class OpticalSwitch:
-    """One connected optical switch. Not to be shared by threads: its callers hold the app's lock.
+    """One connected optical switch. Its callers hold the app's lock.
 
-    `reconfigurations`: how many moves each port is part of. It outlives the connection: OpticalSwitches counts it down.
+    `reconfigurations`: how many moves each port is part of, over all connections of the switch.
     """
 
     def __init__(self, datapath: Any, schedule: Schedule, reconfigurations: Counter[int]) -> None:
@@ -170,23 +166,18 @@ class OpticalSwitch:
         return {port: port in connected for pair in before.items() ^ after.items() for port in pair}
 
     def begin_moves(self, moved: Mapping[int, int]) -> frozenset[int]:
-        """Disable the ports that moving these fibres affects, and return them.
-
-        Those with a new other side go first: a switch changes its ports one by one, some milliseconds each.
-        """
+        """Disable the ports that moving these fibres affects, and return them."""
         affected = self.affected_ports(moved)
         self.moved, self._has_changed = dict(moved), True
         self._reconfigurations.update(affected.keys())
+        # those with a new other side first: a switch changes its ports one by one, some milliseconds each
         for port in sorted(affected, key=lambda port: (not affected[port], port)):
             if not self._link_states[port].disabled:
                 self._set(port, enabled=False)
         return frozenset(affected)
 
     def changed_tables(self) -> Tables | None:
-        """Return the tables that its cross-connects need; None if no port or fibre has changed since the last call.
-
-        Most events are about link states, which leave the flows as they are.
-        """
+        """Return the tables that its cross-connects need; None if no port or fibre has changed since the last call."""
         if not self._has_changed:
             return None
         self._has_changed = False
