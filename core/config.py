@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from railyard.core.errors import BadInput, unknown_name_hint
@@ -38,6 +38,24 @@ def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
 def field_error(field: str, value: object, allowed: str) -> PydanticCustomError:
     """Return an error that names the wrong one of several fields, where a ValueError would name them all."""
     return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
+
+
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+"""Of an experiment's fabrics, counted from 0."""
+
+
+def restore_on_key(data: object) -> object:
+    """Return data with the key `on`, which YAML 1.1 reads as true."""
+    return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
+
+
+def check_numbers(on: tuple[int, ...] | None, fabrics: int, field: str) -> None:
+    """Raise BadInput for a number that no fabric has, or that is given twice. `fabrics`: how many there are."""
+    for number in on or ():
+        if number >= fabrics:
+            raise BadInput(field, number, f"is no fabric: the experiment has {fabrics}, counted from 0")
+    if len(set(on or ())) < len(on or ()):
+        raise BadInput(field, list(on or ()), "must name each fabric once")
 
 
 def is_path(name: str) -> bool:
@@ -174,7 +192,12 @@ def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
     kind = data.get("kind", MISSING)
     if not isinstance(kind, str) or kind not in kinds:
         raise BadInput(f"{field}.kind", kind, unknown_name_hint(str(kind), kinds))
+    return parse_model(kinds[kind], data, field)
+
+
+def parse_model(model: type[T], data: object, field: str) -> T:
+    """Return the model of plain data. BadInput names the first wrong field, below `field`."""
     try:
-        return kinds[kind].model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
         raise BadInput(*find_problems(error, field)[0]) from error

@@ -68,6 +68,14 @@ def format_size(size: float, digits: int = 4) -> str:
     return _format(size, ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0), digits=digits)
 
 
+def size_name(size: int) -> str:
+    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
+    for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{name}"
+    return format_size(size)
+
+
 def format_time(seconds: float, digits: int = 4) -> str:
     """0.02 -> `20ms`."""
     return _format(seconds, ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), digits=digits)

@@ -72,6 +72,10 @@ class FabricPlan(Protocol):
         """The namespaces where traffic begins and ends."""
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """IP address of each host; where it has several, the first."""
+
+    @property
     def namespaces(self) -> tuple[str, ...]:
         """All namespaces: hosts, then what is in the network."""
 

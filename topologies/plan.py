@@ -96,6 +96,11 @@ class Plan(FabricPlan):
         return tuple(gpu.name for gpu in self.gpus)
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """The GPUs' addresses."""
+        return {gpu.name: gpu.ip for gpu in self.gpus}
+
+    @property
     def namespaces(self) -> tuple[str, ...]:
         """GPUs, bridges, switches."""
         return self.hosts + self.hb_bridges + tuple(switch.name for switch in self.switches)

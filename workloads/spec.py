@@ -23,6 +23,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 from railyard.core.config import ConfigModel, parse_by_kind
 from railyard.core.registry import Registry
 from railyard.core.units import Size, Time
+from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
@@ -87,6 +88,8 @@ class Workload(ConfigModel):
     """Whether it is the iteration of a training job (or a trace of one), and not plain traffic."""
     is_independent: ClassVar[bool] = False
     """Whether no pair waits for another pair."""
+    fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec
+    """The specification of the fabrics that it is for."""
 
     kind: str
 

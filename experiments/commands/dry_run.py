@@ -13,11 +13,11 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import options
 from railyard.experiments.commands.options import Overrides, PluginFiles, plain_table
+from railyard.experiments.predict import multi_rail
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, sections
-from railyard.experiments.spec.kind import BaseExperiment, kind_of
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
 from railyard.experiments.spec.replacements import with_spares
 from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
@@ -50,10 +50,10 @@ def command(
 ) -> int:
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     spec = experiment(name, overrides)
-    return kind_of(spec).dry_run(spec, options.console())
+    return show(spec, options.console())
 
 
-def experiment(name_or_file: str, overrides: Iterable[str]) -> BaseExperiment:
+def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     """Return an experiment; for a trace, one that replays its bytes unscaled on the default rail-only fabric.
 
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
@@ -65,7 +65,7 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> BaseExperiment:
         return loading.load_any(name_or_file, overrides)
     workload = {"kind": "trace", "path": name_or_file}
     data: dict[str, Any] = {"name": "dry-run", "fabrics": [{"kind": "rail-only"}], "workloads": [workload]}
-    data = loading.apply(data, overrides, sections())
+    data = loading.apply(data, overrides)
     replayed = data["workloads"][0]
     if isinstance(replayed, dict) and not {"duration", "bytes_factor"} & set(replayed):
         replayed["bytes_factor"] = 1.0
@@ -76,7 +76,10 @@ def show(spec: ExperimentSpec, console: Console) -> int:
     """Print each workload on each fabric, the first routes, faults and replacements. BadInput if there is none."""
     if not spec.workloads and not spec.fault_runs and not spec.replacements:
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
-    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+    if spec.rail_fabrics:
+        multi_rail.dry_run(spec, console)
+        return 0
+    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
             built = build_whole(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
@@ -212,7 +215,7 @@ def format_shares(shares: Shares) -> str:
 
 def _print_faults(spec: ExperimentSpec, console: Console) -> None:
     """Print a table of faults and scripts for each fabric that has any, and the least time that all of them take."""
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.fabrics, strict=True)):
+    for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
         if not (spec.faults_on(number) or spec.scripts_on(number)):
             continue
         table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
@@ -252,7 +255,7 @@ def min_duration_s(spec: ExperimentSpec) -> float:
     A fault that waits for a phase counts from that phase on.
     """
     total = 0.0
-    for number, plan in enumerate(map(nominal_plan, spec.fabrics)):
+    for number, plan in enumerate(map(nominal_plan, spec.gpu_fabrics)):
         for fault in spec.faults_on(number):
             total += (fault.at + fault.repair + AFTER_S) * spec.times(fault)
         for script in spec.scripts_on(number):
@@ -264,7 +267,7 @@ def min_duration_s(spec: ExperimentSpec) -> float:
 
 def _print_replacements(spec: ExperimentSpec, console: Console) -> None:
     """Print for each fabric with replacements which GPUs take over, and the state that is sent to them."""
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.fabrics, strict=True)):
+    for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
         chosen = spec.replacements_on(number)
         if not chosen:
             continue

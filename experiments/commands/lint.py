@@ -25,7 +25,6 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.kind import kind_of
 from railyard.results.views.format import percent, size
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
@@ -108,8 +107,7 @@ def show(name: str, console: Console) -> int:
         loading.check_no_figure(name)
         problem = unknown_name_hint(name, [*loading.names(), *model_names()])
         raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
-    spec = loading.load_any(name)
-    return kind_of(spec).lint(spec, console)
+    return print_workloads(loading.load_any(name), console)
 
 
 def _placement_of(data: object, name: str) -> PlacementSpec | None:
@@ -206,10 +204,12 @@ def _parallelism(spec: PlacementSpec, model: GptModel | MoeModel, rails: int) ->
 
 def print_workloads(spec: ExperimentSpec, console: Console) -> int:
     """Print the findings of each workload on each fabric; return 1 if there are any."""
+    if not spec.gpu_fabrics:
+        raise BadInput("NAME", spec.name, "has no HB domains: its traffic can't change rails")
     if not spec.workloads:
         raise BadInput("NAME", spec.name, "has no workloads, only faults: nothing of it can be checked")
     crossing = False
-    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.experiments.commands.options import Overrides, PluginFiles, console, plain_table
+from railyard.experiments.predict import multi_rail, steered, unsteered
 from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
 from railyard.results.plots import style
 from railyard.results.published.catalogue import FIGURES, Cell, Figure
@@ -96,4 +96,5 @@ def command(
     if loading.is_figure(name):
         return show(name, overrides, out, console())
     spec = load_any(name, overrides, seed)
-    return kind_of(spec).predict(spec, out, console())
+    predict = multi_rail.show if spec.rail_fabrics else steered.show if spec.routing else unsteered.show
+    return predict(spec, out, console())

@@ -1,12 +1,12 @@
-"""Measures a multi-rail experiment: builds fabrics, measures policies, injects faults, replays trainings."""
+"""Measures an experiment on multi-rail fabrics: builds them, runs the workloads, injects the faults."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from functools import singledispatch
 from math import ceil
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.host import Datapath
@@ -15,15 +15,13 @@ from railyard.core.units import format_rate
 from railyard.experiments.multirail.measured import InjectedFault, check_complete, cut, nic_rates
 from railyard.experiments.multirail.session import MultirailSession, built
 from railyard.experiments.multirail.size_sweep import run_sizes
-from railyard.experiments.predict.multi_rail import learning, predicted_step_s, sent_bytes, step_of
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.spec.multi_rail import DdpSpec, FaultSpec, MultirailExperiment, TrainingSpec
-from railyard.failure.faults import Fault
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.failure.scenario.script import apply, confirm, prepare, repair
 from railyard.results.runs.allreduce import DdpRun, Training, allreduce_interval
 from railyard.results.runs.records import Rails, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from railyard.topologies.multirail.spec import switch_name
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
@@ -31,78 +29,103 @@ from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted
 from railyard.workloads.allreduce.engines.railyard import Ranks
 from railyard.workloads.allreduce.peers.training import DdpRanks, Step, TrainingResult
 from railyard.workloads.allreduce.peers.training import Training as DdpTraining
+from railyard.workloads.allreduce.workload import RailWorkload, learning_operations, sent_bytes
+from railyard.workloads.jobs.allreduce import AllreduceSpec
+from railyard.workloads.jobs.ddp import DdpSpec
+from railyard.workloads.jobs.training import TrainingSpec, predicted_step_s
 
 
-def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: FaultSpec, steps: Steps) -> None:
+def run_fault(spec: ExperimentSpec, session: MultirailSession, fault: RailFaultSpec, steps: Steps) -> None:
     """Learn first, then break; a repeat begins when the one before it has ended, with all rails in use again."""
-    rail = next(number for number, one in enumerate(session.rails) if one.name == fault.rail)
-    sent = sent_bytes(fault.size, session.plan.scale)
-    with session.recording_skips(fault.policy), Ranks(session.net, fault.policy) as ranks:
-        ranks.run(Operations("allreduce", "int32", sent, learning(fault.policy, spec.learning), spec.seed))
-        for repeat in range(fault.repeats):
-            what = f"{fault.name}, {fault.policy}"
-            with steps.step(f"{session.label}: {what}, {repeat + 1} of {fault.repeats}"):
-                where = (session.label, fault.policy, fault.size, repeat)
+    plan, times, policy = session.plan, spec.times(fault), fault.policy
+    rail, node = plan.place_of(fault.target)
+    sent = sent_bytes(fault.size, plan.scale)
+    with session.recording_skips(policy), Ranks(session.net, policy) as ranks:
+        first = learning_operations(policy, fault.learning)
+        ranks.run(Operations("allreduce", "int32", sent, first, spec.seed))
+        for repeat in range(times):
+            with steps.step(f"{session.label}: {fault.fault.name}, {policy}, {repeat + 1} of {times}"):
+                where = (session.label, policy, fault.size, repeat)
                 interval = allreduce_interval(*where, fault.kind, fault.target)
+                injected = InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, 0, 0)
                 with session.watch().record_load(session.run, interval, faulted=True):
-                    injected, reports = _inject_and_repair(spec, session, ranks, fault, rail, sent, interval)
+                    injected, reports = _inject_and_repair(spec, session, ranks, fault, injected)
                 cut(injected, reports).add_to(session.run)
-                session.run.goodput += nic_rates(injected, reports[fault.node], [one.name for one in session.rails])
+                session.run.goodput += nic_rates(injected, reports[node], [one.name for one in session.rails])
             if any(report.errors for report in reports):
                 return
 
 
 def _inject_and_repair(
-    spec: MultirailExperiment,
-    session: MultirailSession,
-    ranks: Ranks,
-    fault: FaultSpec,
-    rail: int,
-    sent: int,
-    interval: IntervalId,
+    spec: ExperimentSpec, session: MultirailSession, ranks: Ranks, fault: RailFaultSpec, injected: InjectedFault
 ) -> tuple[InjectedFault, Sequence[RankReport]]:
-    operation_s = predicted_s(fault.policy, session.rails, session.nodes, sent)
+    """Return the fault with its times, and the reports of the ranks that it interrupted."""
+    operation_s = predicted_s(fault.policy, session.rails, session.nodes, injected.sent)
     count = ceil((fault.at + fault.repair + fault.after) / operation_s)
-    op = Operations("allreduce", "int32", sent, count, spec.seed + interval.repeat, check=True)
-    broken = Fault(fault.kind, fault.target if fault.is_of_link else switch_name(rail), fault.parameters)
-    ranks.begin([op] * session.nodes)
+    seed = spec.seed + injected.interval.repeat
+    ranks.begin([Operations("allreduce", "int32", injected.sent, count, seed, check=True)] * session.nodes)
     begun = time.monotonic()
     try:
-        prepare(session.net, broken)
+        prepare(session.net, fault.fault)
     except RuntimeError as error:
         what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
         raise MissingRequirement(what, "use Linux 5.16") from error
     time.sleep(max(0.0, begun + fault.at - time.monotonic()))
-    t_fault = apply(session.net, broken)
+    t_fault = apply(session.net, fault.fault)
     try:
-        confirm(session.net, broken)
+        confirm(session.net, fault.fault)
         time.sleep(max(0.0, t_fault / 1e9 + fault.repair - time.monotonic()))
     finally:
-        repair(session.net, broken)
+        repair(session.net, fault.fault)
     t_repair = time.monotonic_ns()
-    reports = ranks.finish()
-    return InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, t_fault, t_repair), reports
+    return replace(injected, t_fault=t_fault, t_repair=t_repair), ranks.finish()
+
+
+@singledispatch
+def run_workload(
+    workload: RailWorkload, spec: ExperimentSpec, session: MultirailSession, number: int, steps: Steps
+) -> None:
+    """Measure a workload on a built fabric, as often as the experiment says. `number`: the fabric's."""
+    raise NotImplementedError(f"{workload.kind}: register a function for its class")
+
+
+@run_workload.register
+def _(workload: AllreduceSpec, *where: Any) -> None:
+    run_sizes(workload, *where)
+
+
+@run_workload.register
+def _(workload: TrainingSpec, spec: ExperimentSpec, session: MultirailSession, number: int, steps: Steps) -> None:
+    for repeat in range(spec.repeats):
+        for policy in workload.policies_on(number, session.plan.spec):
+            run_training(workload, spec.seed, session, policy, repeat, steps)
+
+
+@run_workload.register
+def _(workload: DdpSpec, spec: ExperimentSpec, session: MultirailSession, number: int, steps: Steps) -> None:
+    for repeat in range(spec.repeats):
+        run_ddp(workload, spec.seed + repeat, session, repeat, steps)
 
 
 def run_training(
-    spec: MultirailExperiment, session: MultirailSession, training: TrainingSpec, policy: str, repeat: int, steps: Steps
+    training: TrainingSpec, seed: int, session: MultirailSession, policy: str, repeat: int, steps: Steps
 ) -> None:
     """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
     peer, dilation = peer_rail(session.plan.spec), session.dilation
-    step = step_of(training, session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
+    step = training.step(session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, session.rails, session.nodes, policy, peer)
-    what = f"{training.name}, {policy}"
-    interval = IntervalId(session.label, training.name, policy, repeat=repeat)
+    what = f"{training.label()}, {policy}"
+    interval = IntervalId(session.label, training.label(), policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
         session.watch().record_load(session.run, interval),
         session.recording_skips(policy),
         session.engine(policy) as ranks,
     ):
-        for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
-            _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
-        times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
+        for number in range(ceil(learning_operations(policy, training.learning) / len(step.sizes))):
+            _one_step(ranks, replace(step, compute_s=0.0), seed + number)
+        times = [_one_step(ranks, step, seed + number) for number in range(training.steps)]
         step_s = median(times) / dilation
         Training(
             interval,
@@ -134,13 +157,11 @@ MIN_LOSS: Final = 0.01
 """Smaller ones are compared as if they were this large: their last digits are float32's."""
 
 
-def run_ddp(spec: MultirailExperiment, session: MultirailSession, ddp_run: DdpSpec, repeat: int, steps: Steps) -> None:
-    """Both on the same ranks, Gloo first."""
-    training = DdpTraining(
-        ddp_run.steps, width=ddp_run.width, bucket_mb=ddp_run.bucket / 2**20, seed=spec.seed + repeat
-    )
+def run_ddp(ddp_run: DdpSpec, seed: int, session: MultirailSession, repeat: int, steps: Steps) -> None:
+    """Train over Gloo first, then over Railyard, on the same ranks."""
+    training = DdpTraining(ddp_run.steps, width=ddp_run.width, bucket_mb=ddp_run.bucket / 2**20, seed=seed)
     what = f"DDP, {ddp_run.policy}"
-    interval = IntervalId(session.label, f"DDP, width {ddp_run.width}", ddp_run.policy, repeat=repeat)
+    interval = IntervalId(session.label, ddp_run.label(), ddp_run.policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
         session.watch().record_load(session.run, interval),
@@ -178,26 +199,35 @@ MIN_DILATED_BPS: Final = 200_000
 """A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""
 
 
-def measure(spec: MultirailExperiment, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
-    """Measure everything of the specification on every fabric. `frames_per_s`: what the machine carries."""
+def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
+    """Measure all workloads, then all faults, on every fabric, built anew for each dilation. `frames_per_s`: what the
+    machine carries.
+    """
     plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         for dilation in spec.dilations_on(number):
             with built(label, plan.dilated(dilation), datapath, run, steps) as session:
                 if label not in {rails.label for rails in run.rails}:
                     run.rails.append(_rails(label, plan, session.net.build_s))
-                _measure(spec, number, session, steps)
+                for workload in spec.rail_workloads_on(number):
+                    if dilation in workload.dilations(number, plan.spec):
+                        run_workload(workload, spec, session, number, steps)
+                for fault in spec.rail_faults_on(number) if dilation == 1 else ():
+                    run_fault(spec, session, fault, steps)
 
 
-def step_count(spec: MultirailExperiment) -> int:
-    """Return the steps of `measure`: builds, sizes that all policies measure in turn, faults and trainings."""
-    built = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
-    return built + spec.size_runs + spec.injections + spec.replays
+def step_count(spec: ExperimentSpec) -> int:
+    """Return the steps of `measure`: builds, what workloads count, and faults."""
+    return spec.fault_runs + sum(
+        len(spec.dilations_on(number))
+        + sum(workload.step_count(number, fabric, spec.repeats) for workload in spec.rail_workloads_on(number))
+        for number, fabric in enumerate(spec.rail_fabrics)
+    )
 
 
-def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPlan:
+def _plan(spec: ExperimentSpec, number: int, frames: float) -> MultirailPlan:
     try:
-        plan = make_multirail_plan(spec.fabrics[number], frames)
+        plan = make_multirail_plan(spec.rail_fabrics[number], frames)
     except BadInput as error:
         field = error.field.replace("fabric", f"fabrics.{number}", 1)
         raise BadInput(field, error.value, error.allowed) from error
@@ -205,7 +235,7 @@ def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPla
     return plan
 
 
-def _check_dilations(spec: MultirailExperiment, number: int, plan: MultirailPlan) -> None:
+def _check_dilations(spec: ExperimentSpec, number: int, plan: MultirailPlan) -> None:
     """BadInput where a rail would be left with less than frames can be timed at: rates are known only here."""
     slowest, name = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
     for times in spec.dilations_on(number):
@@ -219,13 +249,16 @@ def _check_dilations(spec: MultirailExperiment, number: int, plan: MultirailPlan
             raise BadInput(_dilation_field(spec, number, times), times, allowed)
 
 
-def _dilation_field(spec: MultirailExperiment, number: int, times: float) -> str:
-    """Where it was given: the fabric's own, or a training's."""
-    if times in spec.fabrics[number].dilation.values():
+def _dilation_field(spec: ExperimentSpec, number: int, times: float) -> str:
+    """Return where it was given: the fabric's own, or a workload's."""
+    if times in spec.rail_fabrics[number].dilation.values():
         return f"fabrics.{number}.dilation"
-    trainings = spec.trainings_on(number)
-    given = (n for n, training in enumerate(spec.trainings) if training in trainings and training.dilation == times)
-    return f"trainings.{next(given)}.dilation"
+    mine = spec.rail_workloads_on(number)
+    fabric = spec.rail_fabrics[number]
+    given = (
+        n for n, w in enumerate(spec.workloads) if w in mine and times in mine[mine.index(w)].dilations(number, fabric)
+    )
+    return f"workloads.{next(given)}.dilation"
 
 
 def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
@@ -245,22 +278,3 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
         cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
         threshold=None if splits_from is None else splits_from * plan.scale,
     )
-
-
-def _measure(spec: MultirailExperiment, number: int, session: MultirailSession, steps: Steps) -> None:
-    """What is measured on a fabric with this dilation."""
-    dilation = session.plan.dilation
-    for repeat in count():
-        sizes = spec.sizes_to_measure(number, dilation, repeat)
-        if not sizes:
-            break
-        run_sizes(spec, session, number, sizes, repeat, steps)
-    if dilation == 1:
-        for fault in spec.faults_on(number):
-            run_fault(spec, session, fault, steps)
-    for repeat in range(spec.repeats):
-        for training in spec.trainings_on(number):
-            for policy in spec.policies_on(number, training.policies) if training.dilation == dilation else ():
-                run_training(spec, session, training, policy, repeat, steps)
-        for ddp_run in spec.ddp_runs_on(number) if dilation == 1 else ():
-            run_ddp(spec, session, ddp_run, repeat, steps)

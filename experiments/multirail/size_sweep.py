@@ -6,17 +6,20 @@ that no fault broke is void, and so is what a policy had learnt of the size unti
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final
 
 from railyard.core.records import IntervalId
+from railyard.core.units import size_name
 from railyard.experiments.multirail.measured import check_complete, merge_turns, point, undilated
 from railyard.experiments.multirail.session import EnginePool, MonitoredEngine, MultirailSession
-from railyard.experiments.predict.multi_rail import ITEM, counted, learning, sent_bytes, turns
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.spec.multi_rail import MultirailExperiment
-from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval, size_name
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import definition_of, is_own, peer_rail, predicted_s
+from railyard.workloads.allreduce.workload import ITEM, learning_operations, sent_bytes
+from railyard.workloads.jobs.allreduce import AllreduceSpec, turns
 
 CHECKED: Final = 3
 """Operations whose every element is compared: the results come from the same code as those that are timed."""
@@ -102,8 +105,11 @@ class PolicyRun:
 class SizeSweep:
     """Measurement of sizes over the same connections; whatever is measured goes into the session's run."""
 
-    def __init__(self, spec: MultirailExperiment, session: MultirailSession, pool: EnginePool, steps: Steps) -> None:
-        self._spec, self._session, self._pool, self._steps = spec, session, pool, steps
+    def __init__(
+        self, workload: AllreduceSpec, seed: int, session: MultirailSession, pool: EnginePool, steps: Steps
+    ) -> None:
+        self._workload, self._seed = workload, seed
+        self._session, self._pool, self._steps = session, pool, steps
         self._watch = session.watch()
 
     def attempt(self, policy: str, do: Callable[[MonitoredEngine], None]) -> bool:
@@ -134,12 +140,12 @@ class SizeSweep:
         return [run.policy for run in done]
 
     def _policy_run(self, policy: str, size: int, repeat: int) -> PolicyRun:
-        session, seed = self._session, self._spec.seed
+        session, workload = self._session, self._workload
         sent = sent_bytes(size, session.plan.scale)
         operation_s = predicted_s(policy, session.rails, session.nodes, sent, peer_rail(session.plan.spec))
-        parts = turns(learning(policy, self._spec.learning), counted(self._spec, operation_s))
+        parts = turns(learning_operations(policy, workload.learning), workload.counted(operation_s))
         interval = allreduce_interval(session.label, policy, size, repeat)
-        return PolicyRun(interval, size, sent, seed, operation_s, parts)
+        return PolicyRun(interval, size, sent, self._seed, operation_s, parts)
 
     def _take_turns(self, runs: Sequence[PolicyRun]) -> None:
         """Let each policy take a turn, forward and backward, until none is under way.
@@ -201,11 +207,18 @@ class SizeSweep:
 
 
 def run_sizes(
-    spec: MultirailExperiment, session: MultirailSession, number: int, sizes: Sequence[int], repeat: int, steps: Steps
+    workload: AllreduceSpec, spec: ExperimentSpec, session: MultirailSession, number: int, steps: Steps
 ) -> None:
-    """Measure these sizes on fabric `number`. A policy that can't run, or fails, is left out of the rest."""
-    with EnginePool(session) as pool:
-        sweep = SizeSweep(spec, session, pool, steps)
-        left = [policy for policy in spec.policies_on(number) if sweep.attempt(policy, lambda _: None)]
-        for size in sizes:
-            left = sweep.measure(left, size, repeat)
+    """Measure all sizes that have this session's dilation, with new processes for each repeat. A policy that can't run,
+    or fails, is left out of the rest of the repeat.
+    """
+    fabric = session.plan.spec
+    for repeat in count():
+        sizes = workload.sizes_to_measure(number, fabric, session.dilation, repeat, spec.repeats)
+        if not sizes:
+            return
+        with EnginePool(session) as pool:
+            sweep = SizeSweep(workload, spec.seed, session, pool, steps)
+            left = [p for p in workload.policies_on(number, fabric) if sweep.attempt(p, lambda _: None)]
+            for size in sizes:
+                left = sweep.measure(left, size, repeat)

@@ -197,7 +197,7 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
     """
     if spec.routing is None:
         return
-    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for workload_label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             scenes = [(workload_label, spec.background)]

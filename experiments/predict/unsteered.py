@@ -57,7 +57,7 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     if not spec.workloads:
         raise BadInput("NAME", spec.name, "has no workloads, only faults: there is no formula for these, so run it")
     found = []
-    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
@@ -170,7 +170,7 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
 
 def print_rates(spec: ExperimentSpec, console: Console) -> None:
     """Print for each fabric its size, and the rates that times were predicted with."""
-    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         assumed = " (assumed for auto)" if fabric.rail_rate == "auto" else ""
         rates = f"rails {format_rate(plan.rail_bps)}{assumed}, HB {format_rate(plan.hb_bps)}"

@@ -28,8 +28,8 @@ SWITCH_INTERVAL_S: Final = 0.0005
 def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
     """Measure everything of the specification on every fabric. `frames_per_s`: what the machine carries."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    auto = rates.auto_rail_bps(list(spec.fabrics), frames_per_s)
-    plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
+    auto = rates.auto_rail_bps(list(spec.gpu_fabrics), frames_per_s)
+    plans = [make_plan(fabric, auto) for fabric in spec.gpu_fabrics]
     replacements = planned(spec, frames_per_s)
     for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in replacements)]:
         max_bps = rates.max_rail_bps(plan.spec, frames_per_s)

@@ -117,12 +117,14 @@ def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     where optical switches carry HB domains, rates are far lower than necessary elsewhere.
     """
     found = []
-    names = [[(r.case, r.way_on(fabric)) for r in spec.replacements_on(n)] for n, fabric in enumerate(spec.fabrics)]
+    names = [[(r.case, r.way_on(fabric)) for r in spec.replacements_on(n)] for n, fabric in enumerate(spec.gpu_fabrics)]
     for number, replacement in enumerate(spec.replacements):
-        spared = {n: with_spares(replacement, fabric) for n, fabric in enumerate(spec.fabrics) if replacement.is_on(n)}
+        spared = {
+            n: with_spares(replacement, fabric) for n, fabric in enumerate(spec.gpu_fabrics) if replacement.is_on(n)
+        }
         auto = auto_rail_bps(list(spared.values()), frames_per_s)
         for n, fabric in spared.items():
-            name = (replacement.case, replacement.way_on(spec.fabrics[n]))
+            name = (replacement.case, replacement.way_on(spec.gpu_fabrics[n]))
             failed = replacement.failed if names[n].count(name) > 1 else ""
             found.append(Planned(n, number, replacement_name(*name, failed), make_plan(fabric, auto)))
     return sorted(found, key=lambda one: one[:2])
@@ -134,7 +136,7 @@ def run_replacements(
     """Run each `replacement_repeats` times, on a fabric that is built for it."""
     for number, n, name, plan in planned_runs:
         label, replacement = spec.labels[number], spec.replacements[n]
-        job = replacement_job(replacement, spec.fabrics[number], plan, spec.seed, f"replacements.{n}")
+        job = replacement_job(replacement, spec.gpu_fabrics[number], plan, spec.seed, f"replacements.{n}")
         where = {"workload": replacement.workload.label(), "fabric": label, "replacement": name}
         run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.replacement_repeats):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput
 from railyard.core.units import format_time
-from railyard.experiments.spec.faults import check_on
 from railyard.experiments.spec.replacements import (
     ReplacementMap,
     ReplacementSpec,
@@ -93,7 +93,7 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
     seen: dict[tuple[object, ...], int] = {}
     for n, replacement in enumerate(replacements):
         field = f"replacements.{n}"
-        check_on(replacement.on, len(fabrics), field)
+        check_numbers(replacement.on, len(fabrics), f"{field}.on")
         ways = list[Way]()
         for number, fabric in enumerate(fabrics):
             if not replacement.is_on(number):

@@ -1,4 +1,4 @@
-"""Runs an experiment of any kind in a sandbox and saves its records.
+"""Runs an experiment in a sandbox and saves its records.
 
 Whatever ends it early, what was measured by then is saved; an error makes it a run that failed.
 """
@@ -15,8 +15,10 @@ from railyard.core.errors import RailyardError
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.safe_files import Folder
+from railyard.experiments.multirail import runner as multirail
+from railyard.experiments.run import gpu_fabrics
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.spec.kind import BaseExperiment, kind_of
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
@@ -24,23 +26,23 @@ from railyard.results.views import summary
 from railyard.topologies.measure import rates
 
 
-def run_experiment(spec: BaseExperiment, folder: Path | Folder, console: Console | None) -> int:
+def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console | None) -> int:
     """Run it all, save it in `folder`, print the summary. Return 0 if every check of the experiment passed, else 1.
 
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
     """
-    kind, resolved = kind_of(spec), spec.resolved()
+    runner, resolved = multirail if spec.rail_fabrics else gpu_fabrics, spec.resolved()
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run = Run(spec.name, resolved, {}, started, files=dict(plugins.copies()))
     begun = time.monotonic()
     try:
-        with Steps(console, 1 + kind.step_count(spec)) as steps:
+        with Steps(console, 1 + runner.step_count(spec)) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
             with steps.step("measuring what this machine carries"):
                 frames = rates.measure(datapath, ControllerProcess())
             run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
-            kind.measure(spec, datapath, frames, run, steps)
+            runner.measure(spec, datapath, frames, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True
         raise

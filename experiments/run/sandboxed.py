@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.core.errors import BadInput
-from railyard.core.host import PROJECT, Datapath, Machine, datapath_choice, detect, require
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.host import BOOTSTRAP, PROJECT, Datapath, Machine, datapath_choice, detect, require
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.units import format_rate, format_size
 from railyard.experiments.commands.options import console
 from railyard.experiments.run.folder import reporting_path_errors
-from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.kind import BaseExperiment, kind_of
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import from_resolved
+from railyard.topologies.multirail.plan import MultirailPlan
 
 
 def main() -> int:
@@ -30,14 +30,14 @@ def main() -> int:
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = from_resolved(task["spec"])
-        init.add_hosts(kind_of(spec).hosts(spec))
+        init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
         status = _TASKS[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return init.signal_exit_status() or status
 
 
-def _run(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
+def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from railyard.experiments.run.runner import run_experiment  # takes a second to load
 
     path, (device, inode) = Path(task["folder"]), task["identity"]
@@ -47,30 +47,45 @@ def _run(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
         return run_experiment(spec, folder, None if task["quiet"] else console())
 
 
-def _shell(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
+def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from mininet.cli import CLI
     from mininet.log import setLogLevel
 
+    from railyard.controller.processes.clients import ControllerProcess
+    from railyard.topologies.build.network import FabricNet
+    from railyard.topologies.multirail.net import MultirailNet
+
     setLogLevel("output")  # what commands say, and no more
     stderr = Console(stderr=True)
-    net, size, hint = kind_of(spec).first_net(spec, datapath_choice(detect())[0])
-    with stderr.status(f"building {spec.labels[0]}, {size}"):
+    plan, datapath = nominal_plans(spec)[0], datapath_choice(detect())[0]
+    net = (
+        MultirailNet(plan, datapath)
+        if isinstance(plan, MultirailPlan)
+        else FabricNet(plan, datapath, ControllerProcess())
+    )
+    with stderr.status(f"building {plan.title}"):
         net.start()
-    stderr.print(f"Mininet's CLI. {hint}; pingall; help; exit", highlight=False)
+    first, second = plan.hosts[0], plan.hosts[-1]
+    stderr.print(
+        f"Mininet's CLI. Hosts are {first} to {second}. Try: {first} ping -c 3 {second}; pingall; help; exit",
+        highlight=False,
+    )
     CLI.readlineInited = True  # or it would leave a history file in the home folder
     CLI(net)
     net.stop()
     return 0
 
 
-_TASKS: Final[dict[str, Callable[[BaseExperiment, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}
+_TASKS: Final[dict[str, Callable[[ExperimentSpec, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}
 
 
-def check_machine(spec: BaseExperiment) -> Machine:
+def check_machine(spec: ExperimentSpec) -> Machine:
     """Return what the machine can do. MissingRequirement or BadInput if it can't run the experiment."""
     machine = detect()
     require(machine)
-    kind_of(spec).check_machine(spec, machine)
+    check_budget(spec, machine)
+    if spec.needs_etcd and not machine.programs.get("etcd"):
+        raise MissingRequirement("this machine lacks etcd, for the registry", BOOTSTRAP)
     return machine
 
 
@@ -90,7 +105,7 @@ GPU_BYTES: Final = 1_000_000
 def check_budget(spec: ExperimentSpec, machine: Machine) -> None:
     """BadInput for a fabric that is too large, or whose links are together faster than all cores."""
     datapath, _ = datapath_choice(machine)
-    for i, fabric in enumerate(spec.fabrics):
+    for i, fabric in enumerate(spec.gpu_fabrics):
         need = fabric.gpus * GPU_BYTES
         if need > machine.memory_bytes:
             allowed = (

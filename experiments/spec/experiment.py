@@ -1,25 +1,31 @@
-"""Specification of an experiment on fabrics of GPUs: its keys, its labels, and the checks across sections."""
+"""Specification of an experiment: its keys, its labels, and the checks across sections."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import find_problems
+from railyard.core import plugins
+from railyard.core.config import ConfigModel, find_problems, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
-from railyard.experiments.spec.faults import FaultSpec, check_faults, parameter_names
-from railyard.experiments.spec.kind import DEFAULT_KIND, BaseExperiment, Sections
+from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, check_faults, parameter_names
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec, check_lasts, check_script, phases_of
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.plan import nominal_plan as nominal_multirail_plan
+from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.allreduce.engine_kind import check_policy
+from railyard.workloads.allreduce.workload import RailWorkload
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec, check_background, check_patterns
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec, build, parse_workload
@@ -49,6 +55,7 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
+GPU_KEYS: Final = ("routing", "background", "grid", "scripts", "replacements", "heartbeats", "reroute")
 MIN_RAIL_BPS: Final = 1_000_000
 MAX_GPUS: Final = 1024
 """All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
@@ -61,23 +68,26 @@ def _switches(value: object) -> object:
     return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
 
 
-class ExperimentSpec(BaseExperiment):
+class ExperimentSpec(ConfigModel):
     """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
     `script_repeats` times, for each `reroute`.
 
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
     `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
-    seed + n.
+    seed + n. On multi-rail fabrics, faults interrupt allreduces, and there are no HB domains to route through: the keys
+    in `GPU_KEYS` are for fabrics of GPUs.
     """
 
-    experiment_kind: ClassVar[str] = DEFAULT_KIND
-    fabrics: Annotated[tuple[FabricSpec, ...], Field(min_length=1, strict=False)]
+    name: str
+    title: str = ""
+    description: str = ""
+    fabrics: Annotated[tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
     routing: RoutingSpec | None = None
     background: Annotated[tuple[BackgroundSpec, ...], Field(strict=False)] = ()
     grid: GridSpec | None = None
-    faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
+    faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Field(strict=False)] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
     replacements: Replacements = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
@@ -96,6 +106,29 @@ class ExperimentSpec(BaseExperiment):
     def _name_is_plain(cls, name: str) -> str:
         return plain_name(name)
 
+    @field_validator("fabrics", mode="before")
+    @classmethod
+    def _fabrics_by_kind(cls, data: object) -> object:
+        """Parse each fabric by its own kind. Fabrics of GPUs and multi-rail fabrics can't be compared."""
+        if not isinstance(data, list):
+            return data
+        kinds = {name: kind.Spec or FabricSpec for name, kind in FABRIC_KINDS.items()}
+        found = [parse_by_kind(item, kinds, f"fabrics.{i}") for i, item in enumerate(data)]
+        for i, fabric in enumerate(found):
+            if type(fabric) is not type(found[0]):
+                allowed = f"can't be in one experiment with {found[0].kind}: make two experiments of it"
+                raise BadInput(f"fabrics.{i}.kind", fabric.kind, allowed)
+        return found
+
+    @field_validator("faults", mode="before")
+    @classmethod
+    def _faults_by_fabric(cls, data: object, info: ValidationInfo) -> object:
+        """Parse faults of multi-rail fabrics with the keys of the allreduces that they interrupt."""
+        fabrics = info.data.get("fabrics") or (None,)
+        if not isinstance(data, list) or not isinstance(fabrics[0], MultirailSpec):
+            return data
+        return [parse_model(RailFaultSpec, item, f"faults.{i}") for i, item in enumerate(data)]
+
     @field_validator("workloads", mode="before")
     @classmethod
     def _by_kind(cls, data: object) -> object:
@@ -103,6 +136,38 @@ class ExperimentSpec(BaseExperiment):
         if not isinstance(data, list):
             return data
         return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
+
+    @cached_property
+    def gpu_fabrics(self) -> tuple[FabricSpec, ...]:
+        """The fabrics if they are of GPUs; else none."""
+        return tuple(fabric for fabric in self.fabrics if isinstance(fabric, FabricSpec))
+
+    @cached_property
+    def rail_fabrics(self) -> tuple[MultirailSpec, ...]:
+        """The fabrics if they are multi-rail; else none."""
+        return tuple(fabric for fabric in self.fabrics if isinstance(fabric, MultirailSpec))
+
+    def rail_workloads_on(self, fabric: int) -> tuple[RailWorkload, ...]:
+        """Return the workloads of a multi-rail fabric, by its number."""
+        return tuple(w for w in self.workloads if isinstance(w, RailWorkload) and w.is_on(fabric))
+
+    def rail_faults_on(self, fabric: int) -> tuple[RailFaultSpec, ...]:
+        """Return the faults of a multi-rail fabric, by its number."""
+        return tuple(fault for fault in self.faults_on(fabric) if isinstance(fault, RailFaultSpec))
+
+    def dilations_on(self, fabric: int) -> tuple[float, ...]:
+        """Return all dilations of a multi-rail fabric, which is built anew for each. Faults aren't slowed down."""
+        found = {1.0} if self.faults_on(fabric) else set[float]()
+        return tuple(
+            sorted(
+                found.union(*(w.dilations(fabric, self.rail_fabrics[fabric]) for w in self.rail_workloads_on(fabric)))
+            )
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Return plain data with every default filled in, of which `parse` makes the same experiment."""
+        data: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        return data | {"plugins": list(plugins.copies())}
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -116,7 +181,7 @@ class ExperimentSpec(BaseExperiment):
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
         """Return the faults of a fabric, by its number."""
-        return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
+        return tuple(fault for fault in self.faults if fault.is_on(fabric))
 
     def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
         """Return the scripts of a fabric, by its number."""
@@ -128,7 +193,8 @@ class ExperimentSpec(BaseExperiment):
 
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
-        return self.reroute if self.faults_on(fabric) or self.scripts_on(fabric) else ("on",)
+        has_faults = self.gpu_fabrics and (self.faults_on(fabric) or self.scripts_on(fabric))
+        return self.reroute if has_faults else ("on",)
 
     def times(self, what: FaultSpec | ScriptSpec) -> int:
         """Return how often a fault or script is run on a fabric."""
@@ -145,7 +211,7 @@ class ExperimentSpec(BaseExperiment):
     @property
     def fault_runs(self) -> int:
         """Number of runs of faults and scripts in all."""
-        return sum(self.times(what) for what in self._fault_specs) * len(self.reroute)
+        return sum(self.times(what) * len(self.reroutes_on(n)) for n, what in self._fault_specs)
 
     @property
     def replacement_runs(self) -> int:
@@ -155,27 +221,48 @@ class ExperimentSpec(BaseExperiment):
     @property
     def injections(self) -> int:
         """Number of faults that are injected in all."""
-        sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._fault_specs)
-        return sum(self.times(what) * size for what, size in sizes) * len(self.reroute)
+        return sum(
+            self.times(what) * (what.size if isinstance(what, ScriptSpec) else 1) * len(self.reroutes_on(n))
+            for n, what in self._fault_specs
+        )
 
     @property
-    def _fault_specs(self) -> Iterator[FaultSpec | ScriptSpec]:
+    def _fault_specs(self) -> Iterator[tuple[int, FaultSpec | ScriptSpec]]:
         for fabric in range(len(self.fabrics)):
-            yield from self.faults_on(fabric)
-            yield from self.scripts_on(fabric)
+            yield from ((fabric, fault) for fault in self.faults_on(fabric))
+            yield from ((fabric, script) for script in self.scripts_on(fabric))
 
 
-def sections() -> Sections:
-    """Return which keys `-o` may give without their section; plugins add to them."""
-    return {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
-        "fabrics": frozenset(FabricSpec.model_fields),
+Sections = Mapping[str, frozenset[str]]
+"""Every key of an experiment, and the keys of its items where it is a list of things."""
+
+
+def sections(data: Mapping[str, Any]) -> Sections:
+    """Return which keys `-o` may give without their section, on fabrics like the first one; plugins add to them."""
+    fabrics = data.get("fabrics")
+    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
+    kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
+    model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
+    fault = RailFaultSpec if model is MultirailSpec else FaultSpec
+    kinds = [workload for _, workload in WORKLOADS.items() if workload.fabric_spec is model]
+    own = {
+        "fabrics": frozenset(model.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
-        "workloads": frozenset(key for _, kind in WORKLOADS.items() for key in kind.model_fields) - {"domains"},
-        "faults": (frozenset(FaultSpec.model_fields) | parameter_names()) - {"repeats", "parameters"},
+        "workloads": frozenset(key for kind in kinds for key in kind.model_fields) - {"domains", "on", "dilation"},
+        "faults": (frozenset(fault.model_fields) | parameter_names()) - {"on", "repeats", "parameters"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
         "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
     }
+    if model is MultirailSpec:  # the workloads' keys, where faults have them too
+        own = {"fabrics": own["fabrics"], "workloads": own["workloads"], "faults": own["faults"] - own["workloads"]}
+    return {key: frozenset[str]() for key in ExperimentSpec.model_fields} | own
+
+
+def workloads_having(key: str, items: Sequence[object]) -> list[int]:
+    """Return the numbers of the items that are workloads, as plain data, of a kind that has a key."""
+    kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in items]
+    return [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[str(kind)].model_fields]
 
 
 def parse(data: object) -> ExperimentSpec:
@@ -196,6 +283,24 @@ def nominal_plan(fabric: FabricSpec) -> Plan:
     return make_plan(fabric, NOMINAL_RAIL_BPS)
 
 
+def nominal_plans(spec: ExperimentSpec) -> list[Plan | MultirailPlan]:
+    """Return the plans of all fabrics, with `auto` rates at their nominal ones."""
+    return [*map(nominal_plan, spec.gpu_fabrics), *map(nominal_multirail_plan, spec.rail_fabrics)]
+
+
+def _workloads_are_for_the_fabrics(spec: ExperimentSpec) -> None:
+    fabric = spec.fabrics[0]
+    for i, workload in enumerate(spec.workloads):
+        if not isinstance(fabric, workload.fabric_spec):
+            kinds = [name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec)]
+            raise BadInput(
+                f"workloads.{i}.kind", workload.kind, f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
+            )
+    for key in GPU_KEYS if spec.rail_fabrics else ():
+        if getattr(spec, key) != ExperimentSpec.model_fields[key].default:
+            raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
+
+
 def _has_something_to_do(spec: ExperimentSpec) -> None:
     if not spec.workloads and not spec.faults and not spec.scripts and not spec.replacements:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
@@ -207,7 +312,7 @@ def _reroute_is_distinct(spec: ExperimentSpec) -> None:
 
 
 def _rates_fit(spec: ExperimentSpec) -> None:
-    for i, fabric in enumerate(spec.fabrics):
+    for i, fabric in enumerate(spec.gpu_fabrics):
         if fabric.rail_rate != "auto" and fabric.rail_rate < MIN_RAIL_BPS:
             allowed = f"must be {format_rate(MIN_RAIL_BPS)} or more: packets are whole, and too few to show anything"
             raise BadInput(f"fabrics.{i}.rail_rate", format_rate(fabric.rail_rate), allowed)
@@ -219,12 +324,20 @@ def _rates_fit(spec: ExperimentSpec) -> None:
 
 def _faults_fit(spec: ExperimentSpec) -> None:
     if spec.faults:
-        check_faults(spec.faults, [nominal_plan(fabric) for fabric in spec.fabrics])
+        check_faults(spec.faults, nominal_plans(spec))
+    for i, fault in enumerate(spec.faults):
+        for n, fabric in enumerate(spec.rail_fabrics):
+            if not (isinstance(fault, RailFaultSpec) and fault.is_on(n)):
+                continue
+            if len(fabric.rails) < 2:
+                allowed = f"breaks the only rail of fabrics.{n}: nothing can take over"
+                raise BadInput(f"faults.{i}.target", fault.target, allowed)
+            check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
 
 
 def _scripts_fit(spec: ExperimentSpec) -> None:
     names = [script.name for script in spec.scripts]
-    plans = [nominal_plan(fabric) for fabric in spec.fabrics]
+    plans = [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
     phases: dict[str, dict[int, frozenset[str]]] = {label: {} for label in spec.workload_labels}
     for i, script in enumerate(spec.scripts):
         if script.name in names[:i]:
@@ -240,7 +353,7 @@ def _schedules(spec: ExperimentSpec, script: ScriptSpec) -> Iterator[Schedule]:
     """That of the workload beside a script, on each fabric."""
     number = spec.workload_labels.index(script.during or "")
     workload, field = spec.workloads[number], f"workloads.{number}"
-    for plan in map(nominal_plan, spec.fabrics):
+    for plan in map(nominal_plan, spec.gpu_fabrics):
         yield build(workload, plan.spec, plan.rail_bps, plan.hb_bps, field, spec.seed)[0]
 
 
@@ -251,7 +364,7 @@ def _seeds(spec: ExperimentSpec, script: ScriptSpec) -> range:
 
 def _workloads_fit(spec: ExperimentSpec) -> None:
     """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
-    for n, fabric in enumerate(spec.fabrics if spec.workloads else ()):
+    for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
         if fabric.gpus > MAX_GPUS:
             allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MAX_GPUS:,} or fewer"
             raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
@@ -260,8 +373,20 @@ def _workloads_fit(spec: ExperimentSpec) -> None:
             build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
 
 
+def _rail_workloads_fit(spec: ExperimentSpec) -> None:
+    """Each workload can run on its fabrics, and has a label of its own on each: tables know it by that."""
+    seen = set[tuple[int, str]]()
+    for i, workload in enumerate(spec.workloads if spec.rail_fabrics else ()):
+        assert isinstance(workload, RailWorkload)
+        workload.check(spec.rail_fabrics, f"workloads.{i}")
+        for number in filter(workload.is_on, range(len(spec.fabrics))):
+            if (number, workload.label()) in seen:
+                raise BadInput(f"workloads.{i}", workload.label(), f"is given twice for fabrics.{number}")
+            seen.add((number, workload.label()))
+
+
 def _replacements_fit(spec: ExperimentSpec) -> None:
-    check_replacements(spec.replacements, spec.fabrics, NOMINAL_RAIL_BPS)
+    check_replacements(spec.replacements, spec.gpu_fabrics, NOMINAL_RAIL_BPS)
 
 
 def _background_fits(spec: ExperimentSpec) -> None:
@@ -272,7 +397,7 @@ def _background_fits(spec: ExperimentSpec) -> None:
             raise BadInput(field, given, "is for experiments with routing: add {policies: [dr]}")
     if scenes and spec.background:
         raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
-    for fabric in spec.fabrics:
+    for fabric in spec.gpu_fabrics:
         check_background(spec.background, fabric)
         if spec.grid:
             check_patterns(spec.grid.patterns, fabric, "grid")
@@ -287,11 +412,13 @@ def _routing_without_faults(spec: ExperimentSpec) -> None:
 
 
 _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
+    _workloads_are_for_the_fabrics,
     _has_something_to_do,
     _reroute_is_distinct,
     _rates_fit,
     _faults_fit,
     _workloads_fit,
+    _rail_workloads_fit,
     _scripts_fit,
     _replacements_fit,
     _background_fits,

@@ -15,12 +15,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import ConfigModel, field_error, find_problems
+from railyard.core.config import ConfigModel, Numbers, check_numbers, field_error, find_problems, restore_on_key
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.units import Time, format_time
+from railyard.core.units import Size, Time, format_time
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.definition import NoParameters
-from railyard.topologies.plan import Plan
+from railyard.topologies.fabric_kinds import FabricPlan
 
 MIN_AT_S: Final = 0.5
 MIN_REPAIR_S: Final = 0.1
@@ -106,15 +106,6 @@ class BaseFaultSpec(ConfigModel):
         return FAULTS[self.kind].registry(self.parameters)
 
 
-Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
-"""Of an experiment's fabrics, counted from 0."""
-
-
-def restore_on_key(data: object) -> object:
-    """YAML 1.1 reads the key `on` as true."""
-    return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
-
-
 Repeats = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -128,6 +119,15 @@ class FaultSpec(BaseFaultSpec):
     @classmethod
     def _restore_on_key(cls, data: object) -> object:
         return restore_on_key(data)
+
+    def is_on(self, number: int) -> bool:
+        """Return whether it is injected on a fabric."""
+        return self.on is None or number in self.on
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Identity of its results on a fabric."""
+        return self.kind, self.target
 
     @field_validator("at")
     @classmethod
@@ -144,6 +144,36 @@ class FaultSpec(BaseFaultSpec):
         return repair
 
 
+class RailFaultSpec(FaultSpec):
+    """A fault of a multi-rail fabric, injected `at` seconds after allreduces of `size` began under `policy`.
+
+    They continue for `after` when it is repaired. `learning`: operations before them, if the policy learns. Every
+    element of every operation is checked, so there is no minimum time before the fault.
+    """
+
+    at: Time = 0.3
+    repair: Time = 0.7
+    size: Size = 16 * 2**20
+    after: Time = 1.5
+    policy: str = "nezha"
+    learning: Annotated[int, Field(ge=0, le=10_000)] = 60
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Kind and target, and what it interrupts."""
+        return self.kind, self.target, self.size, self.policy
+
+    @field_validator("at")
+    @classmethod
+    def _check_start(cls, at: float) -> float:
+        return at
+
+    @field_validator("repair")
+    @classmethod
+    def _check_repair(cls, repair: float) -> float:
+        return repair
+
+
 def check_start_time(at: float) -> float:
     """Return the time of a fault. ValueError if there is too little traffic before it to compare with."""
     if at < MIN_AT_S:
@@ -151,22 +181,12 @@ def check_start_time(at: float) -> float:
     return at
 
 
-def check_on(on: Numbers | None, fabrics: int, field: str) -> None:
-    """Raise BadInput for a number that no fabric has, or that is given twice."""
-    for number in on or ():
-        if number >= fabrics:
-            allowed = f"is no fabric: the experiment has {fabrics}, counted from 0"
-            raise BadInput(f"{field}.on", number, allowed)
-    if len(set(on or ())) < len(on or ()):
-        raise BadInput(f"{field}.on", list(on or ()), "must name each fabric once")
-
-
-def check_faults(faults: Sequence[FaultSpec], plans: Sequence[Plan]) -> None:
+def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> None:
     """Raise BadInput for a target that a fabric doesn't have, or that another fault has too. `plans`: of all."""
     for i, fault in enumerate(faults):
-        check_on(fault.on, len(plans), f"faults.{i}")
+        check_numbers(fault.on, len(plans), f"faults.{i}.on")
         for number, plan in enumerate(plans):
-            if _is_on(fault, number):
+            if fault.is_on(number):
                 problem = FAULTS[fault.kind].target_problem(plan, fault.target) or _duplicate_of(
                     fault, faults[:i], number
                 )
@@ -174,13 +194,9 @@ def check_faults(faults: Sequence[FaultSpec], plans: Sequence[Plan]) -> None:
                     raise BadInput(f"faults.{i}.target", fault.target, problem)
 
 
-def _is_on(fault: FaultSpec, number: int) -> bool:
-    return fault.on is None or number in fault.on
-
-
 def _duplicate_of(fault: FaultSpec, earlier: Sequence[FaultSpec], number: int) -> str:
     """Name an earlier fault with the same kind and target on this fabric, which identify results; empty if none has."""
     for n, other in enumerate(earlier):
-        if _is_on(other, number) and (other.kind, other.target) == (fault.kind, fault.target):
+        if other.is_on(number) and other.identity == fault.identity:
             return f"is faults.{n}'s too, of the same kind on fabric {number}: choose another target"
     return ""

@@ -11,15 +11,17 @@ Values are YAML: 8, 100Mbit, on, [on, off], {kind: moe}. The named experiments a
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core import plugins
 from railyard.core.config import MISSING, YAML_ERRORS, is_path, parse_yaml, read_yaml, yaml_error_message
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.spec import old_names
-from railyard.experiments.spec.kind import BaseExperiment, Sections, kind_for
 from railyard.experiments.spec.old_names import rename_path
 from railyard.results.published.catalogue import FIGURES
+
+if TYPE_CHECKING:  # slow to load, and `list` doesn't need it
+    from railyard.experiments.spec.experiment import ExperimentSpec, Sections
 
 FOLDER: Final = Path(__file__).parents[1] / "catalog"
 
@@ -80,8 +82,10 @@ def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
     plugins.load_all(files, "plugins", path_of(name_or_file).parent)
 
 
-def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections) -> dict[str, Any]:
+def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a changed copy of the data; later overrides win. BadInput, with a near miss, for an unknown key."""
+    from railyard.experiments.spec.experiment import sections
+
     changed = deepcopy(dict(data))
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -91,12 +95,12 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections)
             value = parse_yaml(text)
         except YAML_ERRORS as error:
             raise BadInput(f"-o {key}", text, f"is not YAML: {yaml_error_message(error)}") from error
-        path = _full_path(key.strip(), sections)
+        path = _full_path(key.strip(), sections(changed))
         _put(changed, path, value, f"-o {'.'.join(path)}")
     return changed
 
 
-def _full_path(key: str, sections: Sections) -> list[str]:
+def _full_path(key: str, sections: "Sections") -> list[str]:
     """Return the full path of a key: a first word that only one section's items have stands for all of them."""
     path = rename_path(key.split("."))
     if path[0] in sections:
@@ -115,7 +119,7 @@ def _put(container: Any, path: list[str], value: object, field: str) -> None:
     """Set what `path` leads to; missing keys and values on the way are made, missing list items are not."""
     step, rest = path[0], path[1:]
     if isinstance(container, list):
-        for index in _indices(step, container, field):
+        for index in _indices(step, rest, container, field):
             if rest:
                 _put(container[index], rest, value, field)
             else:
@@ -131,30 +135,34 @@ def _put(container: Any, path: list[str], value: object, field: str) -> None:
         raise BadInput(field, container, f"is a plain value: it has no {step!r} in it")
 
 
-def _indices(step: str, items: list[Any], field: str) -> Iterable[int]:
+def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterable[int]:
+    """Return the numbers of the items that a step means; `*` is all, of workloads those whose kind has the key."""
     if not items:
         raise BadInput(field, MISSING, "to change: the list is empty")
     if step == "*":
-        return range(len(items))
+        from railyard.experiments.spec.experiment import workloads_having
+
+        return workloads_having(rest[0] if rest else "", items) or range(len(items))
     if step.isascii() and step.isdigit() and int(step) < len(items):
         return [int(step)]
     raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")
 
 
-def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> BaseExperiment:
+def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> "ExperimentSpec":
     """Return a named experiment or a YAML file, with `key=value` overrides on top. BadInput if it can't be used."""
+    from railyard.experiments.spec.experiment import parse
+
     data = read(name_or_file)
-    kind = kind_for(data)
     load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
-    data = apply(data, overrides, kind.sections())
+    data = apply(data, overrides)
     load_plugins(data, name_or_file)
     if seed is not None:
         data["seed"] = seed
-    spec: BaseExperiment = kind.parse(data)
-    return spec
+    return parse(data)
 
 
-def from_resolved(data: Mapping[str, Any]) -> BaseExperiment:
+def from_resolved(data: Mapping[str, Any]) -> "ExperimentSpec":
     """Return the experiment of resolved data, which was checked when it was loaded."""
-    spec: BaseExperiment = kind_for(data).spec.model_validate(data)
-    return spec
+    from railyard.experiments.spec.experiment import ExperimentSpec
+
+    return ExperimentSpec.model_validate(data)

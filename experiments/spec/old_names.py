@@ -33,7 +33,51 @@ def rename_keys(data: Mapping[str, Any]) -> dict[str, Any]:
     for path, new in KEYS.items():
         *parents, old = path.split(".")
         renamed = _renamed(renamed, parents, old, new)
-    return renamed
+    return _multirail_workloads(renamed)
+
+
+_SHARED: Final = ("policies", "only", "learning")
+_OF_SIZES: Final = ("sizes", "operations", "point", "starts")
+
+
+def _multirail_workloads(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a multi-rail experiment whose sizes, trainings and DDP runs are keys of their own as one of workloads."""
+    fabrics = [f for f in data.get("fabrics") or () if isinstance(f, Mapping) and f.get("kind") == "multi-rail"]
+    old = {key: data[key] for key in (*_SHARED, *_OF_SIZES, "trainings", "ddp") if key in data}
+    faults = data.get("faults") or []
+    has_rails = any(isinstance(fault, Mapping) and "rail" in fault for fault in faults)
+    if not fabrics or not (old or has_rails):
+        return data
+    notify(
+        "the form of multi-rail experiments with policies and sizes at the top", "workloads: [{kind: allreduce, ...}]"
+    )
+    shared = {key: old[key] for key in _SHARED if old.get(key) not in (None, {})}
+    workloads = [*(data.get("workloads") or ())]
+    if old.get("sizes"):
+        workloads.append({"kind": "allreduce", **shared, **{key: old[key] for key in _OF_SIZES if key in old}})
+    for training in old.get("trainings") or ():
+        own = {key: value for key, value in shared.items() if key != "only" or not training.get("policies")}
+        workloads.append({"kind": "training", **own, **training})
+    workloads += [{"kind": "ddp", **ddp_run} for ddp_run in old.get("ddp") or ()]
+    changed = {key: value for key, value in data.items() if key not in old} | {"workloads": workloads}
+    if has_rails:
+        learning = {"learning": old["learning"]} if "learning" in old else {}
+        changed["faults"] = [learning | {"repeats": 1} | _with_target(fault, fabrics) for fault in faults]
+        changed["fault_repeats"] = max(fault["repeats"] for fault in changed["faults"])
+    return changed
+
+
+def _with_target(fault: Mapping[str, Any], fabrics: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a fault with its `rail` and `node` as a target: `tcp0 of n1`, or the rail's switch."""
+    from railyard.failure.faults import FAULTS  # only where an old file is read
+
+    rail, node = fault.get("rail"), fault.get("node", 1)
+    target = f"{rail} of n{node}"
+    if fault.get("kind") in FAULTS and FAULTS[fault["kind"]].layer is None:
+        names = [r.get("name") or f"{r.get('kind')}{n}" for f in fabrics for n, r in enumerate(f.get("rails") or ())]
+        numbers = [n for f in fabrics for n, _ in enumerate(f.get("rails") or ())]
+        target = f"rail{numbers[names.index(rail)]}" if rail in names else str(rail)
+    return {key: value for key, value in fault.items() if key not in ("rail", "node")} | {"target": target}
 
 
 def _renamed(value: Any, parents: list[str], old: str, new: str) -> Any:

@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from railyard.core.config import ConfigModel, find_problems, parse_by_kind
+from railyard.core.config import ConfigModel, Numbers, find_problems, parse_by_kind, restore_on_key
 from railyard.core.errors import BadInput
 from railyard.core.units import Time
-from railyard.experiments.spec.faults import Numbers, restore_on_key
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.fabric_kinds import FABRIC_KINDS

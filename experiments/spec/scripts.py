@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import MISSING, ConfigModel, field_error
+from railyard.core.config import MISSING, ConfigModel, Numbers, check_numbers, field_error, restore_on_key
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time
-from railyard.experiments.spec.faults import BaseFaultSpec, Numbers, Repeats, check_on, check_start_time, restore_on_key
+from railyard.experiments.spec.faults import BaseFaultSpec, Repeats, check_start_time
 from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.failure.scenario.random_faults import (
     MAX_CONCURRENT,
@@ -191,7 +191,7 @@ def check_script(
 
     `plans`: all the experiment's fabrics. `phases`: by workload and number of the fabric.
     """
-    check_on(script.on, len(plans), field)
+    check_numbers(script.on, len(plans), f"{field}.on")
     if script.during is not None and script.during not in phases:
         allowed = unknown_name_hint(script.during, phases) if phases else "is no workload: the experiment has none"
         raise BadInput(f"{field}.during", script.during, allowed)

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 import pandas as pd
 
 from railyard.core.records import IntervalId
+from railyard.core.units import size_name
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.published.figures import nezha
-from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point, size_name
+from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point
 from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import Limits, Outcome, Sample, Target
 from railyard.results.views.format import times

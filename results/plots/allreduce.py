@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from railyard.core.units import size_name
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.plots import style as plots
-from railyard.results.runs.allreduce import AllreduceResults, size_name
+from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.records import GoodputTrace
 from railyard.results.views.format import rate, seconds
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES

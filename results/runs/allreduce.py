@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from railyard.core.records import IntervalId, Record, Recovery
-from railyard.core.units import format_size
+from railyard.core.units import size_name
 from railyard.results.runs.records import Event, GoodputTrace, Measurement, Rails, Run
 
 MIN_SHARE: Final = 0.005
@@ -338,14 +338,6 @@ class AllreduceResults:
                     DdpRun(interval=interval, gloo_step_s=gloo_step_s, **both, **DdpRun.values(values))
                 )
         return results
-
-
-def size_name(size: int) -> str:
-    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
-    for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor and size % factor == 0:
-            return f"{size // factor}{name}"
-    return format_size(size)
 
 
 def allreduce_interval(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from railyard.core.records import INTERVAL_FIELDS, IntervalId
+from railyard.core.units import size_name
 from railyard.results.runs.allreduce import (
     MIN_SAMPLES_FOR_P99,
     AllreduceResults,
@@ -23,7 +24,6 @@ from railyard.results.runs.allreduce import (
     Skipped,
     Training,
     allreduce_interval,
-    size_name,
 )
 from railyard.results.runs.records import GoodputTrace, Rails, Run
 from railyard.results.views.format import workload_label

@@ -56,7 +56,7 @@ def out() -> Iterator[Path]:
 
 
 def test_random_faults_of_the_seed_are_injected_and_recover(out: Path, spec: ExperimentSpec) -> None:
-    drawn = spec.scripts[1].script(nominal_plan(spec.fabrics[0]), 3).faults
+    drawn = spec.scripts[1].script(nominal_plan(spec.gpu_fabrics[0]), 3).faults
     rows = pd.read_csv(out / "recovery.csv")
     wild = rows[rows["script"] == "wild"]
     assert list(zip(wild["fault"], wild["target"], strict=True)) == [(t.fault.kind, t.fault.target) for t in drawn]
@@ -89,5 +89,5 @@ def test_records_have_heartbeat_cost_and_the_drawn_script(out: Path, spec: Exper
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     (told,) = (event for event in events if (event["source"], event["what"]) == ("script", "wild"))
     again = parse({**SPEC, "scripts": [{"name": "wild", "faults": told["detail"]["faults"]}]})
-    plan = nominal_plan(spec.fabrics[0])
+    plan = nominal_plan(spec.gpu_fabrics[0])
     assert again.scripts[0].script(plan, 0) == spec.scripts[1].script(plan, 3)

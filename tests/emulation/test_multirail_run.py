@@ -24,13 +24,18 @@ from tests.emulation.test_cli import BUILT_S, PROMPT
 TINY = {
     "name": "tiny",
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "40Mbit"}] * 2}],
-    "policies": ["nezha", "single"],
-    "sizes": ["2KiB", "8MiB"],
-    "operations": 10,
-    "learning": 10,
-    "point": "50ms",
-    "faults": [{"kind": "link-down", "rail": "tcp1", "size": "8MiB", "after": "800ms"}],
-    "trainings": [{"model": "alexnet", "volume": 0.02, "steps": 1, "policies": ["nezha"]}],
+    "workloads": [
+        {
+            "kind": "allreduce",
+            "policies": ["nezha", "single"],
+            "sizes": ["2KiB", "8MiB"],
+            "operations": 10,
+            "learning": 10,
+            "point": "50ms",
+        },
+        {"kind": "training", "model": "alexnet", "volume": 0.02, "steps": 1, "policies": ["nezha"], "learning": 10},
+    ],
+    "faults": [{"kind": "link-down", "target": "tcp1 of n1", "size": "8MiB", "after": "800ms", "learning": 10}],
 }
 
 

@@ -35,7 +35,7 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     takeovers = [{"failed": "d0g1", "workload": {**JOB, "parallelism": replicas}, "iterations": 1, **more}]
     fabrics = [{"kind": kind, "domains": domains, "rails": 2}]
     spec = parse({"name": "mine", "fabrics": fabrics, "replacements": takeovers})
-    chosen, fabric, run = spec.replacements[0], spec.fabrics[0], Run("test", {}, {}, "")
+    chosen, fabric, run = spec.replacements[0], spec.gpu_fabrics[0], Run("test", {}, {}, "")
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
     job = replacement_job(chosen, fabric, plan, spec.seed, "replacements.0")
     with built("fabric", plan, datapath(), True, run) as session:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from railyard.core.units import size_name
 from railyard.results.analysis import allreduce
 from railyard.results.analysis.allreduce import (
     FabricMeasurements,
@@ -11,7 +12,7 @@ from railyard.results.analysis.allreduce import (
     outcomes,
 )
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.allreduce import AllreduceResults, Skipped, size_name
+from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, Target
 from railyard.results.views.format import NOTHING

@@ -23,13 +23,12 @@ from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.loading import load_any
-from railyard.experiments.spec.multi_rail import is_multirail
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
 from tests.unit.experiments import load
 from tests.unit.results_sample import sample_run
 
-GRIDS = [name for name in loading.names() if not is_multirail(loading.read(name))]
+GRIDS = [name for name in loading.names() if loading.read(name)["fabrics"][0]["kind"] != "multi-rail"]
 ALL = f"{', '.join(sorted([*loading.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
 ROOT = Path(__file__).parents[2]
 HERE = detect()
@@ -243,7 +242,7 @@ def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     spec = load(name)
     policies = len(spec.routing.policies) if spec.routing else 1
     replays = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-    gpus = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
+    gpus = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.gpu_fabrics))
     faults = spec.injections + spec.replacement_runs
     kinds = ", ".join(dict.fromkeys(fabric.kind for fabric in spec.fabrics))
     assert counts(loading.read(name)) == (kinds, gpus, str(replays or "-"), str(faults or "-"))

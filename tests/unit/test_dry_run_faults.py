@@ -48,7 +48,7 @@ def test_a_storm_is_told_fault_by_fault_with_its_seed(capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     assert "random-faults (seed 7)" in told
     spec = load("random-faults", ["seed=7"])
-    drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), 7).faults
+    drawn = spec.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), 7).faults
     rows = [line.split() for line in told.splitlines()]
     shown = [(row[i], row[i + 1]) for row in rows for i in range(len(row) - 1) if row[i] in KINDS]
     assert shown == [(timed.fault.kind, timed.fault.target) for timed in drawn]

@@ -6,7 +6,6 @@ import pytest
 
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate
-from railyard.experiments.spec.experiment import sections
 from railyard.experiments.spec.loading import apply
 from tests.unit.experiments import load
 
@@ -19,7 +18,7 @@ DATA: dict[str, Any] = {
 
 
 def changed(*overrides: str) -> dict[str, Any]:
-    return apply(DATA, overrides, sections())
+    return apply(DATA, overrides)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_a_slip_in_a_key_gets_the_nearest_of_all_keys() -> None:
 
 def test_overrides_reach_the_experiment() -> None:
     spec = load("quickstart", ["domains=2", "faults=[]", "rail_rate=20Mbit", "reroute=on", "duration=1s"], seed=9)
-    assert {fabric.domains for fabric in spec.fabrics} == {2}
-    assert {fabric.rail_rate for fabric in spec.fabrics} == {parse_rate("20Mbit")}
+    assert {fabric.domains for fabric in spec.gpu_fabrics} == {2}
+    assert {fabric.rail_rate for fabric in spec.gpu_fabrics} == {parse_rate("20Mbit")}
     assert {workload.model_dump()["duration"] for workload in spec.workloads} == {"1s"}
     assert (spec.faults, spec.reroute, spec.seed) == ((), ("on",), 9)

@@ -55,7 +55,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(workloads=[MOE, {"kind": "mo"}]),
             "workloads.1.kind: 'mo' is not known: did you mean 'moe'? "
-            "allowed are collective, data-parallel, gpt, moe, trace, transfers",
+            "allowed are allreduce, collective, data-parallel, ddp, gpt, moe, trace, training, "
+            "transfers",
         ),
         (experiment(workloads=[{**MOE, "all_to_alls": 0}]), "workloads.0.all_to_alls: 0 must be 1 or more"),
         (
@@ -232,9 +233,9 @@ def test_batches_set_workloads_apart() -> None:
 def test_what_a_sweep_holds_still_is_still() -> None:
     """Over domain sizes: bytes of each AllGather, sequences a step, and their computing time on all GPUs together."""
     spec = load("sweep-domain-size")
-    jobs = [build(spec.workloads[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.fabrics]
+    jobs = [build(spec.workloads[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.gpu_fabrics]
     seen = set()
-    for job, fabric in zip(jobs, spec.fabrics, strict=True):
+    for job, fabric in zip(jobs, spec.gpu_fabrics, strict=True):
         assert job
         gather = next(phase for phase in job.each_micro_batch if phase.name == "tp-all-gather")
         replicas = fabric.gpus // (job.stages * fabric.rails)

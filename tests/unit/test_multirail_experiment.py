@@ -11,129 +11,140 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
-from railyard.experiments.predict.multi_rail import (
-    ITEM,
-    LATER_WARMUP_OPERATIONS,
-    TURN_OPERATIONS,
-    counted,
-    learning,
-    nominal_plan,
-    predicted_step_s,
-    sent_bytes,
-    step_of,
-    turns,
-)
-from railyard.experiments.spec import loading
-from railyard.experiments.spec.kind import kind_of
+from railyard.experiments.spec import loading, old_names
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans, parse
 from railyard.experiments.spec.loading import load_any
-from railyard.experiments.spec.multi_rail import (
-    MIN_OPERATIONS,
-    MultirailExperiment,
-    TrainingSpec,
-    is_multirail,
-    parse,
-    singles,
-)
+from railyard.topologies.multirail.plan import nominal_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
+from railyard.workloads.allreduce.workload import ITEM, learning_operations, sent_bytes, singles
+from railyard.workloads.jobs.allreduce import (
+    LATER_WARMUP_OPERATIONS,
+    MIN_OPERATIONS,
+    TURN_OPERATIONS,
+    AllreduceSpec,
+    turns,
+)
+from railyard.workloads.jobs.training import TrainingSpec, predicted_step_s
 
-MULTIRAIL = [name for name in loading.names() if is_multirail(loading.read(name))]
+MULTIRAIL = [name for name in loading.names() if loading.read(name)["fabrics"][0]["kind"] == "multi-rail"]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
 SHARP = {"kind": "sharp", "rate": "60Mbit"}
 PAIR = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, TCP]}
 UNLIKE = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, SHARP]}
-CUT = {"kind": "link-down", "rail": "tcp0"}
+CUT = {"kind": "link-down", "target": "tcp0 of n1"}
+SIZES = {"kind": "allreduce", "sizes": ["2KiB", "64MiB"]}
 
 
-def experiment(**keys: Any) -> dict[str, Any]:
-    return {"name": "mine", "fabrics": [PAIR], "sizes": ["2KiB", "64MiB"], **keys}
+def experiment(*workloads: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    return {"name": "mine", "fabrics": [PAIR], "workloads": list(workloads or [SIZES]), **keys}
 
 
-def spec_of(**keys: Any) -> MultirailExperiment:
-    return parse(experiment(**keys))
+def spec_of(*workloads: dict[str, Any], **keys: Any) -> ExperimentSpec:
+    return parse(experiment(*workloads, **keys))
+
+
+def sizes_of(spec: ExperimentSpec) -> AllreduceSpec:
+    """Return its first workload."""
+    found = spec.workloads[0]
+    assert isinstance(found, AllreduceSpec)
+    return found
+
+
+def training(model: str, **keys: Any) -> dict[str, Any]:
+    return {"kind": "training", "model": model, **keys}
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"sizes": []}, "sizes: [] must have 1 or more, unless there are faults or trainings"),
-        ({"sizes": ["2KiB", "2048B"]}, "sizes.1: '2.048KB' is given twice"),
-        ({"sizes": ["1B"]}, "sizes.0: '1B' must be 4B or more: one element"),
-        ({"sizes": ["2"]}, "sizes.0: '2' is not a size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, "
-            "TiB, such as 64KB"),
-        ({"policies": ["nezah"]}, "policies.0: 'nezah' is not known: did you mean 'nezha'? allowed are equal, gloo, "
-            "mpi, mptcp, mrib, nezha, single, single:RAIL, slicing, virtual, weights:99:1"),
-        ({"policies": ["single:tcp9"]}, "policies.0: 'single:tcp9' is not known: did you mean 'tcp1'? "
+        ({"workloads": []}, "workloads: [] must have 1 or more, unless there are faults"),
+        ({"sizes": []}, "workloads.0.sizes: [] must have 1 or more"),
+        ({"sizes": ["2KiB", "2048B"]}, "workloads.0.sizes.1: '2.048KB' is given twice"),
+        ({"sizes": ["1B"]}, "workloads.0.sizes.0: '1B' must be 4B or more: one element"),
+        ({"sizes": ["2"]}, "workloads.0.sizes.0: '2' is not a size: write a number and one of B, KB, MB, GB, TB, KiB, "
+            "MiB, GiB, TiB, such as 64KB"),
+        ({"policies": ["nezah"]}, "workloads.0.policies.0: 'nezah' is not known: did you mean 'nezha'? allowed are "
+            "equal, gloo, mpi, mptcp, mrib, nezha, single, single:RAIL, slicing, virtual, weights:99:1"),
+        ({"policies": ["single:tcp9"]}, "workloads.0.policies.0: 'single:tcp9' is not known: did you mean 'tcp1'? "
             "allowed are tcp0, tcp1"),
         ({"policies": ["weights:1:2:3"]},
-            "policies.0: 'weights:1:2:3' must have a whole number a rail, not all 0: weights:99:1"),
+            "workloads.0.policies.0: 'weights:1:2:3' must have a whole number a rail, not all 0: weights:99:1"),
         ({"fabrics": [{**PAIR, "rails": [SHARP, SHARP]}], "policies": ["virtual"]},
-            "policies.0: 'virtual' needs a rail that doesn't sum in the network"),
-        ({"starts": {"1MiB": 0}}, "starts.1MiB: 0 must be 1 or more"),
-        ({"starts": {"1MiB": 3, "1024KiB": 2}}, "starts.1024KiB: 2 is for the size 1MiB, which is given twice"),
-        ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
-        ({"policies": []}, "policies: [] must have 1 or more"),
-        ({"only": {"gloo": [0]}}, "only.gloo: [0] is not known: allowed are mrib, nezha, single"),
-        ({"only": {"mrib": [1]}}, "only.mrib.on: 1 is no fabric: the experiment has 1, counted from 0"),
+            "workloads.0.policies.0: 'virtual' needs a rail that doesn't sum in the network"),
+        ({"starts": {"1MiB": 0}}, "workloads.0.starts.1MiB: 0 must be 1 or more"),
+        ({"starts": {"1MiB": 3, "1024KiB": 2}},
+            "workloads.0.starts.1024KiB: 2 is for the size 1MiB, which is given twice"),
+        ({"policies": ["mrib", "mrib"]}, "workloads.0.policies.1: 'mrib' is given twice"),
+        ({"policies": []}, "workloads.0.policies: [] must have 1 or more"),
+        ({"only": {"gloo": [0]}}, "workloads.0.only.gloo: [0] is not known: allowed are mrib, nezha, single"),
+        ({"only": {"mrib": [1]}}, "workloads.0.only.mrib: 1 is no fabric: the experiment has 1, counted from 0"),
+        ({"on": [1]}, "workloads.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
         ({"name": "My Own"}, "name: 'My Own' must be lower-case letters, digits and single hyphens between them"),
-        ({"polcies": []}, "polcies: [] is not a known key: did you mean 'policies'? allowed are "
-            f"{', '.join(sorted(MultirailExperiment.model_fields))}"),
+        ({"polcies": []}, "workloads.0.polcies: [] is not a known key: did you mean 'policies'? allowed are "
+            f"{', '.join(sorted(AllreduceSpec.model_fields))}"),
+        ({"routing": {}}, "routing: "),
+        ({"reroute": ["on"]}, "reroute: ['on'] is for fabrics of GPUs"),
+        ({"workloads": [{"kind": "gpt", "model": "gpt-145.6b"}]},
+            "workloads.0.kind: 'gpt' is not for multi-rail: allowed are allreduce, training, ddp"),
+        ({"workloads": [SIZES, SIZES]}, "workloads.1: 'allreduce' is given twice for fabrics.0"),
+        ({"fabrics": [PAIR, {"kind": "rail-only"}]},
+            "fabrics.1.kind: 'rail-only' can't be in one experiment with multi-rail: make two experiments of it"),
         ({"fabrics": [{**PAIR, "nodes": 1}]}, "fabrics.0.nodes: 1 must be 2 or more"),
         ({"fabrics": [{**PAIR, "rails": [{**TCP, "rate": "0bit"}]}]},
             "fabrics.0.rails.0.rate: '0bit' is not a rate above zero, such as 100Mbit; or auto"),
-        ({"faults": [{**CUT, "rail": "sharp1"}]}, "faults.0.rail: 'sharp1' is not known: allowed are tcp0, tcp1"),
-        ({"faults": [{**CUT, "node": 4}]}, "faults.0.node: 4 must be 0 to 3"),
+        ({"faults": [{**CUT, "target": "sharp1 of n1"}]}, "faults.0.target: 'sharp1 of n1' is no GPU of the multi-rail "
+            "fabric of 4 nodes x 2 rails: allowed are tcp0 of n0 to tcp1 of n3"),
         ({"faults": [{**CUT, "on": [1]}]},
             "faults.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
         ({"faults": [{**CUT, "policy": "gloo"}]},
             "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, single:RAIL, slicing, "
             "weights:99:1"),
-        ({"faults": [{**CUT, "kind": "link-donw"}]}, "faults.0.kind: 'link-donw' is not known: did you mean "
-            "'link-down'? allowed are link-down, link-flapping, link-silent, rail-switch-crash, rail-switch-hang, "
-            "rail-switch-reboot"),
-        ({"faults": [{**CUT, "kind": "gpu-crash"}]}, "faults.0.kind: 'gpu-crash' is not known: allowed are "
-            "link-down, link-flapping, link-silent, rail-switch-crash, rail-switch-hang, rail-switch-reboot"),
-        ({"faults": [{**CUT, "target": "tcp0"}]},
-            "faults.0.target: 'tcp0' is not a key here: give rail, and node for a link"),
+        ({"faults": [{**CUT, "kind": "gpu-crash"}]}, "faults.0.target: 'tcp0 of n1' is no GPU of the multi-rail fabric "
+            "of 4 nodes x 2 rails: it has none"),
+        ({"faults": [{**CUT, "rail": "tcp0"}, {**CUT, "kind": "link-donw"}]}, "faults.1.kind: 'link-donw' is not "
+            "known: did you mean 'link-down'? allowed are "),
+        ({"faults": [CUT, CUT]}, "faults.1.target: 'tcp0 of n1' is faults.0's too, of the same kind on fabric 0: "
+            "choose another target"),
         ({"fabrics": [{**PAIR, "rails": [TCP]}], "faults": [CUT]},
-            "faults.0.rail: 'tcp0' is the only rail of fabrics.0: nothing can take over"),
-        ({"trainings": [{"model": "alexnet", "batch": 48}]}, "trainings.0.model: 'alexnet' and batch 48 have no "
+            "faults.0.target: 'tcp0 of n1' breaks the only rail of fabrics.0: nothing can take over"),
+        ({"workloads": [training("alexnet", batch=48)]}, "workloads.0.model: 'alexnet' and batch 48 have no "
             "published step time: give compute, or one of alexnet 32, alexnet 64, vgg-11 32, vgg-11 64"),
-        ({"trainings": [{"model": "gpt3-2.7b", "compute": "1s"}]},
-            "trainings.0.compute: '1s' is for models of layers: a GPT's is counted"),
-        ({"trainings": [{"model": "moe-1.3b-128"}]},
-            "trainings.0.model: 'moe-1.3b-128' must be a model of layers (alexnet, vgg-11), or a GPT"),
-        ({"fabrics": [{**PAIR, "nodes": 3}], "trainings": [{"model": "gpt3-30b"}]},
-            "trainings.0.model: 'gpt3-30b' has a batch of 512, which 3 nodes can't share"),
-        ({"trainings": [{"model": "vgg-11"}, {"model": "vgg-11", "batch": 64}, {"model": "vgg-11", "volume": 0.5}]},
-            "trainings.2.model: 'vgg-11' with batch 32 is given twice for fabrics.0"),
-        ({"trainings": [{"model": "vgg-11"}, {"model": "vgg-11"}]},
-            "trainings.1.model: 'vgg-11' with batch 32 is given twice for fabrics.0"),
-        ({"trainings": [{"model": "gpt3-2.7b"}, {"model": "gpt3-2.7b", "batch": 64}]},
-            "trainings.1.model: 'gpt3-2.7b' is given twice for fabrics.0"),
-        ({"trainings": [{"model": "vgg-11", "volume": 0}]}, "trainings.0.volume: 0 must be above 0.0"),
+        ({"workloads": [training("gpt3-2.7b", compute="1s")]},
+            "workloads.0.compute: '1s' is for models of layers: a GPT's is counted"),
+        ({"workloads": [training("moe-1.3b-128")]},
+            "workloads.0.model: 'moe-1.3b-128' must be a model of layers (alexnet, vgg-11), or a GPT"),
+        ({"fabrics": [{**PAIR, "nodes": 3}], "workloads": [training("gpt3-30b")]},
+            "workloads.0.model: 'gpt3-30b' has a batch of 512, which 3 nodes can't share"),
+        ({"workloads": [training("vgg-11"), training("vgg-11", batch=64), training("vgg-11", volume=0.5)]},
+            "workloads.2: 'vgg-11 batch 32' is given twice for fabrics.0"),
+        ({"workloads": [training("gpt3-2.7b"), training("gpt3-2.7b", batch=64)]},
+            "workloads.1: 'gpt3-2.7b' is given twice for fabrics.0"),
+        ({"workloads": [training("vgg-11", volume=0)]}, "workloads.0.volume: 0 must be above 0.0"),
     ],
 )  # fmt: skip
 def test_invalid_spec_names_field_value_and_what_is_allowed(keys: dict[str, Any], message: str) -> None:
+    own = {key: value for key, value in keys.items() if key not in ExperimentSpec.model_fields}
+    common = {key: value for key, value in keys.items() if key in ExperimentSpec.model_fields}
     with pytest.raises(BadInput) as caught:
-        spec_of(**keys)
-    assert str(caught.value) == message
+        spec_of({**SIZES, **own}, **common)
+    assert str(caught.value).startswith(message)
 
 
 def test_training_may_differ_by_fabric() -> None:
-    trainings = [{"model": "vgg-11", "on": [0]}, {"model": "vgg-11", "dilation": 3, "on": [1]}]
-    spec = spec_of(fabrics=[PAIR, UNLIKE], trainings=trainings)
-    assert [t.dilation for n in range(2) for t in spec.trainings_on(n)] == [1, 3]
+    trainings = [training("vgg-11", on=[0]), training("vgg-11", dilation=3, on=[1])]
+    spec = spec_of(*trainings, fabrics=[PAIR, UNLIKE])
+    assert [spec.dilations_on(n) for n in range(2)] == [(1.0,), (3.0,)]
 
 
 def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
-    spec = spec_of(fabrics=[PAIR, UNLIKE], policies=["nezha", "single"])
-    assert spec.policies_on(0) == ("nezha", "single:tcp0")
-    assert spec.policies_on(1) == ("nezha", "single:tcp0", "single:sharp1")
-    assert spec.points == 2 * (2 + 3)
-    some = spec_of(fabrics=[PAIR, UNLIKE], policies=["nezha", "single"], only={"single": [0]})
-    assert [some.policies_on(n) for n in (0, 1)] == [("nezha", "single:tcp0"), ("nezha",)]
-    assert singles(spec.fabrics[0]) == ["single:tcp0"]
+    spec = spec_of({**SIZES, "policies": ["nezha", "single"]}, fabrics=[PAIR, UNLIKE])
+    on = [sizes_of(spec).policies_on(number, fabric) for number, fabric in enumerate(spec.rail_fabrics)]
+    assert on == [("nezha", "single:tcp0"), ("nezha", "single:tcp0", "single:sharp1")]
+    some = spec_of({**SIZES, "policies": ["nezha", "single"], "only": {"single": [0]}}, fabrics=[PAIR, UNLIKE])
+    on = [sizes_of(some).policies_on(number, fabric) for number, fabric in enumerate(some.rail_fabrics)]
+    assert on == [("nezha", "single:tcp0"), ("nezha",)]
+    assert singles(spec.rail_fabrics[0]) == ["single:tcp0"]
 
 
 def test_fabric_labels_have_rails_nodes_and_differences() -> None:
@@ -144,7 +155,7 @@ def test_fabric_labels_have_rails_nodes_and_differences() -> None:
         "tcp+tcp, 8 nodes",
         "tcp+tcp, 4 nodes MTU 1500",
     )
-    assert kind_of(spec).hosts(spec)["n7"] == "198.18.0.8"
+    assert nominal_plans(spec)[2].addresses["n7"] == "198.18.0.8"
     slower = spec_of(fabrics=[PAIR, {**PAIR, "dilation": {"128KiB": 6, "8MiB": 4}}])
     assert slower.labels == ("tcp+tcp, 4 nodes", "tcp+tcp, 4 nodes dilated 6 times")
 
@@ -155,37 +166,76 @@ def test_dilation_is_in_a_label_only_where_nothing_else_differs() -> None:
 
 
 def test_small_sizes_are_dilated_most_and_large_ones_not() -> None:
-    fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}], sizes=["2KiB", "64MiB"])
-    assert [fabric.fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
+    fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}])
+    assert [fabric.rail_fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
     assert fabric.dilations_on(0) == (1.0, 6.0)
     assert parse(fabric.resolved()) == fabric
 
 
 def test_small_sizes_have_more_starts() -> None:
-    spec = spec_of(fabrics=[PAIR], policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], repeats=2, starts={"1MiB": 3})
-    assert [spec.repeats_of(size) for size in spec.sizes] == [6, 2]
-    assert [spec.sizes_to_measure(0, 1.0, repeat) for repeat in (1, 5, 6)] == [[2048, 2**26], [2048], []]
-    assert spec.sizes_to_measure(0, 2.0, 0) == [], "nothing is measured in such slow motion"
-    assert spec.points == 2 * (6 + 2)
+    spec = spec_of({**SIZES, "policies": ["nezha", "mrib"], "starts": {"1MiB": 3}}, repeats=2)
+    sizes, fabric = sizes_of(spec), spec.rail_fabrics[0]
+    assert [sizes.repeats_of(size, 2) for size in sizes.sizes] == [6, 2]
+    assert [sizes.sizes_to_measure(0, fabric, 1.0, n, 2) for n in (1, 5, 6)] == [[2048, 2**26], [2048], []]
+    assert sizes.sizes_to_measure(0, fabric, 2.0, 0, 2) == [], "nothing is measured in such slow motion"
+    assert sizes.step_count(0, fabric, 2) == 6 + 2
     assert parse(spec.resolved()) == spec
 
 
+def test_old_form_with_keys_at_the_top_gives_the_same_experiment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(old_names, "_notified", set())
+    shared = {"policies": ["nezha", "single"], "only": {"single": [0]}, "learning": 20}
+    old = {
+        "name": "mine",
+        "fabrics": [PAIR, UNLIKE],
+        **shared,
+        "sizes": ["2KiB"],
+        "point": "50ms",
+        "faults": [
+            {"kind": "link-down", "rail": "tcp0", "repeats": 3, "on": [0]},
+            {"kind": "rail-switch-crash", "rail": "tcp0", "size": "8MiB"},
+        ],
+        "trainings": [{"model": "alexnet"}, {"model": "vgg-11", "policies": ["gloo"]}],
+        "ddp": [{"steps": 2}],
+    }
+    new = spec_of(
+        {"kind": "allreduce", **shared, "sizes": ["2KiB"], "point": "50ms"},
+        training("alexnet", **shared),
+        training("vgg-11", policies=["gloo"], learning=20),
+        {"kind": "ddp", "steps": 2},
+        fabrics=[PAIR, UNLIKE],
+        faults=[
+            {"kind": "link-down", "target": "tcp0 of n1", "repeats": 3, "on": [0], "learning": 20},
+            {"kind": "rail-switch-crash", "target": "rail0", "size": "8MiB", "repeats": 1, "learning": 20},
+        ],
+        fault_repeats=3,
+    )
+    assert parse(old) == new
+    assert "note: the form of multi-rail experiments" in capsys.readouterr().err
+
+
 def test_gloo_runs_on_the_first_tcp_rail() -> None:
-    assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]).fabrics[0]) == 1
-    assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP]}]).fabrics[0]) == 0
+    assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]).rail_fabrics[0]) == 1
+    mptcp = {**SIZES, "policies": ["nezha"]}
+    assert peer_rail(spec_of(mptcp, fabrics=[{**UNLIKE, "rails": [SHARP]}]).rail_fabrics[0]) == 0
 
 
 @pytest.mark.parametrize("name", MULTIRAIL)
 def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -> None:
     spec = load_any(name)
-    assert isinstance(spec, MultirailExperiment)
     assert parse(yaml.safe_load(yaml.safe_dump(spec.resolved()))) == spec
     assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
     rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
-    places = [(number, training) for number in range(len(spec.fabrics)) for training in spec.trainings_on(number)]
-    trained = sum(len(spec.policies_on(number, training.policies)) for number, training in places)
-    summed = sum(len(spec.policies_on(number)) for number in range(len(spec.fabrics))) * len(spec.sizes)
-    assert len(rows) == summed + trained
+    expected = 0
+    for number, fabric in enumerate(spec.rail_fabrics):
+        for workload in spec.rail_workloads_on(number):
+            if isinstance(workload, AllreduceSpec):
+                expected += len(workload.policies_on(number, fabric)) * len(workload.sizes)
+            elif isinstance(workload, TrainingSpec):
+                expected += len(workload.policies_on(number, fabric))
+    assert len(rows) == expected
     assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -200,8 +250,8 @@ def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixt
 
 
 def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow = experiment(fabrics=[{**PAIR, "dilation": {"128KiB": 6}}], trainings=[{"model": "vgg-11", "dilation": 3}])
-    for name, data in (("slow", slow), ("real", experiment(trainings=[{"model": "vgg-11"}]))):
+    slow = experiment(SIZES, training("vgg-11", dilation=3), fabrics=[{**PAIR, "dilation": {"128KiB": 6}}])
+    for name, data in (("slow", slow), ("real", experiment(SIZES, training("vgg-11")))):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
     assert cli.main(["dry-run", str(tmp_path / "slow.yaml")]) == 0
     told = capsys.readouterr().out
@@ -213,8 +263,8 @@ def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: 
 
 def test_a_dry_run_says_how_often_processes_are_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And has no column for it where each size has one."""
-    once = experiment(policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], learning=40, operations=10)
-    for name, data in (("once", once), ("often", {**once, "starts": {"1MiB": 3}})):
+    once = {**SIZES, "policies": ["nezha", "mrib"], "learning": 40, "operations": 10}
+    for name, data in (("once", experiment(once)), ("often", experiment({**once, "starts": {"1MiB": 3}}))):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
     assert cli.main(["dry-run", str(tmp_path / "often.yaml")]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -267,31 +317,31 @@ def test_the_bound_of_one_rail_is_the_rings() -> None:
 
 
 def test_counted_operations_fit_into_the_time_of_a_point() -> None:
-    spec = spec_of(point="2s", operations=500)
-    assert [counted(spec, s) for s in (1e-3, 0.01, 1.0)] == [500, 200, MIN_OPERATIONS]
-    assert learning("nezha", 60) == learning("slicing", 60) == 60
-    assert learning("mrib", 60) < 10
+    sizes = sizes_of(spec_of({**SIZES, "point": "2s", "operations": 500}))
+    assert [sizes.counted(s) for s in (1e-3, 0.01, 1.0)] == [500, 200, MIN_OPERATIONS]
+    assert learning_operations("nezha", 60) == learning_operations("slicing", 60) == 60
+    assert learning_operations("mrib", 60) < 10
 
 
 # trainings -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_training_of_layers_is_the_models_gradients_to_scale() -> None:
-    step = step_of(TrainingSpec(model="alexnet"), 4, 50.0, 6e6)
+    step = TrainingSpec(kind="training", model="alexnet").step(4, 50.0, 6e6)
     assert sum(step.sizes) == pytest.approx(4 * 61_100_840 / 50, rel=1e-4)
     assert max(step.sizes) <= 4 * 2**20 / 50 + ITEM
     assert step.compute_s == pytest.approx(0.2117, abs=1e-4)
-    part = step_of(TrainingSpec(model="alexnet", volume=0.1), 4, 50.0, 6e6)
+    part = TrainingSpec(kind="training", model="alexnet", volume=0.1).step(4, 50.0, 6e6)
     assert part.samples / part.compute_s == pytest.approx(step.samples / step.compute_s)
 
 
 def test_gpt_keeps_its_ratio_of_computing_to_bytes() -> None:
     """1 Gbit/s NICs there: on rails that are r times as fast, a step is r times as short as a whole."""
-    spec = parse(experiment(fabrics=[PAIR], trainings=[{"model": "gpt3-2.7b"}]))
-    plan = nominal_plan(spec.fabrics[0])
+    spec = spec_of(training("gpt3-2.7b"))
+    plan = nominal_plan(spec.rail_fabrics[0])
     rails = rails_of(plan)
     rate = rails[0].rate * plan.scale
-    step = step_of(spec.trainings[0], 4, plan.scale, rails[0].rate)
+    step = TrainingSpec(kind="training", model="gpt3-2.7b").step(4, plan.scale, rails[0].rate)
     assert step.compute_s * rate / (1e9 / 8) == pytest.approx(6.61, abs=0.01)
     assert sum(step.sizes) == pytest.approx(2 * 2.7e9 / 16 / plan.scale, rel=1e-4)
     assert predicted_step_s(step, rails, 4, "single:tcp0", 0) > predicted_step_s(step, rails, 4, "nezha", 0)

@@ -19,7 +19,7 @@ from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
-from railyard.experiments.spec.multi_rail import MultirailExperiment, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval
@@ -39,7 +39,8 @@ EXPERIMENT: dict[str, Any] = {
     "sizes": ["8MiB", "2KiB"],
     "learning": 20,
     "operations": 40,
-    "faults": [{"kind": "rail-switch-crash", "rail": "tcp1", "repeats": 2, "at": "1ms", "repair": "1ms"}],
+    "faults": [{"kind": "rail-switch-crash", "target": "rail1", "at": "1ms", "repair": "1ms", "learning": 20}],
+    "fault_repeats": 2,
     "trainings": [{"model": "alexnet", "volume": 0.1, "steps": 2}],
     "ddp": [{"steps": 2}],
     "repeats": 2,
@@ -167,18 +168,32 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 NOWHERE = Path("nowhere")
 
 
-def spec_of(**keys: Any) -> MultirailExperiment:
-    return parse({**EXPERIMENT, **keys})
+SHARED = ("policies", "only", "learning")
+OF_SIZES = ("sizes", "operations", "point", "starts")
 
 
-def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
+def spec_of(**keys: Any) -> ExperimentSpec:
+    """Return EXPERIMENT with some keys changed, of its workloads and of its own."""
+    given = {**EXPERIMENT, **keys}
+    shared = {key: given[key] for key in SHARED if key in given}
+    sizes = {"kind": "allreduce", **shared, **{key: given[key] for key in OF_SIZES if key in given}}
+    workloads = [
+        *([sizes] if given["sizes"] else []),
+        *({"kind": "training", **shared, **training} for training in given["trainings"]),
+        *({"kind": "ddp", **ddp} for ddp in given["ddp"]),
+    ]
+    own = {key: value for key, value in given.items() if key in ExperimentSpec.model_fields}
+    return parse({**own, "workloads": workloads})
+
+
+def test_workloads_are_measured_in_order_and_then_faults(runs: Runs) -> None:
     run_experiment(spec_of(repeats=1), NOWHERE, None)
     assert [did for did in runs.did if not did.startswith(("pause", "resume"))] == [
         "build",
         *("start nezha", "start gloo", "stop nezha", "stop gloo"),
-        *("start nezha", *["rail-switch-crash rail1", "repair rail1"] * 2, "stop nezha"),
         *("start nezha", "stop nezha", "start gloo", "stop gloo"),
         *("start ddp", "train gloo", "train railyard nezha", "stop ddp"),
+        *("start nezha", *["rail-switch-crash rail1", "repair rail1"] * 2, "stop nezha"),
         "take down",
     ]
 
@@ -462,7 +477,7 @@ def test_dilated_fabric_is_built_anew_with_undilated_times(runs: Runs) -> None:
     run_experiment(spec, NOWHERE, None)
     one = ["start nezha", "stop nezha"]
     assert [did for did in runs.did if not did.startswith(("rail-switch", "repair", "train"))] == [
-        *("build", *one, *one, "start ddp", "stop ddp", "take down"),  # the large size, faults and DDP
+        *("build", *one, "start ddp", "stop ddp", *one, "take down"),  # the large size, DDP and faults
         *("build 4 times slower", *one, "take down"),
         *("build 5 times slower", *one, "take down"),
     ]
@@ -484,7 +499,7 @@ def test_dilated_fabric_is_built_anew_with_undilated_times(runs: Runs) -> None:
 
 def test_no_rail_is_dilated_to_a_standstill(runs: Runs) -> None:
     slow = [{"kind": "tcp", "rate": "20Mbit"}, {"kind": "tcp", "rate": "1Mbit"}]
-    for dilation, training, field in (({"64MiB": 100}, 1, "fabrics.0"), ({}, 100, "trainings.0")):
+    for dilation, training, field in (({"64MiB": 100}, 1, "fabrics.0"), ({}, 100, "workloads.1")):
         fabric = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": dilation}
         spec = spec_of(fabrics=[fabric], trainings=[{"model": "alexnet", "dilation": training}])
         with pytest.raises(BadInput) as caught:

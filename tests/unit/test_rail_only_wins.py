@@ -100,7 +100,7 @@ def test_condition_equals_the_controllers_except_near_ties(domain: int, rail: in
 def test_condition_and_slowest_link_agreement_on_catalog_loads(hb_rate: str, agree: int, spine_wins: int) -> None:
     """With the scores that its background should give."""
     spec = load("rail-only-vs-optimized", [f"hb_rate={hb_rate}"])
-    (fabric,), plan = spec.fabrics, make_plan(spec.fabrics[0], 0)
+    (fabric,), plan = spec.gpu_fabrics, make_plan(spec.gpu_fabrics[0], 0)
     assert spec.grid is not None
     found = []
     for scene in spec.grid.scenes:

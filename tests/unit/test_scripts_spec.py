@@ -215,7 +215,7 @@ def test_some_are_run_fewer_times_than_others() -> None:
 def test_faults_become_a_script_with_their_times() -> None:
     spec = spec_of(ALL)
     cut, away, _ = spec.scripts
-    plan = nominal_plan(spec.fabrics[0])
+    plan = nominal_plan(spec.gpu_fabrics[0])
     assert cut.script(plan, 1) == Script("cut", (Timed(Fault("link-down", "d0g1"), 0.01, 2.0, "moe-a2a"),))
     assert [timed.fault.kind for timed in away.script(plan, 1).faults] == ["controller-crash", "registry-crash"]
     assert (cut.registry, away.registry) == (None, "embedded")
@@ -223,7 +223,7 @@ def test_faults_become_a_script_with_their_times() -> None:
 
 def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
     spec = spec_of(ALL)
-    wild, plan = spec.scripts[2], nominal_plan(spec.fabrics[0])
+    wild, plan = spec.scripts[2], nominal_plan(spec.gpu_fabrics[0])
     drawn = wild.script(plan, 3)
     assert (drawn.name, len(drawn.faults), wild.size) == ("wild", 7, 7)
     assert {timed.fault.kind for timed in drawn.faults} <= {"link-down", "gpu-crash"}
@@ -237,15 +237,15 @@ def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every:
     data: dict[str, Any] = {"name": "mine", "fabrics": [{"kind": "rail-only"}]}
     short = {"count": 30, "down": ["200ms", "200ms"], "every": every, "at_once": 8}
     spec = parse({**data, "scripts": [{"name": "a", "random_faults": short}]})
-    drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
+    drawn = spec.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
     listed = parse({**data, "scripts": [{"name": "a", "faults": [fault_dict(timed) for timed in drawn.faults]}]})
-    played = listed.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
+    played = listed.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
     assert [timed.fault for timed in played.faults] == [timed.fault for timed in drawn.faults]
     assert [timed.repair_s for timed in played.faults] == [timed.repair_s for timed in drawn.faults]
 
 
 def test_a_storm_is_the_same_however_its_kinds_are_ordered() -> None:
-    plan = nominal_plan(spec_of("").fabrics[0])
+    plan = nominal_plan(spec_of("").gpu_fabrics[0])
     one, other = (
         scripts_of("{name: a, random_faults: {mix: " + mix + "}}").scripts[0].script(plan, 3)
         for mix in ("{link-silent: 1, gpu-hang: 1}", "{gpu-hang: 1, link-silent: 1}")

@@ -19,7 +19,6 @@ from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLU
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
-from railyard.experiments.spec.multi_rail import is_multirail
 from railyard.results.runs.records import to_csv
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path as Way
@@ -29,7 +28,7 @@ from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.experiments import load
 from tests.unit.stand_ins import plan_of
 
-STEERED = [name for name in loading.names() if not is_multirail(loading.read(name)) and load(name).routing]
+STEERED = [name for name in loading.names() if load(name).routing]
 HOT = {"rails": [0, 1], "load": 0.8}
 
 

@@ -34,7 +34,7 @@ def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
     spec = dry_run.experiment("quickstart", ["workloads.0.duration=1s"])
     assert isinstance(spec, ExperimentSpec)
     for workload in spec.workloads:
-        schedule, _ = build(workload, spec.fabrics[0], 10**8, 12 * 10**8)
+        schedule, _ = build(workload, spec.gpu_fabrics[0], 10**8, 12 * 10**8)
         steps = dry_run.steps(schedule)
         assert sum(step.bytes for step in steps) == sum(schedule.matrix.values())
         assert sum(step.transfers for step in steps) == len(schedule.transfers)

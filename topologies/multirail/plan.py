@@ -28,6 +28,8 @@ from railyard.topologies.rail_kind import RAIL_KINDS
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
 MAX_RATE_BPS: Final = 1_000_000_000
+NOMINAL_SCALE: Final = 50.0
+"""Slow-down of `auto` rails where no machine is measured: times hardly depend on it."""
 _STEPS: Final = (1, 2, 5, 10)
 
 
@@ -126,6 +128,11 @@ class MultirailPlan(FabricPlan):
         return self.nodes
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """The nodes' addresses on rail 0."""
+        return {nic.namespace: nic.ip for nic in self.nics_on(0) if nic.node is not None}
+
+    @property
     def title(self) -> str:
         """The fabric in words, for messages."""
         return f"the {self.spec.kind} fabric of {self.spec.nodes} nodes x {len(self.rails)} rails"
@@ -151,6 +158,13 @@ class MultirailPlan(FabricPlan):
     def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
         """Return the ends of a link by its name: at the node, and at the rail's switch."""
         return self._named_links[name].a, self._named_links[name].b
+
+    def place_of(self, target: str) -> tuple[int, int]:
+        """Return the rail of a fault's target, a link or a switch, and a node at which its effect shows."""
+        for nic in (nic for rail in range(len(self.rails)) for nic in self.nics_on(rail) if nic.node is not None):
+            if target == f"{self.rails[nic.rail].name} of {nic.namespace}":
+                return nic.rail, nic.node or 0
+        return next(switch.index for switch in self.switches if switch.name == target), 1
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -199,6 +213,13 @@ class MultirailPlan(FabricPlan):
     def payload_bps(self, rail: int) -> float:
         """Return the most that TCP gets of a NIC's rate, bit/s: headers count."""
         return self.rates_bps[rail] * payload_fraction(self.spec.mtu)
+
+
+def nominal_plan(spec: MultirailSpec) -> MultirailPlan:
+    """Return the fabric with `auto` rates at their nominal scale."""
+    if spec.scale is None and all(rail.rate == "auto" for rail in spec.rails):
+        spec = spec.model_copy(update={"scale": NOMINAL_SCALE})
+    return make_multirail_plan(spec)
 
 
 def make_multirail_plan(spec: MultirailSpec, frames_per_s: float | None = None) -> MultirailPlan:

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.records import IntervalId
+from railyard.core.units import size_name
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
-from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval, size_name
+from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval
 from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import Outcome
 from railyard.results.views import format as fmt

@@ -1,0 +1,126 @@
+"""Workloads on the nodes of multi-rail fabrics: the base of the kinds allreduce, training and ddp.
+
+Sizes are in bytes as in the paper; what is sent is as many times less as the rails are slower. Predicted times are
+those of Nezha Eq. 1 to 6 (balancing/costs.py) with rails as they are emulated. No constant is fitted to measurements.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, Final, NamedTuple
+
+from pydantic import Field, model_validator
+
+from railyard.core.config import Numbers, check_numbers, restore_on_key
+from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.topologies.fabric_kinds import BaseFabricSpec
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce.engine_kind import check_policy, definition_of
+from railyard.workloads.spec import Built, Setting, Workload
+
+ITEM: Final = 4
+"""Bytes of an element, a float32."""
+WARMUP_OPERATIONS: Final = 4
+"""Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
+
+Rows = Sequence[Sequence[str]]
+"""A table; its first row is the header."""
+
+
+class Prediction(NamedTuple):
+    """Predicted seconds under a policy. `workload` and `metric`: as in results; `size`: of a single allreduce."""
+
+    policy: str
+    workload: str
+    metric: str
+    seconds: float
+    size: int = 0
+
+
+def sent_bytes(size: int, scale: float) -> int:
+    """Return the bytes to send for `size` on rails so many times slower: whole elements, one at least."""
+    return max(1, round(size / scale / ITEM)) * ITEM
+
+
+def learning_operations(policy: str, operations: int) -> int:
+    """Return how many operations of a size come before those that count."""
+    return operations if definition_of(policy).learns else WARMUP_OPERATIONS
+
+
+class RailWorkload(Workload):
+    """Base of all kinds. `on`: only on some of the experiment's fabrics. `number` is always that of a fabric."""
+
+    fabric_spec: ClassVar[type[BaseFabricSpec]] = MultirailSpec
+    on: Numbers | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _restore_on_key(cls, data: object) -> object:
+        return restore_on_key(data)
+
+    def build(self, setting: Setting) -> Built:
+        """Raise: an allreduce engine sends, without a schedule."""
+        raise NotImplementedError
+
+    def is_on(self, number: int) -> bool:
+        """Return whether it runs on a fabric."""
+        return self.on is None or number in self.on
+
+    def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
+        """Raise BadInput, for a field below `field`, if it can't run on these fabrics of the experiment."""
+        check_numbers(self.on, len(fabrics), f"{field}.on")
+
+    def dilations(self, number: int, fabric: MultirailSpec) -> frozenset[float]:
+        """Return how many times slower time passes on the fabrics that it needs."""
+        return frozenset({1.0})
+
+    def step_count(self, number: int, fabric: MultirailSpec, repeats: int) -> int:
+        """Return how many steps measuring it has, for the progress bar."""
+        return repeats
+
+    def predictions(self, number: int, plan: MultirailPlan) -> Iterator[Prediction]:
+        """Yield what has an equation."""
+        yield from ()
+
+    def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | Rows]:
+        """Yield what would be sent: sentences and tables."""
+        raise NotImplementedError
+
+
+class ComparedWorkload(RailWorkload):
+    """Base of kinds that run under several policies. `single` stands for each unlike rail of a fabric alone; `only` has
+    policies that are for some of the fabrics. `learning`: operations before those that count, of policies that learn.
+    """
+
+    policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
+    only: dict[str, Numbers] = Field(default_factory=dict)
+    learning: Annotated[int, Field(ge=0, le=10_000)] = 60
+
+    def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
+        """Check each policy on each fabric that has it."""
+        super().check(fabrics, field)
+        for i, policy in enumerate(self.policies):
+            path = f"{field}.policies.{i}"
+            if policy in self.policies[:i]:
+                raise BadInput(path, policy, "is given twice")
+            check_policy(policy, path, [fabric for n, fabric in enumerate(fabrics) if self._has(policy, n)])
+        for policy, numbers in self.only.items():
+            if policy not in self.policies:
+                raise BadInput(f"{field}.only.{policy}", list(numbers), unknown_name_hint(policy, self.policies))
+            check_numbers(numbers, len(fabrics), f"{field}.only.{policy}")
+
+    def _has(self, policy: str, number: int) -> bool:
+        return self.is_on(number) and number in self.only.get(policy, (number,))
+
+    def policies_on(self, number: int, fabric: MultirailSpec) -> tuple[str, ...]:
+        """Return the policies of a fabric; `single` stands for each unlike rail alone."""
+        found: list[str] = []
+        for policy in self.policies:
+            if self._has(policy, number):
+                found += singles(fabric) if policy == "single" else [policy]
+        return tuple(dict.fromkeys(found))
+
+
+def singles(fabric: MultirailSpec) -> list[str]:
+    """Return a policy for each rail that is unlike those before it."""
+    first = {rail.model_dump_json(exclude={"name"}): rail.name for rail in reversed(fabric.rails)}
+    return [f"single:{rail.name}" for rail in fabric.rails if rail.name in first.values()]

@@ -1,0 +1,122 @@
+"""Workload kind `allreduce`: a sum over all nodes of a multi-rail fabric, of every size under every policy.
+
+    {kind: allreduce, policies: [nezha, mrib, single], sizes: [2KiB, 64MiB], point: 500ms, learning: 40}
+
+Source: Nezha section 5.2. Sizes are the paper's; what is sent is as many times less as the rails are slower.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from railyard.core.errors import BadInput
+from railyard.core.units import Size, Time, format_size, size_name
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
+from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
+from railyard.workloads.allreduce.workload import (
+    ITEM,
+    ComparedWorkload,
+    Prediction,
+    Rows,
+    learning_operations,
+    sent_bytes,
+)
+from railyard.workloads.spec import WORKLOADS
+
+MIN_OPERATIONS: Final = 10
+"""Of a point, that count: fewer have no median worth the name."""
+LATER_WARMUP_OPERATIONS: Final = 1
+"""The same in each later turn. In 200 turns of 24 the first operation took 3% longer, the second did not."""
+TURN_OPERATIONS: Final = 5
+"""Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns vary less
+than few long ones: with as many operations, turns of 10 varied half as much again."""
+
+
+@WORKLOADS.register("allreduce")
+class AllreduceSpec(ComparedWorkload):
+    """Allreduce of every size; all policies take turns. Each repeat has processes of its own; sizes that `starts` has,
+    as many times as often.
+
+    A point has as many operations as fit into `point` by the equations, `operations` at most.
+    """
+
+    is_iteration = False
+
+    sizes: Annotated[tuple[Size, ...], Field(min_length=1, strict=False)]
+    operations: Annotated[int, Field(ge=MIN_OPERATIONS, le=100_000)] = 1000
+    point: Time = 1.0
+    starts: BySize[Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
+
+    def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
+        """Check that sizes are whole elements, and distinct."""
+        for i, size in enumerate(self.sizes):
+            if size < ITEM:
+                raise BadInput(f"{field}.sizes.{i}", format_size(size), f"must be {ITEM}B or more: one element")
+            if size in self.sizes[:i]:
+                raise BadInput(f"{field}.sizes.{i}", format_size(size), "is given twice")
+        super().check(fabrics, field)
+
+    def repeats_of(self, size: int, repeats: int) -> int:
+        """Return how often a size is measured: `repeats` times its `starts`."""
+        return repeats * value_for_size(self.starts, size, 1)
+
+    def sizes_to_measure(
+        self, number: int, fabric: MultirailSpec, dilation: float, repeat: int, repeats: int
+    ) -> list[int]:
+        """Return the sizes with this dilation and more repeats than `repeat`, smallest first."""
+        sizes = self.sizes if self.policies_on(number, fabric) else ()
+        return sorted(s for s in sizes if fabric.dilation_of(s) == dilation and repeat < self.repeats_of(s, repeats))
+
+    def dilations(self, number: int, fabric: MultirailSpec) -> frozenset[float]:
+        """Return those of its sizes."""
+        return frozenset(map(fabric.dilation_of, self.sizes if self.policies_on(number, fabric) else ()))
+
+    def step_count(self, number: int, fabric: MultirailSpec, repeats: int) -> int:
+        """Return how many times a size is measured, each time by all policies in turn."""
+        return sum(self.repeats_of(s, repeats) for s in self.sizes) if self.policies_on(number, fabric) else 0
+
+    def counted(self, operation_s: float) -> int:
+        """Return how many operations count at a point. `operation_s`: time of one operation here, dilated or not."""
+        return max(MIN_OPERATIONS, min(self.operations, ceil(self.point / max(operation_s, 1e-6))))
+
+    def predictions(self, number: int, plan: MultirailPlan) -> Iterator[Prediction]:
+        """Yield every size under every policy."""
+        rails, peer = rails_of(plan), peer_rail(plan.spec)
+        for policy in self.policies_on(number, plan.spec):
+            for size in self.sizes:
+                time = predicted_s(policy, rails, plan.spec.nodes, sent_bytes(size, plan.scale), peer)
+                yield Prediction(policy, f"allreduce {size_name(size)}", "completion_time", time, size)
+
+    def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | Rows]:
+        """Yield a table of the operations of a start: those that learn, and those that count."""
+        fabric, policies = plan.spec, self.policies_on(number, plan.spec)
+        if not policies:
+            return
+        slow = any(fabric.dilation_of(size) > 1 for size in self.sizes)
+        often = any(self.repeats_of(size, repeats) > 1 for size in self.sizes)
+        rows = [["size", "sent", *["slow motion"] * slow, *["starts"] * often, *policies]]
+        for size in self.sizes:
+            times = fabric.dilation_of(size)
+            optional = [f"{times:g}x" if times > 1 else ""] * slow + [f"{self.repeats_of(size, repeats)} x"] * often
+            row = [size_name(size), format_size(sent_bytes(size, plan.scale)), *optional]
+            for prediction in self.predictions(number, plan):
+                if prediction.size == size:
+                    before = learning_operations(prediction.policy, self.learning)
+                    row.append(f"{before} + {self.counted(prediction.seconds * times)}")
+            rows.append(row)
+        yield rows
+        yield (
+            f"in turns of {TURN_OPERATIONS} that count; each later turn has {LATER_WARMUP_OPERATIONS} more before them"
+        )
+
+
+def turns(first: int, count: int) -> list[tuple[int, int]]:
+    """Return (operations before those that count, and these) of each turn: `count` in fives, the rest in the first;
+    `first` of the first turn, in which a policy learns.
+    """
+    parts = max(1, count // TURN_OPERATIONS)
+    sizes = [count // parts + (part < count % parts) for part in range(parts)]
+    return [(first if part == 0 else LATER_WARMUP_OPERATIONS, size) for part, size in enumerate(sizes)]
