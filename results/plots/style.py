@@ -131,8 +131,9 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return {name: SERIES[i % len(SERIES)] for i, name in enumerate(names)}
 
 
-def quiet(axes: Axes, grid: Literal["", "x", "y"] = "") -> None:
-    """No ticks, and a grid only along `grid` ("x", "y" or neither)."""
+def quiet(axes: Axes, grid: Literal["", "x", "y"] = "", **properties: Any) -> None:
+    """No ticks, and a grid only along `grid` ("x", "y" or neither); and properties of the axes, such as `xlabel`."""
+    axes.set(**properties)
     axes.tick_params(length=0)
     if grid:
         axes.grid(axis=grid)
@@ -146,3 +147,9 @@ def seconds_tick(value: float, _: float = 0) -> str:
 def rate_tick(value: float, _: float = 0) -> str:
     """Return the label of a tick in bit/s."""
     return short(rate(value)) if value else "0"
+
+
+def log2_ticks(axes: Axes, ticks: Sequence[int]) -> None:
+    """Scale the horizontal axis by powers of two, with these ticks."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])

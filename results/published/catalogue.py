@@ -71,15 +71,15 @@ FOLDER: Final = Path(__file__).parent / "figures"
 Compute = Callable[[], Figure]
 
 
-class _Module:
-    """A module of figures/ that isn't imported yet: matplotlib and the models of training take a second to load."""
+def _later(name: str, description: str) -> Compute:
+    """Import the module of figures/ when it is called: matplotlib and models of training take a second to load."""
 
-    def __init__(self, name: str, description: str) -> None:
-        self._name, self.__doc__ = name, description
-
-    def __call__(self) -> Figure:
-        made: Figure = import_module(f"railyard.results.published.figures.{self._name}").figure()
+    def compute() -> Figure:
+        made: Figure = import_module(f"railyard.results.published.figures.{name}").figure()
         return made
+
+    compute.__doc__ = description
+    return compute
 
 
 def _missing_parts(_name: str, compute: object) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _register_modules() -> None:
         source = Source("built-in", str(path), 1)
         if "\ndef figure() -> Figure:" not in text:
             raise BadDefinition(source, path.stem, "has no function figure() -> Figure")
-        FIGURES.add(path.stem, _Module(path.stem, found[1] if found else ""), source)
+        FIGURES.add(path.stem, _later(path.stem, found[1] if found else ""), source)
 
 
 _register_modules()

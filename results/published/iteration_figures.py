@@ -8,14 +8,14 @@ one assumption, so that its effect can be seen.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory.iteration.fit import Measured, leave_model_out_s, measured, predicted_s
-from railyard.results.theory.iteration.job import A100, Cluster, Job, Recipe, make_cluster
+from railyard.results.theory.iteration.job import A100, Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import load_gpt
@@ -70,14 +70,10 @@ def best(
 ) -> Best:
     """The fastest strategy under a reading. Rates in bit/s; 0 is the platform's."""
     cluster = make_cluster(PLATFORM, gpus, domain_gpus)
-    cluster = _with_rates(cluster, hb_bps, rail_bps)
-    cluster = replace(cluster, constants=replace(cluster.constants, **reading.constants))
-    return best_strategy(Job(load_gpt(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
-
-
-def _with_rates(cluster: Cluster, hb_bps: float, rail_bps: float) -> Cluster:
     hb, rail = hb_bps / 8 or cluster.hb_bytes_per_s, rail_bps / 8 or cluster.rail_bytes_per_s
-    return replace(cluster, hb_bytes_per_s=hb, rail_bytes_per_s=rail)
+    constants = replace(cluster.constants, **reading.constants)
+    cluster = replace(cluster, hb_bytes_per_s=hb, rail_bytes_per_s=rail, constants=constants)
+    return best_strategy(Job(load_gpt(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
 
 
 def less_pct(slow_s: float, fast_s: float) -> float:
@@ -109,8 +105,7 @@ LEFT_OUT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """The largest mean and worst error that meet it, percent; and whose it is."""
 
     stated_by: str
@@ -136,7 +131,10 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
         title=title,
         source=source,
         columns=COLUMNS,
-        rows=[_cells(row) for row in rows],
+        rows=[
+            (row.model, row.mode, row.seconds, predicted_s(row), error_pct(row), _use(row), left_out_pct(row))
+            for row in rows
+        ],
         draw=lambda drawn: _draw(drawn, rows),
         claims=(
             *_claims("", [error_pct(row) for row in rows], bars),
@@ -160,10 +158,6 @@ def _use(row: Measured) -> str:
     return "fitted" if row.fitted else "held out"
 
 
-def _cells(row: Measured) -> tuple[str | float, ...]:
-    return row.model, row.mode, row.seconds, predicted_s(row), error_pct(row), _use(row), left_out_pct(row)
-
-
 def _draw(drawn: matplotlib.figure.Figure, rows: list[Measured]) -> None:
     axes = drawn.subplots()
     labels = [f"{row.model}, {row.mode}" for row in rows]
@@ -173,6 +167,5 @@ def _draw(drawn: matplotlib.figure.Figure, rows: list[Measured]) -> None:
     axes.axvline(0, color="grey", linewidth=0.8)
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
-    axes.set_xlabel("predicted over published iteration time, % above")
     drawn.legend(loc="outside right upper")
-    quiet(axes, "x")
+    quiet(axes, "x", xlabel="predicted over published iteration time, % above")

@@ -7,7 +7,7 @@ from typing import Final
 
 import matplotlib.figure
 
-from railyard.results.plots.style import PAPER, SERIES, quiet
+from railyard.results.plots.style import PAPER, SERIES, log2_ticks, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory import equations as bound
 from railyard.topologies.platforms import PLATFORMS
@@ -121,24 +121,18 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
         over = [float(per_cs(bound.rail_only, (x, y, ratio)) / (y - 1)) for ratio in ratios]
         left.plot([float(ratio) for ratio in ratios], over, ".-", color=colour, label=f"{x} × {y}")
         left.axvline(float(bound.least_ratio(x, y)), color=colour, linewidth=0.8, linestyle=":")
-    left.set_xscale("log", base=2)
+    log2_ticks(left, (2, 8, 32, 128, 512))
     left.set_yscale("log", base=2)
-    left.set_xticks([2, 8, 32, 128, 512], ["2", "8", "32", "128", "512"])
     left.set_yticks([1, 4, 16, 64], ["1", "4", "16", "64"])
-    left.set_xlabel("$C_F/C_S$")
-    left.set_ylabel("Eq. 13 over $(y-1)/C_S$")
-    left.set_title("The bound, where the conjecture says 1")
+    left.set(xlabel="$C_F/C_S$", ylabel="Eq. 13 over $(y-1)/C_S$", title="The bound, where the conjecture says 1")
     left.legend(title="x × y; dotted: $y(x-1)/(y-1)$", frameon=True, framealpha=1, facecolor=PAPER, edgecolor=PAPER)
     for colour, name in zip(SERIES, SHOWN, strict=False):
         grids = _of_platform(name)
         over = [eq1_per_cs(grid) / float(per_cs(bound.rail_only, grid)) for grid in grids]
         x, _, ratio = grids[0]
         right.plot(DOMAINS, over, ".-", color=colour, label=f"{name}: x = {x}, $C_F/C_S$ = {ratio}")
-    right.set_xscale("log", base=2)
-    right.set_xticks(DOMAINS, [str(y) for y in DOMAINS])
-    right.set_ylim(1, 2.5)
-    right.set_xlabel("HB domains, y")
-    right.set_ylabel("Eq. 1 over Eq. 13")
+    log2_ticks(right, DOMAINS)
+    right.set(xlabel="HB domains, y", ylabel="Eq. 1 over Eq. 13", ylim=(1, 2.5))
     right.set_title("Hierarchical AllGather against the bound")
     right.legend(loc="upper right")
     for axes in (left, right):

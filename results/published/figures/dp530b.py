@@ -63,5 +63,4 @@ def _draw(drawn: matplotlib.figure.Figure, bars: list[tuple[str, float]]) -> Non
     axes.bar_label(drawn_bars, fmt="%.2f s", padding=3)
     axes.set_yticks(range(len(bars)), [what for what, _ in bars])
     axes.invert_yaxis()
-    axes.set_xlabel("added to an iteration, s")
-    quiet(axes, "x")
+    quiet(axes, "x", xlabel="added to an iteration, s")

@@ -1,6 +1,5 @@
 """Cost and power of a Clos against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)."""
 
-from collections.abc import Callable, Iterator
 from typing import Final
 
 import matplotlib.figure
@@ -21,9 +20,7 @@ SMALL, LARGE = 30_000, 65_536
 
 def figure() -> Figure:
     """Both designs at three radices."""
-    networks = [
-        n for radix in RADICES for n in (*_rail_optimized_networks(radix, SCALES), *_rail_only_networks(radix, SCALES))
-    ]
+    networks = [network for radix in RADICES for design in _networks(radix, SCALES) for network in design]
     return Figure(
         title="What a network costs and draws, against scale",
         source="Spine-free Fig. 1",
@@ -41,12 +38,10 @@ def figure() -> Figure:
     )
 
 
-def _rail_optimized_networks(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
-    return (rail_optimized(gpus, radix) for gpus in scales)
-
-
-def _rail_only_networks(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
-    return (rail_only(gpus, DOMAIN, radix) for gpus in scales if gpus % DOMAIN == 0)
+def _networks(radix: int, scales: tuple[int, ...]) -> tuple[list[Network], list[Network]]:
+    """Return rail-optimized and rail-only networks; the latter of whole HB domains."""
+    wide = [rail_optimized(gpus, radix) for gpus in scales]
+    return wide, [rail_only(gpus, DOMAIN, radix) for gpus in scales if gpus % DOMAIN == 0]
 
 
 def _row(n: Network) -> tuple[str | int | float, ...]:
@@ -113,25 +108,16 @@ def _mw(network: Network) -> float:
 
 def _draw(drawn: matplotlib.figure.Figure) -> None:
     scales = tuple(range(STEP, LARGE + 1, STEP))
-    panels: tuple[tuple[str, Callable[[Network], float]], ...] = (
-        ("cost, million USD", _million),
-        ("peak power, MW", _mw),
-    )
+    panels = (("cost, million USD", _million), ("peak power, MW", _mw))
     stated = ({LARGE: 300.0, SMALL: 200.0}, {LARGE: 6.0, SMALL: 4.6})
     for axes, (label, value), points in zip(drawn.subplots(1, 2), panels, stated, strict=True):
         # where radices cost the same, the thinner line shows on the wider
         for width, colour, radix in zip((4.5, 2.5, 1.2), SERIES, RADICES, strict=False):
-            for style, networks in (
-                ("-", _rail_optimized_networks(radix, scales)),
-                ("--", _rail_only_networks(radix, scales)),
-            ):
+            for style, networks in zip(("-", "--"), _networks(radix, scales), strict=True):
                 curve = [(n.gpus, value(n)) for n in networks]
                 axes.plot(*zip(*curve, strict=True), style, color=colour, linewidth=width, label=f"radix {radix}")
         axes.plot(list(points), list(points.values()), "kx", label="stated")
         axes.set_xticks([0, 16_384, 32_768, 49_152, 65_536], ["0", "16,384", "32,768", "49,152", "65,536"])
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("GPUs")
-        axes.set_ylabel(label)
-        quiet(axes, "y")
+        quiet(axes, "y", xlabel="GPUs", ylabel=label, ylim=(0, None))
         handles, names = axes.get_legend_handles_labels()
         axes.legend(handles[::2], names[::2], title="dashed: rail-only, K = 256", loc="upper left")

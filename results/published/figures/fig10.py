@@ -5,7 +5,7 @@ from typing import Final
 
 import matplotlib.figure
 
-from railyard.results.plots.style import SERIES, quiet
+from railyard.results.plots.style import SERIES, log2_ticks, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.iteration_figures import AS_PRINTED, GPT_1T, NOTES, OTHERS, Reading, best, listed
 
@@ -34,14 +34,8 @@ def figure() -> Figure:
         rows=rows,
         draw=lambda drawn: _draw(drawn, times),
         claims=tuple(
-            Claim(
-                f"K={k}, batch {batch:,}: of the ideal's speed",
-                published_pct,
-                _relative_pct(times, k, batch),
-                "%",
-                within=3.0,
-            )
-            for (k, batch), published_pct in PUBLISHED.items()
+            Claim(f"K={k}, batch {b:,}: of the ideal's speed", stated, _relative_pct(times, k, b), "%", within=3.0)
+            for (k, b), stated in PUBLISHED.items()
         ),
         notes=(*NOTES, *notes),
         inches=(10.0, 4.6),
@@ -67,13 +61,9 @@ def _draw(drawn: matplotlib.figure.Figure, times: Times) -> None:
         left.plot(BATCHES, [times[k, b] for b in BATCHES], ".-", color=colour, label=label)
         right.plot(BATCHES, [_relative_pct(times, k, b) for b in BATCHES], ".-", color=colour)
     for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(BATCHES, [f"{b:,}" for b in BATCHES])
-        axes.set_xlabel("global batch, sequences")
-        quiet(axes, "y")
-    left.set_ylabel("iteration time, s")
-    left.set_ylim(bottom=0)
+        log2_ticks(axes, BATCHES)
+        quiet(axes, "y", xlabel="global batch, sequences")
+    left.set(ylabel="iteration time, s", ylim=(0, None))
     left.legend()
     start = 10 * int(min(_relative_pct(times, *point) for point in times) // 10)
-    right.set_ylim(bottom=start)
-    right.set_ylabel(f"speed relative to K = N, %; axis from {start}%")
+    right.set(ylabel=f"speed relative to K = N, %; axis from {start}%", ylim=(start, None))

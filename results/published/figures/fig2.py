@@ -88,13 +88,11 @@ def _tp_pairs(name: str, traffic: Traffic) -> Claim:
     """A ring in each tensor-parallel group makes it 1 / (N - 1), whatever the model."""
     pairs = len(traffic.pairs["TP"].src)
     ours = _pairs_pct(traffic, pairs)
-    of_cluster = 100 * pairs / _all_pairs(CLUSTER)
     note = (
-        ""
-        if ours <= TP_PAIRS_PCT
-        else f"rings of {traffic.gpus:,} GPUs give 1/(N-1), below 0.04% from 2,501 GPUs on; "
-        f"of all pairs of the {CLUSTER:,}-GPU cluster they are {of_cluster:.3f}%"
+        f"rings of {traffic.gpus:,} GPUs give 1/(N-1), below 0.04% from 2,501 GPUs on; of all pairs of the "
+        f"{CLUSTER:,}-GPU cluster they are {100 * pairs / _all_pairs(CLUSTER):.3f}%"
     )
+    note = note if ours > TP_PAIRS_PCT else ""
     return Claim(f"pairs with TP traffic, {name}", TP_PAIRS_PCT, ours, "%", bound="at most", note=note)
 
 
@@ -111,9 +109,7 @@ def _draw(drawn: matplotlib.figure.Figure, traffic: dict[str, Traffic]) -> None:
     idle = [_pairs_pct(t, _all_pairs(t.gpus) - _busy(t)) for t in traffic.values()]
     right.set_yticks(places, [f"{n}\n{i:.2f}% have none" for n, i in zip(traffic, idle, strict=True)])
     right.invert_yaxis()
-    right.axvline(
-        TP_PAIRS_PCT, color=style.GREY, linestyle="--", linewidth=1, label="the paper's limit for TP", zorder=0
-    )
+    right.axvline(TP_PAIRS_PCT, color=style.GREY, ls="--", lw=1, label="the paper's limit for TP", zorder=0)
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8)
     right.set(xlabel="share of ordered GPU pairs, %", xlim=(0, 0.15))
     right.set_title("(b) pairs", pad=26)

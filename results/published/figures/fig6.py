@@ -18,30 +18,25 @@ def figure() -> Figure:
     rows = table2.printed()
     pairs = [table2.pair(row) for row in rows]
     networks = [network for both in pairs for network in (both.wide, both.narrow)]
-    worst = [both for both in pairs if both.wide.radix == 64]
     return Figure(
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
         columns=COLUMNS,
         rows=[row for network in networks for row in _rows(network)],
         draw=lambda drawn: _draw(drawn, networks),
-        claims=tuple(
-            Claim(
-                f"{both.wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized",
-                75,
-                100 * both.narrow.switches / both.wide.switches,
-                "%",
-                within=0.5,
-                note=f"the text's three quarters aren't Table II's {both.narrow.switches:,} of {both.wide.switches:,}",
-            )
-            for both in worst
-        ),
+        claims=tuple(_claim(both) for both in pairs if both.wide.radix == 64),
         notes=(
             f"HB domains of {table2.DOMAIN}, as in table2. Rail-only's upper tiers connect GPUs of one rail only.",
             "A transceiver is at each end of a link, so each tier has two for every GPU on the links below it.",
         ),
         inches=(10.0, 5.0),
     )
+
+
+def _claim(both: table2.Pair) -> Claim:
+    what = f"{both.wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
+    note = f"the text's three quarters aren't Table II's {both.narrow.switches:,} of {both.wide.switches:,}"
+    return Claim(what, 75, 100 * both.narrow.switches / both.wide.switches, "%", within=0.5, note=note)
 
 
 def _names(network: Network) -> list[str]:
@@ -75,8 +70,6 @@ def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
         labels.append((place, f"{network.gpus:,} GPUs, radix {network.radix}, {network.design}"))
     axes.set_yticks([place for place, _ in labels], [label for _, label in labels], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlim(right=1.2 * most)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("switches")
     axes.legend(handles=[Patch(color=colour, label=name) for name, colour in colours.items()], loc="lower right")
-    quiet(axes, "x")
+    quiet(axes, "x", xlabel="switches", xlim=(None, 1.2 * most))

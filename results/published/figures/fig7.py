@@ -60,7 +60,5 @@ def _draw(drawn: matplotlib.figure.Figure, rows: list[tuple[Measured, float]]) -
         bars = axes.bar(at, list(heights.values()), 0.38, color=colour, label=label, hatch=hatch, edgecolor="white")
         axes.bar_label(bars, fmt="%.1f", padding=2)
     axes.set_xticks(range(len(rows)), [row.model for row, _ in rows])
-    axes.set_ylabel("HFU, %")
-    axes.set_ylim(0, 75)  # room for the legend
     axes.legend(loc="upper left", ncols=3)
-    quiet(axes, "y")
+    quiet(axes, "y", ylabel="HFU, %", ylim=(0, 75))  # room for the legend

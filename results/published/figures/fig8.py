@@ -4,7 +4,7 @@ from typing import Final
 
 import matplotlib.figure
 
-from railyard.results.plots.style import SERIES, quiet
+from railyard.results.plots.style import SERIES, log2_ticks, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.iteration_figures import (
     AS_PRINTED,
@@ -35,7 +35,7 @@ Curve = dict[int, Best]
 def figure() -> Figure:
     """Both models on three clusters as printed; and what the text says of them under other readings."""
     curves = {
-        (model, gpus): _curve(AS_PRINTED, model, gpus, _sizes(gpus))
+        (model, gpus): _curve(AS_PRINTED, model, gpus, tuple(2**i for i in range(gpus.bit_length())))
         for model in (GPT_1T, GPT_146B)
         for gpus in CLUSTERS
     }
@@ -56,10 +56,6 @@ def figure() -> Figure:
         notes=(*NOTES, *notes),
         inches=(10.0, 4.6),
     )
-
-
-def _sizes(gpus: int) -> tuple[int, ...]:
-    return tuple(2**i for i in range(gpus.bit_length()))
 
 
 def _curve(reading: Reading, model: str, gpus: int, sizes: tuple[int, ...]) -> Curve:
@@ -95,21 +91,12 @@ def _claims(ours: dict[str, float]) -> tuple[Claim, ...]:
     """A few percent over the ideal agree to 3 points though they be a multiple: then the note says which."""
     at = f"compared at {STATED:,} GPUs; the paper doesn't say at which of its three clusters"
     published = (0.9, 4.1, 43.3, 30.6)
-    return tuple(
-        Claim(
-            f"{what}{'' if 'ideal' in what else ', less time'}",
-            published_value,
-            value,
-            "%",
-            within=3.0,
-            note=at + _times(value / published_value),
-        )
-        for published_value, (what, value) in zip(published, ours.items(), strict=False)
-    )
-
-
-def _times(factor: float) -> str:
-    return f"; within 3 points, yet {factor:.1f} times the paper's" if factor > 1.25 else ""
+    claims = []
+    for stated, (what, value) in zip(published, ours.items(), strict=False):
+        factor = f"; within 3 points, yet {value / stated:.1f} times the paper's" if value / stated > 1.25 else ""
+        what += "" if "ideal" in what else ", less time"
+        claims.append(Claim(what, stated, value, "%", within=3.0, note=at + factor))
+    return tuple(claims)
 
 
 def _draw(drawn: matplotlib.figure.Figure, curves: dict[tuple[str, int], Curve]) -> None:
@@ -118,11 +105,7 @@ def _draw(drawn: matplotlib.figure.Figure, curves: dict[tuple[str, int], Curve])
             curve = curves[model, gpus]
             axes.plot(list(curve), [b.seconds for b in curve.values()], ".-", color=colour, label=f"{gpus:,} GPUs")
             axes.axhline(curve[gpus].seconds, color=colour, linewidth=0.8, linestyle=":")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([1, 8, 64, 512, 4096, 65_536], ["1", "8", "64", "512", "4,096", "65,536"])
-        axes.set_ylim(bottom=0)
-        axes.set_title(f"{NAMES[model]}, batch {BATCHES[model]:,}")
-        axes.set_xlabel("GPUs in an HB domain, K")
-        axes.set_ylabel("iteration time, s")
+        log2_ticks(axes, (1, 8, 64, 512, 4096, 65_536))
         axes.legend(title="dotted: K = N")
-        quiet(axes, "y")
+        axes.set(title=f"{NAMES[model]}, batch {BATCHES[model]:,}", ylim=(0, None))
+        quiet(axes, "y", xlabel="GPUs in an HB domain, K", ylabel="iteration time, s")

@@ -35,7 +35,7 @@ Key = tuple[int, float, float]
 def figure() -> Figure:
     """Compute the times as printed, and the text's claims under other readings, clusters and batches."""
     times = _times(AS_PRINTED, GPUS, BATCH)
-    rows: list[tuple[str | int | float, ...]] = [*_rows(AS_PRINTED, GPUS, BATCH, times)]
+    rows = _rows(AS_PRINTED, GPUS, BATCH, times)
     notes = [
         f"GPUs and batch aren't stated for Fig. 9: {GPUS:,} and {BATCH:,} here; others, in the order of the claims:",
         _faster(times),
@@ -78,9 +78,8 @@ def _stated(times: dict[Key, float]) -> dict[str, float]:
     found = {}
     for k in SIZES:
         found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less_pct(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
-        found[f"K={k}, network 100 to 400 Gbps"] = fmean(
-            less_pct(times[k, h, NETWORK[0]], times[k, h, NETWORK[-1]]) for h in HB
-        )
+        low, high = NETWORK[0], NETWORK[-1]
+        found[f"K={k}, network 100 to 400 Gbps"] = fmean(less_pct(times[k, h, low], times[k, h, high]) for h in HB)
     return found
 
 
@@ -107,9 +106,6 @@ def _draw(drawn: matplotlib.figure.Figure, times: dict[Key, float]) -> None:
         for colour, hb in zip(SERIES, HB, strict=False):
             seconds = [times[k, hb, network] for network in NETWORK]
             axes.plot([n / 1e9 for n in NETWORK], seconds, ".-", color=colour, label=f"{hb / 1e12:.1f} Tbps")
-        axes.set_ylim(bottom=0)
-        axes.set_title(f"K = {k}")
-        axes.set_xlabel("network bandwidth of a GPU, Gbps")
-        axes.set_ylabel("iteration time, s")
+        axes.set(title=f"K = {k}", ylim=(0, None))
         axes.legend(title="HB bandwidth", loc="lower left")
-        quiet(axes, "y")
+        quiet(axes, "y", xlabel="network bandwidth of a GPU, Gbps", ylabel="iteration time, s")

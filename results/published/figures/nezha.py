@@ -3,12 +3,12 @@
 Every number is stated in the paper's text or tables: where a plot shows more without numbers, nothing is read from it.
 """
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
-from railyard.workloads.allreduce.balancing.costs import Rail, paper_rail
+from railyard.workloads.allreduce.balancing.costs import paper_rail
 from railyard.workloads.allreduce.engine_kind import predicted_s
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ CONVERGENCE_OPERATIONS: Final = 100
 """4.3: operations within which the coefficients converge."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingGain:
+class TrainingGain(NamedTuple):
     """Training speed over that of `over`, as stated; `at_most` where the text says `up to`."""
 
     model: str
@@ -91,7 +90,6 @@ def training_gain(name: str, mix: str, nodes: int, over: str) -> TrainingGain | 
 
 _POLICIES: Final = {"99/1": "weights:99:1", "1/99": "weights:1:99"}
 """The paper's names of policies, where ours differ."""
-_MEASURED_SLICES: Final = "the equations take slices that end together; the paper measured slices of fixed size"
 _MEASURED: Final = "by Eq. 1 to 5 alone; the paper measured it"
 
 
@@ -120,19 +118,17 @@ def figure() -> Figure:
 def _time_claim(size: int, policy: str) -> Claim:
     rails, stated = [paper_rail("tcp"), paper_rail("sharp")], TABLE_1[size][policy]
     ours = predicted_s(_POLICIES.get(policy, policy), rails, 4, size)
-    note = _MEASURED_SLICES if policy == "slicing" else _MEASURED
+    slices = "the equations take slices that end together; the paper measured slices of fixed size"
+    note = slices if policy == "slicing" else _MEASURED
     return Claim(f"{size // MB} MB, {policy}", 1e3 * stated, 1e3 * ours, "ms", 0.08 * 1e3 * stated, note=note)
 
 
 def _gain_claim(mix: str, nodes: int, policy: str, gain: float) -> Claim:
     rails = [replace(paper_rail(kind), name=f"{kind}{number}") for number, kind in enumerate(mix.split("+"))]
     sizes = [LARGE << shift for shift in range(8)]
-    ours = max(_one_rail_s(rails, nodes, size) / predicted_s(policy, rails, nodes, size) for size in sizes)
+    single_s = {size: min(predicted_s(f"single:{rail.name}", rails, nodes, size) for rail in rails) for size in sizes}
+    ours = max(single_s[size] / predicted_s(policy, rails, nodes, size) for size in sizes)
     return Claim(f"{mix}, {nodes} nodes: {policy} over one rail", gain, ours, "times", 0.16, note=_MEASURED)
-
-
-def _one_rail_s(rails: list[Rail], nodes: int, size: int) -> float:
-    return min(predicted_s(f"single:{rail.name}", rails, nodes, size) for rail in rails)
 
 
 def _draw(drawn: "matplotlib.figure.Figure") -> None:

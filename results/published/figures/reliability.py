@@ -24,7 +24,6 @@ CLUSTERS: Final = ((65_536, 256, 64), (65_536, 256, 256), (65_536, 8, 64))
 YEARS: Final = 300
 SEED: Final = 1
 LLAMA3: Final = (16_384, 8, 64)
-LLAMA3_DAYS: Final = 54
 LLAMA3_NETWORK: Final = 35
 """The Llama 3 Herd of Models, section 3.3.4, Table 5: network switch or cable."""
 COLUMNS: Final = (
@@ -82,19 +81,14 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         yield (net.gpus, case.wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
 
 
-def expected_llama3(components: Components) -> float:
-    """Failures of switches and transceivers in the 54 days of Llama 3's job, on a rail-optimized network."""
-    net = both(*LLAMA3)[0].network
-    a_year = components.switch.failures_per_year * net.switches
-    a_year += components.transceiver.failures_per_year * net.transceivers
-    return a_year * LLAMA3_DAYS / DAYS_A_YEAR
-
-
 def _llama3(components: Components) -> Claim:
+    """Failures of switches and transceivers in the 54 days of Llama 3's job, on a rail-optimized network."""
+    net, optics = both(*LLAMA3)[0].network, components.transceiver
+    a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
     return Claim(
         "network failures in 54 days at 16,384 GPUs (Llama 3)",
         LLAMA3_NETWORK,
-        expected_llama3(components),
+        a_year * 54 / DAYS_A_YEAR,
         "failures",
         within=2 * LLAMA3_NETWORK**0.5,
         note="rates of switches and transceivers are assumed, and were chosen to come near this; its network is taken "
@@ -133,16 +127,16 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     left, right = drawn.subplots(1, 2, width_ratios=(3, 2))
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
     base = [0.0] * len(cases)
-    for name, colour, counts in (
-        ("switches", BLUE, [case.found.switch_failures.mean for case in cases]),
-        ("transceivers", ORANGE, [case.found.transceiver_failures.mean for case in cases]),
-        ("NICs", GREY, [_nics(case.found) for case in cases]),
-    ):
+    switches, optics, every = (
+        [estimate.mean for estimate in kind] for kind in zip(*(case.found[:3] for case in cases), strict=True)
+    )
+    nics = [whole - switch - optic for whole, switch, optic in zip(every, switches, optics, strict=True)]
+    parts = (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics))
+    for name, colour, counts in parts:
         left.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = [b + count for b, count in zip(base, counts, strict=True)]
     left.plot([case.found.access_failures.mean for case in cases], places, "k|", markersize=18, label="cut GPUs off")
     left.set_yticks(places, [case.label for case in cases], fontsize=8)
-    left.set_xlabel("network failures a year, 65,536 GPUs")
     left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
     for name, colour, shift, estimates in (
         ("off", VERMILION, -0.2, [case.found.lost for case in cases]),
@@ -153,12 +147,8 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
         at = [place + shift for place in places]
         right.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
     right.set_yticks(places, [""] * len(places))
-    right.set_xlabel("GPU-time lost, ppm (95% interval)")
     right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=2, fontsize=8)
-    for axes in (left, right):
+    labels = ("network failures a year, 65,536 GPUs", "GPU-time lost, ppm (95% interval)")
+    for axes, label in zip((left, right), labels, strict=True):
         axes.invert_yaxis()
-        quiet(axes, "x")
-
-
-def _nics(found: Reliability) -> float:
-    return found.network_failures.mean - found.switch_failures.mean - found.transceiver_failures.mean
+        quiet(axes, "x", xlabel=label)

@@ -2,9 +2,8 @@
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import matplotlib.figure
 
@@ -21,8 +20,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
+class Printed(NamedTuple):
     """A row of Table II as printed; savings in whole percent."""
 
     gpus: int
@@ -35,8 +33,7 @@ class Printed:
     power_saving_pct: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """Both designs of one row."""
 
     wide: Network
@@ -92,10 +89,9 @@ def pair(row: Printed, domain: int = DOMAIN) -> Pair:
 
 def fitting_domains(row: Printed) -> tuple[int, ...]:
     """The powers of two K that give the row's rail-only switches and transceivers."""
-    sizes = (2**i for i in range(row.gpus.bit_length()))
-    printed_counts = (row.switches_rail_only, row.transceivers_rail_only)
-    found = ((k, rail_only(row.gpus, k, row.radix)) for k in sizes)
-    return tuple(k for k, network in found if (network.switches, network.transceivers) == printed_counts)
+    found = ((2**i, rail_only(row.gpus, 2**i, row.radix)) for i in range(row.gpus.bit_length()))
+    counts = (row.switches_rail_only, row.transceivers_rail_only)
+    return tuple(k for k, network in found if (network.switches, network.transceivers) == counts)
 
 
 def _rows(row: Printed, both: Pair) -> Iterator[tuple[str | int | float | None, ...]]:
@@ -147,8 +143,6 @@ def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:
                 for place, value, percent in zip(places, values, saved, strict=True):
                     axes.annotate(f"{percent:.3g}%", (place, value), ha="center", va="bottom", fontsize=7)
         axes.set_xticks(range(len(pairs)), names, fontsize=8)
-        axes.set_ylabel("peak power, MW" if power else "cost, million USD")
-        axes.set_xlabel("GPUs")
-        quiet(axes, "y")
+        quiet(axes, "y", xlabel="GPUs", ylabel="peak power, MW" if power else "cost, million USD")
         if not power:
             axes.legend(loc="upper left", title="above a bar: saved", alignment="left")
