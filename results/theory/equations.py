@@ -13,9 +13,8 @@ max(|S|, xy - |S|) / ((C_F + C_S) |S| - x R C_F - y C C_S); Eq. 12 is without th
 why xy pairs (R, C) suffice, and the closed form.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,8 +72,7 @@ MAX_CELLS: Final = 20
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """The largest fraction, and a cut that gives it: the matrix of S, `matrix[domain][rank]`."""
 
     time: Fraction
@@ -130,20 +128,13 @@ def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: 
     if x * y > MAX_CELLS:
         raise ValueError(f"a grid of {x} x {y} has too many matrices: {MAX_CELLS} cells at most")
     numbers = np.arange(1, 2 ** (x * y) - 1, dtype=np.int64)
-    row_bits = 2**x - 1
-    column_bits = sum(1 << (x * row) for row in range(y))
-    rows = sum(_contains_line(numbers, row_bits << (x * row)) for row in range(y))
-    columns = sum(_contains_line(numbers, column_bits << column) for column in range(x))
+    row_bits = (2**x - 1) << x * np.arange(y)
+    column_bits = sum(1 << (x * row) for row in range(y)) << np.arange(x)
+    rows, columns = (np.sum([(numbers & line) == line for line in lines], axis=0) for lines in (row_bits, column_bits))
     cells = np.bitwise_count(numbers).astype(np.int64)
-    best, time = _largest(x, y, hb, rail, cells, np.asarray(rows), np.asarray(columns) * int(rails_are_apart))
+    best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
     found = int(numbers[best])
     return Bound(time, tuple(tuple(bool(found >> (x * row + column) & 1) for column in range(x)) for row in range(y)))
-
-
-def _contains_line(numbers: Ints, line: int) -> Ints:
-    """1 where a matrix has the whole line (a row or a column, as bits), else 0."""
-    is_contained: Ints = ((numbers & line) == line).astype(np.int64)
-    return is_contained
 
 
 def _largest(x: int, y: int, hb: int, rail: int, cells: Ints, rows: Ints, columns: Ints) -> tuple[int, Fraction]:

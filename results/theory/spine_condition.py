@@ -12,11 +12,12 @@ frames: the slowest link of the path in bit/s, its capacity x its score.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.steering import MeasurementInterval
@@ -33,7 +34,7 @@ TIE: Final = 0.05
 """Latencies that differ by less are even."""
 SAMPLES_BEFORE_START: Final = 5
 """Samples of scores before the foreground's start that count: 250 ms at the default period."""
-SCORE_STEP: Final = 0.01
+_STEPS: Final = np.array([-0.01, 0, 0.01])
 """Scores are whole percents: what a point more or less of one would turn is even."""
 
 
@@ -155,15 +156,13 @@ def _place(interval: IntervalId) -> IntervalId:
 
 def _latencies(flows: Iterable[Flow]) -> dict[tuple[IntervalId, str, str], dict[str, list[float]]]:
     """(place, source, destination) -> policy -> seconds of each transfer that arrived."""
-    found: defaultdict[tuple[IntervalId, str, str], defaultdict[str, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    found: dict[tuple[IntervalId, str, str], dict[str, list[float]]] = {}
     for flow in flows:
         is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
         if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
-            flow_key = (_place(flow.interval), flow.src, flow.dst)
-            found[flow_key][flow.policy].append((flow.end_ns - flow.start_ns) / 1e9)
-    return {flow_key: dict(by_policy) for flow_key, by_policy in found.items()}
+            by_policy = found.setdefault((_place(flow.interval), flow.src, flow.dst), {})
+            by_policy.setdefault(flow.policy, []).append((flow.end_ns - flow.start_ns) / 1e9)
+    return found
 
 
 def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: str) -> Scores | None:
@@ -183,18 +182,13 @@ def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: st
     return Scores(*(median(scores_by_element[element]) / 100 for element in elements))
 
 
-def _range(value_at: Callable[[float], float]) -> Range:
-    """Return a value of scores that are a step lower, as they are, and a step higher."""
-    return Range(value_at(-SCORE_STEP), value_at(0), value_at(SCORE_STEP))
-
-
 def _product(*scores: float) -> Range:
-    return _range(lambda step: prod(min(1.0, max(0.0, score + step)) for score in scores))
+    return Range(*np.prod([np.clip(score + _STEPS, 0, 1) for score in scores], axis=0).tolist())
 
 
 def _bottleneck(*links: tuple[float, float]) -> Range:
     """Return the least capacity x score of links (capacity, score)."""
-    return _range(lambda step: min(capacity * min(1.0, max(0.0, score + step)) for capacity, score in links))
+    return Range(*np.min([capacity * np.clip(score + _STEPS, 0, 1) for capacity, score in links], axis=0).tolist())
 
 
 def _compare(rail_only: Range, spine: Range) -> Winner:

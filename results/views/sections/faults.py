@@ -225,15 +225,16 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 
         return Column(title, cell)
 
+    def withdrawn(r: Recovery) -> str:
+        return fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)
+
     columns = (
         *(text("fabric", fabrics.__getitem__), text("reroute"), text("target")),
         Column("repeat"),
         *CONTROLLER_STEPS,
         *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
         *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
-        Column(
-            "detours withdrawn", lambda r: fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)
-        ),
+        Column("detours withdrawn", withdrawn),
         *_costs(getattr),
     )
     return Table(columns, list(fabrics))
@@ -335,26 +336,27 @@ class _FaultLine(NamedTuple):
 def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
     """Return the table: with rerouting the first packet beside its target, and the steps; without it goodput alone."""
 
+    def on(show: Callable[[Line], str]) -> Callable[[_FaultLine], str]:
+        return lambda x: show(x.on) if x.on else fmt.NOTHING
+
     def step(title: str, name: str, drop: int) -> Column:
-        def cell(x: _FaultLine) -> str:  # once for both sides
-            if x.on is None or (missing_reason(x.on.row) and not x.on.row.steps[name].median):
+        def cell(line: Line) -> str:  # once for both sides
+            ms = line.row.steps[name].median
+            if missing_reason(line.row) and not ms:
                 return fmt.NOTHING
-            return fmt.milliseconds(x.on.row.steps[name].median) if x.on.is_first_line else ""
+            return fmt.milliseconds(ms) if line.is_first_line else ""
 
-        return Column(title, cell, drop=drop)
+        return Column(title, on(cell), drop=drop)
 
-    def first(x: _FaultLine) -> str:
-        return fmt.NOTHING if x.on is None or missing_reason(x.on.row) else median_p95_ms(x.on.first)
+    def first(line: Line) -> str:
+        return fmt.NOTHING if missing_reason(line.row) else median_p95_ms(line.first)
 
-    def connections(x: _FaultLine) -> str:
-        if x.on is None:
-            return fmt.NOTHING
-        return str(x.on.row.total("connections_lost")) if x.on.is_first_line else ""
+    def connections(line: Line) -> str:
+        return str(line.row.total("connections_lost")) if line.is_first_line else ""
 
     def without(x: _FaultLine) -> str:
-        if x.off is None or (missing_reason(x.off) and x.off.steps["goodput_ms"].median == 0):
-            return fmt.NOTHING
-        return fmt.milliseconds(x.off.steps["goodput_ms"].median)
+        ms = x.off.steps["goodput_ms"].median if x.off else 0
+        return fmt.NOTHING if x.off is None or (missing_reason(x.off) and ms == 0) else fmt.milliseconds(ms)
 
     def fidelity(x: _FaultLine) -> str:
         found = verdict(x.repeats, judgement)
@@ -365,11 +367,11 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         text("fabric"),
         Column("n", lambda x: len(x.repeats)),
         *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
-        Column(_FIRST_PACKET, first),
-        Column("target ms", lambda x: limits_text(x.on.target) if x.on else fmt.NOTHING),
+        Column(_FIRST_PACKET, on(first)),
+        Column("target ms", on(lambda line: limits_text(line.target))),
         Column("", lambda x: _MET_MARK[x.on.met] if x.on else ""),
         step("goodput", "goodput_ms", 2),
-        Column("conns\nlost", connections, drop=5),
+        Column("conns\nlost", on(connections), drop=5),
         Column("no reroute", without, drop=1),
         Column("fidelity", fidelity),
     )
