@@ -16,9 +16,9 @@ and its part of summary.json. It is one file of sections/, or a plugin:
             return [Table((text("fabric", lambda f: f.label), ...), analysis.run.fabrics)]
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -31,7 +31,6 @@ from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
 
 _FOLDER: Final = Path(__file__).parent
-SectionClass = TypeVar("SectionClass", bound=type["Section"])
 
 
 class Section:
@@ -83,14 +82,8 @@ def _missing(name: str, definition: type[Section]) -> Iterator[str]:
 SECTIONS: Final = Registry[type[Section]]("report section", "railyard.results.views.sections", check=_missing)
 
 
-def section(name: str) -> Callable[[SectionClass], SectionClass]:
-    """Return a decorator that registers a section by its id in the page."""
-
-    def decorate(definition: SectionClass) -> SectionClass:
-        SECTIONS.add(name, definition, stacklevel=2)
-        return definition
-
-    return decorate
+section = SECTIONS.register
+"""Decorator that registers a section by its id in the page."""
 
 
 def sections() -> list[tuple[str, Section]]:

@@ -14,7 +14,7 @@ from railyard.results.runs.records import LinkCheck
 from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
 from railyard.results.views.report import Section, section
-from railyard.results.views.table import Column, Table, text
+from railyard.results.views.table import Column, Table, text, text_table
 
 _NAMES: Final = {
     "gpus": "GPUs",
@@ -67,17 +67,11 @@ def scale_parts(scale: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _factors(scaled: Mapping[str, Any], kept: float) -> Table:
     """Return a row a factor; computing, of which an experiment may keep a part only, is the last."""
     rows = [
-        (_NAMES.get(name, name.replace("_", " ")), _show(name, f["real"]), _show(name, f["emulated"]), f["factor"])
-        for name, f in scaled["factors"].items()
+        (_NAMES.get(n, n.replace("_", " ")), _show(n, f["real"]), _show(n, f["emulated"]), factor_text(f["factor"]))
+        for n, f in scaled["factors"].items()
     ]
-    rows.append(("computing time, before it is scaled", "100%", fmt.short(fmt.percent(kept)), kept))
-    columns = (
-        text("what", lambda x: x[0]),
-        Column("real", lambda x: x[1]),
-        Column("emulated", lambda x: x[2]),
-        Column("factor", lambda x: factor_text(x[3])),
-    )
-    return Table(columns, rows)
+    rows.append(("computing time, before it is scaled", "100%", fmt.short(fmt.percent(kept)), factor_text(kept)))
+    return text_table(("what", "real", "emulated", "factor"), rows, numbers=1)
 
 
 def _show(name: str, value: float) -> str:

@@ -315,11 +315,8 @@ def _volumes(run: Run, names: Mapping[Place, str]) -> Plot | None:
     bars = dict[str, Sequence[Flow]]()
     for workload, places in _by_workload(run.flows).items():
         alike = len({tuple(sorted(kind_bytes(one_repeat(f)).items())) for f in places.values()}) == 1
-        bars |= (
-            {workload: next(iter(places.values()))}
-            if alike
-            else {f"{workload}, {names.get(n, n[0])}": f for n, f in places.items()}
-        )
+        for place, rows in list(places.items())[: 1 if alike else None]:
+            bars[workload if alike else f"{workload}, {names.get(place, place[0])}"] = rows
     return traffic.volumes(bars) if bars else None
 
 
