@@ -94,7 +94,12 @@ class Engine:
         self._begin_ready()
         next_report = 0.0
         while (self._pending_tasks or self._pending_receives) and not self.outcome.broken:
-            self._poll_once(self._poll_timeout())
+            for fd, events in self._epoll.poll(self._poll_timeout()):
+                if fd in self._receivers:
+                    self._run_step(self._receive, self._receivers[fd])
+                else:
+                    self._run_step(self._send if events & select.EPOLLOUT else self._raise_error, self._senders[fd])
+                self._begin_ready()
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 self._done(heapq.heappop(self._timers)[1])
@@ -113,16 +118,6 @@ class Engine:
             return PROGRESS_INTERVAL_S
         remaining = self._timers[0][0] - time.monotonic()
         return min(PROGRESS_INTERVAL_S, remaining - SPIN_S) if remaining > SPIN_S else 0.0
-
-    def _poll_once(self, timeout: float) -> None:
-        for fd, events in self._epoll.poll(timeout):
-            if fd in self._receivers:
-                self._run_step(self._receive, self._receivers[fd])
-            elif events & select.EPOLLOUT:
-                self._run_step(self._send, self._senders[fd])
-            else:
-                self._run_step(self._raise_error, self._senders[fd])
-            self._begin_ready()
 
     def _run_step(self, step: Callable[[_Connection], None], connection: _Connection) -> None:
         """Take a step on a connection; if that fails, the connection is broken, and with it the replay."""
@@ -176,16 +171,18 @@ class Engine:
                 if not connection.queue:
                     self._set_write_events(connection, False)
                     return
-                self._start_transfer(connection)
+                number = connection.queue.popleft()
+                self._start(connection, number, self._transfer(number).bytes)
+                connection.header = HEADER.pack(number, connection.remaining)
+                self.outcome.started_ns[number] = time.monotonic_ns()
             try:
                 if connection.header:
                     sent = connection.sock.send(connection.header, socket.MSG_MORE)
                     connection.header = connection.header[sent:]
                     continue
                 length = min(connection.remaining, CHUNK_BYTES)
-                sent = connection.sock.send(
-                    self._pattern[connection.pattern_offset : connection.pattern_offset + length]
-                )
+                start = connection.pattern_offset
+                sent = connection.sock.send(self._pattern[start : start + length])
             except BlockingIOError:
                 self._set_write_events(connection, True)
                 return
@@ -195,14 +192,14 @@ class Engine:
                 number, connection.task = connection.task, -1
                 self._done(number)
 
-    def _start_transfer(self, connection: _Connection) -> None:
-        number = connection.queue.popleft()
+    def _transfer(self, number: int) -> Transfer:
         task = self.job.tasks[number]
         assert isinstance(task, Transfer)
-        connection.task, connection.remaining = number, task.bytes
+        return task
+
+    def _start(self, connection: _Connection, number: int, size: int) -> None:
+        connection.task, connection.remaining = number, size
         connection.pattern_offset = number * PATTERN_STRIDE % PATTERN_BYTES
-        connection.header = HEADER.pack(number, task.bytes)
-        self.outcome.started_ns[number] = time.monotonic_ns()
 
     def _set_write_events(self, connection: _Connection, enabled: bool) -> None:
         if connection.wants_write != enabled:
@@ -218,8 +215,8 @@ class Engine:
             connection.header += data
             if len(connection.header) < HEADER.size:
                 return
-            connection.task, connection.remaining = self._parse_header(connection)
-            connection.header, connection.pattern_offset = b"", connection.task * PATTERN_STRIDE % PATTERN_BYTES
+            self._start(connection, *self._parse_header(connection))
+            connection.header = b""
         length = min(connection.remaining, CHUNK_BYTES)
         count = connection.sock.recv_into(self._buffer, length)
         if count == 0:
@@ -243,8 +240,7 @@ class Engine:
 
     def _received(self, connection: _Connection) -> None:
         number, connection.task = connection.task, -1
-        task = self.job.tasks[number]
-        assert isinstance(task, Transfer)
+        task = self._transfer(number)
         self.outcome.ended_ns[number] = time.monotonic_ns()
         if number not in self.outcome.corrupt:
             self.outcome.delivered[number] = task.bytes

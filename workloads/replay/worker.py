@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 from railyard.core.host import raise_open_file_limit
@@ -53,32 +54,39 @@ def listen(job: Job) -> dict[int, socket.socket]:
 
 
 def connect(job: Job, listeners: dict[int, socket.socket]) -> tuple[Connections, Connections]:
-    """(sending, receiving), all established. TimeoutError names a pair of which one did not come about."""
-    channels = connections(job.tasks)
+    """(sending, receiving), all established. TimeoutError names a pair of which one did not come about.
+
+    The kernels of both ends connect all pairs at once, so waiting for one after the other takes no longer.
+    """
+    channels, deadline = connections(job.tasks), time.monotonic() + CONNECT_S
     stripes = Counter((channel.src, channel.dst) for channel in channels)
-    sending = {channel: _open_connection(job, channel) for channel in channels if channel.src in job.local_gpus}
-    missing = {channel for channel in channels if channel.dst in job.local_gpus}
-    receiving: Connections = {}
-    deadline = time.monotonic() + CONNECT_S
-    hello_pending, unidentified = dict(sending), list[tuple[int, socket.socket]]()
-    while missing or hello_pending:
-        if time.monotonic() > deadline:
-            src, dst, _ = min(missing or hello_pending)
+
+    def wait(sock: socket.socket, event: int, missing: Collection[Channel]) -> None:
+        poller = select.poll()
+        poller.register(sock, event)
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            src, dst, _ = min(missing)
             raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {CONNECT_S:.0f} s")
-        _send_hellos(hello_pending)
-        for dst, listener in listeners.items():
-            unidentified += [(dst, sock) for sock in _accept_all(listener)]
-        for dst, sock in list(unidentified):
-            hello = _read_hello(sock)
-            if hello is not None:
-                unidentified.remove((dst, sock))
-                src, stripe = hello
-                in_domain = job.gpus[src].domain == job.gpus[dst].domain
-                window = job.windows.per_connection(in_domain, stripes[src, dst])
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
-                receiving[Channel(src, dst, stripe)] = sock
-                missing.discard(Channel(src, dst, stripe))
-        time.sleep(0.001)
+
+    sending = {channel: _open_connection(job, channel) for channel in channels if channel.src in job.local_gpus}
+    for channel, sock in sending.items():
+        wait(sock, select.POLLOUT, [channel])
+        if error_code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error_code, f"{channel} failed")
+        sock.send(HELLO.pack(channel.src, channel.stripe))
+    receiving: Connections = {}
+    for dst, listener in listeners.items():
+        missing = {channel for channel in channels if channel.dst == dst}
+        while missing:
+            wait(listener, select.POLLIN, missing)
+            sock, _ = listener.accept()
+            sock.setblocking(False)
+            wait(sock, select.POLLIN, missing)
+            src, stripe = HELLO.unpack(sock.recv(HELLO.size))
+            window = job.windows.per_connection(job.gpus[src].domain == job.gpus[dst].domain, stripes[src, dst])
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+            receiving[Channel(src, dst, stripe)] = sock
+            missing.remove(Channel(src, dst, stripe))
     return sending, receiving
 
 
@@ -90,44 +98,6 @@ def _open_connection(job: Job, channel: Channel) -> socket.socket:
     if error_code not in (0, errno.EINPROGRESS):
         raise OSError(error_code, f"{src.name} -> {dst.name} can't connect")
     return sock
-
-
-def _send_hellos(hello_pending: Connections) -> None:
-    """Say on each connection that has come up who is calling, and with which stripe."""
-    poller = select.poll()
-    by_fd = {sock.fileno(): channel for channel, sock in hello_pending.items()}
-    for fd in by_fd:
-        poller.register(fd, select.POLLOUT)
-    for fd, _ in poller.poll(0):
-        channel = by_fd[fd]
-        error_code = hello_pending[channel].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error_code:
-            raise OSError(error_code, f"{channel} failed")
-        hello_pending.pop(channel).send(HELLO.pack(channel.src, channel.stripe))
-
-
-def _accept_all(listener: socket.socket) -> list[socket.socket]:
-    """Return the connections that have come in."""
-    found: list[socket.socket] = []
-    while True:
-        try:
-            sock, _ = listener.accept()
-        except BlockingIOError:
-            return found
-        sock.setblocking(False)
-        found.append(sock)
-
-
-def _read_hello(sock: socket.socket) -> tuple[int, int] | None:
-    """Return the GPU number and stripe that a sender announces; None if they haven't come yet."""
-    try:
-        hello = sock.recv(HELLO.size, socket.MSG_PEEK)
-    except BlockingIOError:
-        return None
-    if len(hello) < HELLO.size:
-        return None
-    src, stripe = HELLO.unpack(sock.recv(HELLO.size))
-    return src, stripe
 
 
 def main() -> None:
