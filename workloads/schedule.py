@@ -1,19 +1,14 @@
 """Schedules, the one type that every workload becomes and the replay runs, and the scale at which it is emulated.
 
-A schedule is a program for each GPU, as a rank of a real job has one. A task is a `Transfer` (done by its sender) or a
-`Compute`; what it waits for must end at the GPU that does it: a transfer that arrived there or was sent from there, or
-a computation there. So no GPU needs to know what another is doing, and the replay needs no coordination while it runs.
-Phases group tasks under one name, for measuring and predicting; they don't order anything by themselves.
+A schedule is a program for each GPU, as a rank of a real job has one. What a task waits for must end at the GPU that
+does it (a transfer's sender, or a computation's GPU): so no GPU needs to know what another is doing, and the replay
+needs no coordination while it runs. Phases group tasks under one name, for measuring and predicting; they don't order
+anything. A `Program` puts a schedule together at its end, so that collectives compose like calls: a step of a GPU waits
+for what that GPU did last, and for what was sent to it then, as with blocking collectives in a real job.
 
-A `Program` puts a schedule together: each GPU's program grows at its end, so that collectives compose like calls. A
-step of a GPU waits for what that GPU did last. What a step sends, the receiver's next step waits for, as with blocking
-collectives in a real job.
-
-A job is scaled down in two steps, both recorded. Shape: fewer GPUs, layers, micro-batches, all-to-alls and merged
-collectives give a job that could run on real GPUs; its phases and those of the full job are tied by the equations only.
-Time: emulated bytes = real bytes x bytes factor, emulated rate = real rate x rate factor, and so each transfer and gap
-takes time factor = bytes factor / rate factor as long; going back is exact for whatever is bound by bandwidth. The HB
-rate has the same factor as the rail rate: another emulated C_F/C_S projects to a cluster with another HB rate.
+A job is scaled down in shape, to a job that could run on real GPUs, then in time (docs/workloads.md): time factor =
+bytes factor / rate factor, and going back is exact for whatever is bound by bandwidth. The HB rate has the same factor
+as the rail rate: another emulated C_F/C_S projects to a cluster with another HB rate.
 """
 
 from collections import defaultdict

@@ -1,11 +1,4 @@
-"""Workloads as an experiment's YAML has them, and the registry of their kinds.
-
-    {kind: gpt, model: gpt-145.6b, duration: 5s}
-    {kind: moe, all_to_alls: 4, compute: 0.1}
-    {kind: data-parallel, model: vgg-11, bucket: 25MiB}
-    {kind: collective, collective: all-gather, bytes: 64MB}
-    {kind: transfers, domains: [0], ranks: [0, 1], bytes: 4MB, stripes: 4}
-    {kind: trace, path: traces/dlrm, duration: 5s}
+"""Workloads as an experiment's YAML has them (docs/workloads.md has all keys), and the registry of their kinds.
 
 A kind is one class in one file: its keys are the YAML's, and its methods build the schedule and name the workload.
 Sizes follow from the duration asked for unless they are given. A duration is that of the workload on rail-only

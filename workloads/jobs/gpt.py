@@ -1,19 +1,18 @@
 """One training iteration of a GPT in the manner of Megatron: TP in the HB domain, PP and DP on rails.
 
 For each layer and micro-batch 4 AllGather and 4 ReduceScatter in the tensor-parallel group (half of them forward),
-with sequence parallelism (Korthikanti et al. 2022); b s h / t elements from stage to stage, forward and back;
-AllReduce of the gradients when the last micro-batch is through. All in 16 bits. A rank doesn't compute while it
-communicates, as in the appendix of Rail-only.
+with sequence parallelism (Korthikanti et al. 2022); b s h / t elements from stage to stage, forward and back; AllReduce
+of the gradients at the end. All in 16 bits. A rank doesn't compute while it communicates, as in Rail-only's appendix.
 
 Small messages would measure the machine's latency and not the network, so the collectives of consecutive layers can be
 merged: a pass (one micro-batch through a stage's layers, one way) runs `pairs_per_pass` times AllGather, computing,
 ReduceScatter, which carry what all the layers' 2 + 2 a pass would have carried.
 
-Stages take micro-batches in 1F1B order, plain or interleaved (Narayanan et al. 2021, Megatron-LM, section 2.2 and
-Fig. 4): interleaved, a stage holds v model chunks, and takes micro-batches in groups of p, each group through its first
-chunk, then through its second, and so on.
+Stages take micro-batches in 1F1B order, plain or interleaved (Narayanan et al. 2021, Megatron-LM, section 2.2, Fig. 4):
+interleaved, a stage holds v model chunks, and takes each group of p micro-batches through one chunk after the other.
 """
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -42,19 +41,19 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtua
     total = micro_batches * virtual_stages
     stages_after = stages - stage - 1
     warm_up = min(total, stages_after if virtual_stages == 1 else 2 * stages_after + (virtual_stages - 1) * stages)
-    passes = [_pass(True, k, stages, virtual_stages) for k in range(warm_up)]
+
+    def step(forward: bool, k: int) -> Pass:
+        """The k-th forward (or backward) pass: chunks go up on the way forward, and down on the way back."""
+        group, place = divmod(k, stages * virtual_stages)
+        chunk, within = divmod(place, stages)
+        return Pass(forward, chunk if forward else virtual_stages - 1 - chunk, group * stages + within)
+
+    passes = [step(True, k) for k in range(warm_up)]
     for k in range(total):
         if warm_up + k < total:
-            passes.append(_pass(True, warm_up + k, stages, virtual_stages))
-        passes.append(_pass(False, k, stages, virtual_stages))
+            passes.append(step(True, warm_up + k))
+        passes.append(step(False, k))
     return passes
-
-
-def _pass(forward: bool, k: int, stages: int, virtual_stages: int) -> Pass:
-    """The k-th forward (or backward) pass of a stage: chunks go up on the way forward, and down on the way back."""
-    group, place = divmod(k, stages * virtual_stages)
-    chunk, within = divmod(place, stages)
-    return Pass(forward, chunk if forward else virtual_stages - 1 - chunk, group * stages + within)
 
 
 def next_pass(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple[int, Pass] | None:
@@ -193,59 +192,50 @@ def gpt_schedule(job: GptJob) -> Schedule:
 
 
 class _Pipeline:
-    """One replica's passes. `input_transfers`: for a (stage, pass), the transfers that bring its input, one for each
-    GPU."""
+    """One replica's passes. `inputs`: for a (stage, pass), the transfers that bring its input, one for each GPU."""
 
     def __init__(self, job: GptJob, program: Program, replica: int) -> None:
         self.job, self.program, self.p = job, program, job.placement.parallelism
         self.steps = steps(job)
         self.groups = job.placement.gpus[:, replica].tolist()
         self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
-        self.input_transfers: dict[tuple[int, Pass], list[int]] = {}
+        self.inputs: dict[tuple[int, Pass], list[int]] = {}
 
     def emit(self) -> None:
         """Emit passes, stage by stage in turn, as soon as the input of each was sent: so tasks are in order of time."""
         stages, m, v = self.p.pipeline, self.p.micro_batches, self.p.virtual_stages
-        orders = [one_forward_one_backward(stage, stages, m, v) for stage in range(stages)]
-        done = [0] * stages
-        while any(done[stage] < len(orders[stage]) for stage in range(stages)):
-            before = sum(done)
+        orders = [deque(one_forward_one_backward(stage, stages, m, v)) for stage in range(stages)]
+        while any(orders):
+            done = 0
             for stage, order in enumerate(orders):
-                if done[stage] < len(order) and self._is_input_sent(stage, order[done[stage]]):
-                    self._pass(stage, order[done[stage]])
-                    done[stage] += 1
-            if sum(done) == before:
-                raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still after {done}")
+                if order and self._is_input_sent(stage, order[0]):
+                    self._pass(stage, order.popleft())
+                    done += 1
+            if not done:
+                raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still")
 
     def _is_input_sent(self, stage: int, step: Pass) -> bool:
-        first = 0 if step.forward else self.p.pipeline - 1
-        end = 0 if step.forward else self.p.virtual_stages - 1
-        return (stage, step.chunk) == (first, end) or (stage, step) in self.input_transfers
+        first = (0, 0) if step.forward else (self.p.pipeline - 1, self.p.virtual_stages - 1)
+        return (stage, step.chunk) == first or (stage, step) in self.inputs
 
     def _pass(self, stage: int, step: Pass) -> None:
-        group = self.groups[stage]
-        for gpu, input_transfer in zip(group, self.input_transfers.get((stage, step), []), strict=False):
-            self.program.wait_for(gpu, (*self.program.last(gpu), input_transfer))
+        """Compute and communicate; each GPU sends its part to its rank's GPU in the next stage, and waits for that."""
+        program, pairs = self.program, self.job.pairs_per_pass
+        for gpu, transfer in zip(self.groups[stage], self.inputs.get((stage, step), []), strict=False):
+            program.wait_for(gpu, (*program.last(gpu), transfer))
         seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
-        for _ in range(self.job.pairs_per_pass):
-            run(self.program, self.steps.all_gather, self.grids[stage])
-            compute_s = seconds / self.job.pairs_per_pass  # it counts to the phase of the ReduceScatter
-            run(self.program, self.steps.reduce_scatter, self.grids[stage], compute_s=compute_s)
+        for _ in range(pairs):
+            run(program, self.steps.all_gather, self.grids[stage])
+            # the computing counts to the phase of the ReduceScatter
+            run(program, self.steps.reduce_scatter, self.grids[stage], compute_s=seconds / pairs)
         target = next_pass(stage, self.p.pipeline, self.p.virtual_stages, step)
         if target is not None:
-            self._send_to_next_stage(group, *target)
-
-    def _send_to_next_stage(self, group: list[int], stage: int, step: Pass) -> None:
-        """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
-        number = self.program.phase(self.steps.point_to_point)
-        size = int(self.steps.point_to_point.data_bytes)
-        transfers = [
-            self.program.send(src, dst, size, number, self.program.last(src))
-            for src, dst in zip(group, self.groups[stage], strict=True)
-        ]
-        for src, transfer in zip(group, transfers, strict=True):
-            self.program.wait_for(src, (transfer,))
-        self.input_transfers[stage, step] = transfers
+            phase = self.steps.point_to_point
+            number, size = program.phase(phase), int(phase.data_bytes)
+            ends = list(zip(self.groups[stage], self.groups[target[0]], strict=True))
+            self.inputs[target] = [program.send(src, dst, size, number, program.last(src)) for src, dst in ends]
+            for (src, _), transfer in zip(ends, self.inputs[target], strict=True):
+                program.wait_for(src, (transfer,))
 
 
 @WORKLOADS.register("gpt")

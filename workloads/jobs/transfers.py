@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
@@ -55,19 +55,14 @@ def _check_indices(chosen: Sequence[int], count: int, field: str) -> None:
 
 def _pair_of_names(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
     """Return a pair of GPU numbers. BadInput for GPUs that aren't there, or aren't of two domains."""
-    last, found = Gpu(fabric.domains - 1, fabric.rails - 1), []
+    numbers = {Gpu(*divmod(n, fabric.rails)).name: n for n in range(fabric.gpus)}
     for n, name in enumerate(pair):
-        try:
-            gpu = gpu_of_name(name)
-        except ValueError:
-            gpu = Gpu(fabric.domains, 0)  # no such GPU
-        if gpu.domain > last.domain or gpu.rank > last.rank or gpu.name != name:
-            raise BadInput(f"{field}.{n}", name, f"is no GPU of this fabric: allowed are d0g0 to {last.name}")
-        found.append(gpu)
-    src, dst = found
-    if src.domain == dst.domain:
+        if name not in numbers:
+            raise BadInput(f"{field}.{n}", name, f"is no GPU of this fabric: allowed are d0g0 to {list(numbers)[-1]}")
+    src, dst = (numbers[name] for name in pair)
+    if src // fabric.rails == dst // fabric.rails:
         raise BadInput(field, list(pair), "must be of two domains: else there is but one path")
-    return src.domain * fabric.rails + src.rank, dst.domain * fabric.rails + dst.rank
+    return src, dst
 
 
 def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:
