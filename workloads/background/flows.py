@@ -170,9 +170,7 @@ class Background:
             counts = self._worker.ask(Stop(), Sent).counts
         finally:
             self.end()
-        return tuple(
-            SentBytes(flow, requested, sent) for flow, (requested, sent) in zip(self.flows, counts, strict=True)
-        )
+        return tuple(SentBytes(flow, *sizes) for flow, sizes in zip(self.flows, counts, strict=True))
 
     def end(self) -> None:
         """End the process, whatever it is doing; nothing if it has ended."""

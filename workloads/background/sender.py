@@ -61,9 +61,7 @@ class Pacer:
 SEND_INTERVAL_S: Final = 0.002
 JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
 SOCKET_BUFFER_BYTES: Final = 212_992  # of a socket: all that an ordinary user gets, on most kernels
-SOCKETS_PER_FLOW: Final = (
-    16  # a flow's, since a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
-)
+SOCKETS_PER_FLOW: Final = 16  # a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
 IP_UDP: Final = 20 + 8
 MAX_UDP: Final = 65_507
 UDP_SEGMENT: Final = 103  # <linux/udp.h>: the size into which the kernel cuts a long datagram
@@ -164,10 +162,8 @@ class _Loop:
             while due_times and due_times[0][0] <= now:
                 number = due_times[0][1]
                 heapreplace(due_times, (self._sources[number].send(now), number))
-            wake_at = max(
-                now + SEND_INTERVAL_S * random.uniform(1 - JITTER, 1 + JITTER),
-                due_times[0][0] if due_times else math.inf,
-            )
+            turn_s = SEND_INTERVAL_S * random.uniform(1 - JITTER, 1 + JITTER)
+            wake_at = max(now + turn_s, due_times[0][0] if due_times else math.inf)
             timeout_s = wake_at - (time.monotonic_ns() - start_ns) / 1e9
             if select.select([self._parent], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
                 return self._counts((time.monotonic_ns() - start_ns) / 1e9)

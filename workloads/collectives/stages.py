@@ -70,14 +70,10 @@ def grid_shifts(grid: Grid) -> list[Round]:
     y, x = len(grid), len(grid[0])
     intra_domain = [(0, b) for b in range(1, x)]
     inter_domain = [(a, b) for b in range(x) for a in range(1, y)]
-    ordered_shifts = [
-        ((i + 0.5) / len(part), shift) for part in (intra_domain, inter_domain) for i, shift in enumerate(part)
-    ]
+    both = (intra_domain, inter_domain)
+    ordered = sorted(((i + 0.5) / len(part), shift) for part in both for i, shift in enumerate(part))
     gpus = np.asarray(grid, dtype=np.int64)
-    return [
-        np.column_stack((gpus.ravel(), np.roll(gpus, (-a, -b), axis=(0, 1)).ravel()))
-        for _, (a, b) in sorted(ordered_shifts)
-    ]
+    return [np.column_stack((gpus.ravel(), np.roll(gpus, (-a, -b), axis=(0, 1)).ravel())) for _, (a, b) in ordered]
 
 
 def sliced(size: int) -> list[int]:
@@ -152,10 +148,7 @@ class UnevenExchange:
         slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
         for part in range(max_slices):
             for pairs in rounds:
-                before = {
-                    gpu: done[-in_flight] if len(done) >= in_flight else program.last(gpu)
-                    for gpu, done in slots.items()
-                }
+                before = {g: s[-in_flight] if len(s) >= in_flight else program.last(g) for g, s in slots.items()}
                 sent: dict[int, int] = {}
                 received: dict[int, int] = {}
                 for src, dst in pairs:

@@ -5,7 +5,7 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 (those are in `railyard.results.theory.predict`, and know nothing of tasks).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -71,11 +71,10 @@ def traffic_matrix(schedule: Schedule, kind: str | None = None) -> Matrix:
 
 def bytes_by_kind(schedule: Schedule) -> dict[str, int]:
     """Payload bytes that all GPUs together send, of each kind that occurs."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for _, t in schedule.transfers:
-        kind = schedule.phases[t.phase].kind
-        total[kind] = total.get(kind, 0) + t.bytes
-    return total
+        total[schedule.phases[t.phase].kind] += t.bytes
+    return dict(total)
 
 
 def cross_rail_bytes(schedule: Schedule) -> int:

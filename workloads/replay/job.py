@@ -7,9 +7,9 @@ arrived, whichever workers received its parts.
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from pydantic import Field, InstanceOf, SkipValidation
 
@@ -155,21 +155,14 @@ def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int
     return dependency_counts, on_done, on_receipt
 
 
-class PhaseEndCallback(Protocol):
-    """Called once, in a thread, with the monotonic ns of a phase's last receipt."""
-
-    def __call__(self, ended_ns: int, /) -> None: ...
-
-
-NO_CALLBACKS: Final[Mapping[int, PhaseEndCallback]] = {}
+PhaseEndCallback = Callable[[int], None]
+"""Called once, in a thread, with the monotonic ns of a phase's last receipt."""
 
 
 def first_phases(schedule: Schedule) -> dict[str, int]:
     """The number of the first phase of each name in which something is sent."""
-    found: dict[str, int] = {}
-    for phase in sorted({transfer.phase for _, transfer in schedule.transfers}):
-        found.setdefault(schedule.phases[phase].name, phase)
-    return found
+    numbers = sorted({transfer.phase for _, transfer in schedule.transfers}, reverse=True)
+    return {schedule.phases[number].name: number for number in numbers}
 
 
 def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_gpus: Collection[int]) -> Counter[int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -16,7 +17,6 @@ import psutil
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Ready, Worker
 from railyard.workloads.replay.job import (
-    NO_CALLBACKS,
     Connect,
     Delivered,
     Go,
@@ -84,7 +84,7 @@ def replay(
     progress: Callable[[int], None] = lambda delivered: None,
     started: Callable[[int], None] = lambda start_ns: None,
     abort: threading.Event | None = None,
-    watched: Mapping[int, PhaseEndCallback] = NO_CALLBACKS,
+    watched: Mapping[int, PhaseEndCallback] = MappingProxyType({}),
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 

@@ -263,21 +263,16 @@ class _Sequence:
 
     def _weight_gradient(self, layer: _Layer) -> None:
         self._add(layer, "wg", layer.gaps["wg"])
-        if self._policy != "MODEL" and (reduced := self._add(layer, "wg", layer.comms["wg"], blocking=False)):
-            self._add(layer, "update", layer.update, blocking=False, after=reduced)
+        if self._policy != "MODEL":
+            reduced = self._add(layer, "wg", layer.comms["wg"], blocking=False)
+            if reduced and layer.update:
+                self.items.append(_Item(layer.line, layer.name, "update", layer.update, reduced))
 
-    def _add(
-        self,
-        layer: _Layer,
-        part: str,
-        action: Gap | _Comm | None,
-        blocking: bool = True,
-        after: tuple[int, ...] | None = None,
-    ) -> tuple[int, ...]:
+    def _add(self, layer: _Layer, part: Part, action: Gap | _Comm | None, blocking: bool = True) -> tuple[int, ...]:
         """Append what a layer has of a part; return its number, or nothing if it has none."""
         if action is None:
             return ()
-        self.items.append(_Item(layer.line, layer.name, part, action, self._dependencies if after is None else after))
+        self.items.append(_Item(layer.line, layer.name, part, action, self._dependencies))
         added = (len(self.items) - 1,)
         if blocking:
             self._dependencies = added
