@@ -18,8 +18,6 @@ class RailyardError(Exception):
 class CheckFailed(RailyardError):
     """Failure of a check after a complete run."""
 
-    exit_status = 1
-
 
 class BadInput(RailyardError):
     """A value that the user gave can't be used. Nothing has been built."""

@@ -1,10 +1,8 @@
 """Plugins: a user's own definitions, from files (`--plugin FILE`, `plugins:` in a spec) and installed packages.
 
-A plugin is a Python file that imports a registry and registers definitions in it. It is loaded once in a process. Child
-processes load the same files, whose paths they find in the environment variable RAILYARD_PLUGINS, when they first read
-a registry.
-
-Source of a plugin: trusted, like any other program that the user runs; it is executed with the user's rights.
+A plugin is a Python file that imports a registry and registers definitions in it. It is loaded once in a process, with
+the user's rights. Child processes load the same files, by the environment variable RAILYARD_PLUGINS, when they first
+read a registry.
 """
 
 import hashlib

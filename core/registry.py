@@ -1,8 +1,7 @@
 """Registries: definitions of one sort (faults, policies, workloads, ...) by name.
 
-A definition comes from one of three places, and is registered the same way in each: a module of the registry's package
-folder, a plugin file (`--plugin FILE`, `plugins:` in a spec), an installed package with an entry point in the group
-`railyard.plugins`. Everything is loaded when the registry is first read (core/plugins.py).
+A definition is registered by a module of the registry's package folder, by a plugin file, or by an installed package
+(core/plugins.py). Everything is loaded when the registry is first read.
 
     FAULTS: Final = Registry[FaultKind]("fault kind", "railyard.failure.faults", check=missing_parts)
 
@@ -36,8 +35,8 @@ class Registry(Generic[T]):
     def __init__(
         self, sort: str, package: str | None = None, check: Callable[[str, T], Iterable[str]] = lambda *_: ()
     ) -> None:
-        """`sort`: what it holds, in the singular, as messages say it. `package`: the folder of built-in definitions.
-        `check`: yields what is missing or wrong in a definition, a phrase each.
+        """`sort`: what it holds, for messages. `package`: the folder of built-in definitions. `check`: yields what is
+        missing or wrong in a definition, a phrase each.
         """
         self.sort, self._package, self._check = sort, package, check
         self._entries: dict[str, tuple[T, Source]] = {}

@@ -32,7 +32,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import reduce
 from operator import or_
-from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -86,9 +85,7 @@ R = TypeVar("R", bound=Message)
 
 
 class Pipe:
-    """Messages over a stream socket. With `reads_ahead`, a message may have been read while none can be seen at the
-    socket: not for a process that waits for several sockets at once.
-    """
+    """Messages over a stream socket. `reads_ahead`: not for a process that waits for several sockets at once."""
 
     def __init__(self, sock: socket.socket, accepted: Collection[type[Message]], reads_ahead: bool = False) -> None:
         self.socket, self._reads_ahead = sock, reads_ahead
@@ -336,8 +333,8 @@ class Parent:
         os._exit(0)
 
 
-def _end_with_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+def _end_with_traceback(*error: Any) -> None:
     """End the process at an uncaught exception, although threads that aren't daemons may still run."""
-    sys.__excepthook__(kind, error, traceback)
+    sys.__excepthook__(*error)
     sys.stderr.flush()
     os._exit(1)

@@ -35,17 +35,10 @@ from railyard.core.host import CLONE_NEWNET, NETNS_DIR, SEARCH_PATH
 from railyard.core.safe_files import Account, account_of, clean_environment, drop_to
 from railyard.core.sandbox.run_socket import Announcement
 
-_CLONE: Final = {
-    "user": 0x10000000,
-    "pid": 0x20000000,
-    "uts": 0x04000000,
-    "ipc": 0x08000000,
-    "net": CLONE_NEWNET,
-    "mnt": 0x00020000,
-}
-"""By name, in the order of entry: the user namespace gives the right to the rest, and after `mnt` /proc is another."""
-_OF_A_RUN: Final = ("pid", "net", "mnt")
-"""What no run shares with the machine."""
+# in the order of entry: the user namespace gives the right to the rest, and after `mnt` /proc is another
+_CLONE: Final = {"user": 0x10000000, "pid": 0x20000000, "uts": 0x04000000, "ipc": 0x08000000}
+_CLONE.update(net=CLONE_NEWNET, mnt=0x00020000)
+_OF_A_RUN: Final = ("pid", "net", "mnt")  # what no run shares with the machine
 _NS_GET_USERNS: Final = 0xB701
 _NS_GET_PARENT: Final = 0xB702
 _NS_GET_OWNER_UID: Final = 0xB704
@@ -216,9 +209,17 @@ def _setns(fd: int, kind: str) -> None:
 def nodes(entry: Entry) -> list[str]:
     """The names of the namespaces of the fabric that is up. Looked for from inside, and not for longer than 2 s."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
+
+    def report() -> int:
+        with suppress(OSError, RailyardError):
+            _enter(entry, None)
+            names = os.listdir(NETNS_DIR)  # noqa: PTH208 (a name that is no path)
+            os.write(writing, json.dumps(names).encode())
+        return 0
+
     child = os.fork()
     if child == 0:
-        _in_child(lambda: _report(entry, writing))
+        _in_child(report)
     os.close(writing)
     received, deadline = b"", time.monotonic() + _LOOK_S
     try:
@@ -235,14 +236,6 @@ def nodes(entry: Entry) -> list[str]:
         return sorted(name for name in json.loads(received) if isinstance(name, str) and _NODE.fullmatch(name))
     except (ValueError, TypeError):
         return []
-
-
-def _report(entry: Entry, writing: int) -> int:
-    with suppress(OSError, RailyardError):
-        _enter(entry, None)
-        names = os.listdir(NETNS_DIR)  # noqa: PTH208 (a name that is no path)
-        os.write(writing, json.dumps(names).encode())
-    return 0
 
 
 def run(entry: Entry, name: str, command: Sequence[str], node: str | None, variables: Mapping[str, str]) -> int:
@@ -291,6 +284,14 @@ def _keep(
     if not own:
         os.setsid()  # or the command could push characters into the terminal's input (TIOCSTI)
     _enter(entry, node)
+
+    def execute() -> NoReturn:
+        try:
+            os.execvpe(command[0], list(command), dict(environment))
+        except OSError as error:
+            print(f"error: {command[0]}: {(error.strerror or str(error)).lower()}", file=sys.stderr, flush=True)
+            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
     child = os.fork()
     if child == 0:
         for number, action in defaults.items():
@@ -298,17 +299,9 @@ def _keep(
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if not own:
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        _in_child(lambda: _execute(command, environment))
+        _in_child(execute)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if status >= 0 else 128 - status
-
-
-def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    try:
-        os.execvpe(command[0], list(command), dict(environment))
-    except OSError as error:
-        print(f"error: {command[0]}: {(error.strerror or str(error)).lower()}", file=sys.stderr, flush=True)
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 def _in_child(work: Callable[[], int], what: str = "") -> NoReturn:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from railyard.core import plugins
 from railyard.core.errors import BadInput, MissingRequirement
@@ -90,20 +90,15 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
         for place in dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_dir()):
             mount("tmpfs", place, "tmpfs", _MS_NOSUID_NODEV, f"mode={mode}")
     for path, fd in opened.items():
-        _put_back(path, fd)
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        (Path(path) if is_folder else Path(path).parent).mkdir(parents=True, exist_ok=True)
+        if not is_folder:
+            Path(path).touch()
+        mount(f"/proc/self/fd/{fd}", path, "", _MS_BIND | _MS_REC)
         os.close(fd)
     with suppress(OSError):  # the working folder was the one beneath
         os.chdir(here)
     _cover(covered)
-
-
-def _put_back(path: str, fd: int) -> None:
-    if stat.S_ISDIR(os.fstat(fd).st_mode):
-        Path(path).mkdir(parents=True, exist_ok=True)
-    else:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).touch()
-    mount(f"/proc/self/fd/{fd}", path, "", _MS_BIND | _MS_REC)
 
 
 def _cover(paths: Sequence[str]) -> None:
@@ -131,8 +126,3 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 def bind(source: Path, target: Path) -> None:
     """Put a file over another one."""
     mount(str(source), str(target), "", _MS_BIND)
-
-
-def envelope(task: Mapping[str, Any], visible: Iterable[Path]) -> dict[str, Any]:
-    """A task, with what `hide` has to know."""
-    return {"task": dict(task), "put_back": needed(visible), "sockets": sockets()}

@@ -14,17 +14,8 @@ from select import POLLHUP, poll
 from types import FrameType
 from typing import Any, Final
 
-from railyard.core.sandbox import hidden
-from railyard.core.sandbox.launcher import (
-    FINISHED,
-    HOST_NAMESPACES_VARIABLE,
-    SANDBOX_VARIABLE,
-    SOCKET_FD_VARIABLE,
-    STARTED,
-    STOP_SIGNALS,
-    current_namespaces,
-    stop_signals,
-)
+from railyard.core.sandbox import hidden, launcher
+from railyard.core.sandbox.launcher import STOP_SIGNALS, current_namespaces, stop_signals
 
 _SCRATCH: Final = Path("/run/railyard")
 _DEBOUNCE_S: Final = 1.0
@@ -41,10 +32,10 @@ class StoppedBySignal(KeyboardInterrupt):
 
 def inside() -> bool:
     """Return whether this process is a sandbox init. Environment variables alone don't make it one."""
-    host_namespaces = os.environ.get(HOST_NAMESPACES_VARIABLE, "").split()
+    host_namespaces = os.environ.get(launcher.HOST_NAMESPACES_VARIABLE, "").split()
     own_namespaces = current_namespaces().split()
     return (
-        os.environ.get(SANDBOX_VARIABLE) == "1"
+        os.environ.get(launcher.SANDBOX_VARIABLE) == "1"
         and os.getpid() == 1
         and len(host_namespaces) == 2
         and not set(host_namespaces) & set(own_namespaces)
@@ -68,7 +59,7 @@ def prepare() -> dict[str, Any]:
 
 def _read_task() -> dict[str, Any]:
     """Read the task. The socket must still be open: if the launcher died early, nothing would end this process."""
-    fd = int(os.environ[SOCKET_FD_VARIABLE])
+    fd = int(os.environ[launcher.SOCKET_FD_VARIABLE])
     os.set_inheritable(fd, False)
     line = b""
     while not line.endswith(b"\n"):
@@ -76,8 +67,8 @@ def _read_task() -> dict[str, Any]:
         if not chunk:
             os._exit(128 + signal.SIGKILL)
         line += chunk
-    os.write(fd, STARTED)
-    atexit.register(os.write, fd, FINISHED)
+    os.write(fd, launcher.STARTED)
+    atexit.register(os.write, fd, launcher.FINISHED)
     poller = poll()
     poller.register(fd, 0)
     if any(event & POLLHUP for _, event in poller.poll(0)):

@@ -23,7 +23,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from select import select
-from types import FrameType
 from typing import Any, Final
 
 import psutil
@@ -44,17 +43,12 @@ libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(
-    argv: Sequence[str],
-    task: Mapping[str, Any],
-    run: str = "",
-    interactive: bool = False,
-    visible: Iterable[Path] = (),
+    argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False, visible: Iterable[Path] = ()
 ) -> int:
     """Run one of our programs, which must call `init.prepare` first, in a sandbox; return its exit status.
 
     `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
-    `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program
-    needs, also those in /tmp.
+    `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs.
     """
     _die_with_sudo()
     user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
@@ -71,7 +65,8 @@ def enter(
         )
         child_socket.close()
         with suppress(BrokenPipeError):
-            parent_socket.sendall(json.dumps(hidden.envelope(task, visible)).encode() + b"\n")
+            given = {"task": dict(task), "put_back": hidden.needed(visible), "sockets": hidden.sockets()}
+            parent_socket.sendall(json.dumps(given).encode() + b"\n")
         status = signals.wait(process, lambda number: _forward_signal(process, number), found_by)
         received = b""
         with suppress(OSError):
@@ -134,7 +129,8 @@ class Signals:
 
     def __enter__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._old_handlers = {n: signal.signal(n, _noop_handler) for n in (*stop_signals(), signal.SIGCHLD)}
+        # a handler must exist for Python to write to the pipe
+        self._old_handlers = {n: signal.signal(n, lambda *_: None) for n in (*stop_signals(), signal.SIGCHLD)}
         self._old_handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         self._old_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
@@ -158,7 +154,3 @@ class Signals:
                 if number in STOP_SIGNALS and number not in self._drop:
                     forward(number)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
-
-
-def _noop_handler(number: int, frame: FrameType | None) -> None:
-    """Do nothing: a handler must exist for Python to write to the wake-up pipe."""

@@ -19,8 +19,7 @@ from typing import Final
 
 _NAME: Final = re.compile(rb"@(railyard/(\d{1,10})/[0-9a-f]{16})$")
 _CREDENTIALS: Final = struct.Struct("iII")
-_SO_PEERPIDFD: Final = 77
-"""Since Linux 6.5."""
+_SO_PEERPIDFD: Final = 77  # since Linux 6.5
 _LONGEST: Final = 8192
 _MOST_OF_OTHERS: Final = 256
 _OWN_S: Final = 5.0
@@ -100,7 +99,9 @@ def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
     deadline = time.monotonic() + within_s
     while open_now and (left_s := deadline - time.monotonic()) > 0:
         for sock in select.select(list(open_now), [], [], left_s)[0]:
-            part = _received(sock)
+            part = b""
+            with suppress(OSError):
+                part = sock.recv(_LONGEST + 1)
             texts[sock] += part
             if part and len(texts[sock]) <= _LONGEST:
                 continue
@@ -114,13 +115,6 @@ def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
         sock.close()
         os.close(who.pidfd)
     return found
-
-
-def _received(sock: socket.socket) -> bytes:
-    try:
-        return sock.recv(_LONGEST + 1)
-    except OSError:
-        return b""
 
 
 def _peer(sock: socket.socket) -> tuple[int, int, int]:
