@@ -72,9 +72,7 @@ _PROBE_SCRIPT: Final = "\n".join(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Properties of this machine. `programs` maps a name to its path; sizes are bytes; `*_error` is the reason of a
-    failure.
-    """
+    """Properties of this machine. `programs`: path by name. Sizes are bytes; `*_error` is the reason of a failure."""
 
     root: bool
     sandbox_error: str  # `unshare` as a run does it
@@ -285,8 +283,6 @@ PROJECT: Final = Path(__file__).resolve().parent.parent
 
 
 def raise_open_file_limit() -> None:
-    """Raise the limit of open files to the hard limit: 64 GPUs that send to each other need 4,032 sockets in each of
-    two workers.
-    """
+    """Raise the limit of open files to the hard limit: 64 GPUs that send to each other need 4,032 sockets."""
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

@@ -15,23 +15,17 @@ from typing import Final, NamedTuple
 from railyard.topologies.addresses import Gpu, gpu_of_ip
 from railyard.topologies.routing import FROM_HB, MAIN, AnyRoute, Device, Hop, Route, SpreadRoute
 
-RTM_NEWROUTE: Final = 24
-RTM_DELROUTE: Final = 25
-REQUEST: Final = 0x1
-ACK: Final = 0x4
-CREATE_REPLACE: Final = 0x400 | 0x100
+RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+REQUEST, ACK, DUMP, CREATE_REPLACE = 0x1, 0x4, 0x300, 0x400 | 0x100
+ERROR, DONE = 2, 3
+SCOPE_UNIVERSE, SCOPE_LINK, SCOPE_NOWHERE = 0, 253, 255
 ONLINK: Final = 4  # of a next hop: its GPU is on the link, though no address of the link says so
 PROTOCOL: Final = 99  # marks our routes in `ip route` (proto 99)
-SCOPE_UNIVERSE: Final = 0
-SCOPE_LINK: Final = 253
-SCOPE_NOWHERE: Final = 255
 UNICAST: Final = 1
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 6, 7, 9
 
-BATCH_MESSAGES: Final = 128
-"""In one send: a receive buffer of the usual 208 KiB holds 256 answers, and loses what comes on top."""
-BATCH_BYTES: Final = 64 * 1024
-"""In one send: a send buffer of the usual 208 KiB takes 212,960."""
+BATCH_MESSAGES: Final = 128  # in one send: a receive buffer of the usual 208 KiB holds 256 answers, and loses more
+BATCH_BYTES: Final = 64 * 1024  # in one send: a send buffer of the usual 208 KiB takes 212,960
 
 _HEADER: Final = struct.Struct("=IHHII")
 _FLAGS: Final = struct.Struct("=H")
@@ -141,10 +135,6 @@ def _packed(gpu: Gpu) -> bytes:
     return socket.inet_aton(gpu.ip)
 
 
-RTM_GETROUTE: Final = 26
-DUMP: Final = 0x300
-DONE: Final = 3
-ERROR: Final = 2
 _DUMP_REQUEST: Final = struct.Struct("=IHHII 8BI")  # the header, struct rtmsg
 _ROUTE: Final = struct.Struct("=8BI")
 

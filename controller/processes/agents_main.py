@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Assigned, Change, Source, Steering, serve_choices
+from railyard.controller.agent.steering import Assigned, Source, Steering, serve_choices
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.processes import messages
@@ -141,14 +141,12 @@ class Agents:
             for gpu, change in changes.items():
                 if change.recheck_ns is not None:
                     self._recheck_ns.setdefault(gpu, change.recheck_ns)
-        self._report(todo, changes, {"routes": outcome.done, "sources": len(routes), "news": has_new_scores})
-
-    def _report(self, todo: dict[Gpu, Scores], changes: dict[Gpu, Change], done: dict[str, Any]) -> None:
         for src, change in changes.items():
             for dst, shares in change.chosen.items():
                 if (src, dst) in self._watched:
                     self._emit("choice", {"src": src.name, "dst": dst.name, "paths": path_names(shares)})
-        if done["routes"]:
+        if outcome.done:
+            done = {"routes": outcome.done, "sources": len(routes), "news": has_new_scores}
             self._emit("changed", {**done, "version": max(scores.version for scores in todo.values())})
         first = len(self._steered) < len(self._sources)
         self._steered |= todo.keys()

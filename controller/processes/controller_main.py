@@ -28,8 +28,7 @@ RECONNECT_POLL_S: Final = 0.02
 SWITCH_INTERVAL_S: Final = 0.0005
 """Time after which a computing thread lets others run, instead of 5 ms: a command or an event may wait."""
 MAX_HELD_OUTAGE_S: Final = 0.1
-"""Longest outage of an optical switch without rerouting, which takes about as long, and processor time that the switch
-needs."""
+"""Longest outage of an optical switch without rerouting, which takes as long, and processor time."""
 
 
 class Controller:
@@ -64,8 +63,7 @@ class Controller:
                 self._stats_requested = set(self._names.values())
                 self._server.app.ask_stats()
             case messages.AwaitSwitches():
-                args = (command.seconds,)
-                threading.Thread(target=self._await_switches, args=args, name="grace", daemon=True).start()
+                threading.Thread(target=self._await_switches, args=(command.seconds,), daemon=True).start()
             case messages.ReplaceGpu():
                 self._replace_gpu(gpu_of_name(command.gpu))
             case messages.SetSilence():
