@@ -12,14 +12,10 @@ paths before drd, and the lowest of several rails.
 """
 
 from bisect import bisect_left, bisect_right
-from typing import Final
 
 from railyard.controller.health.policy import BEST, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, PathKind, path_of
-
-IDLE: Final = BEST**3
-"""The score of a path without any load, in millionths."""
 
 
 def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
@@ -110,14 +106,6 @@ def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
     elif rail == dst.rank:
         kind = "dr"
     return path_of(kind, rail)
-
-
-def spine_condition(src: Gpu, scores: Scores) -> bool:
-    """Return whether rail-optimized is worse: H(d1) H(g2) > H(g1) H(S) H(g2) if and only if g(G1) < 1 / H(S). Part 2.
-
-    Both sides are 0 where H(g2) is, a case that dividing by it loses.
-    """
-    return scores.rails[src.rank] * scores.spine < scores.domains[src.domain] * BEST
 
 
 def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | None:

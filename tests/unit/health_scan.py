@@ -8,7 +8,7 @@ from math import inf, prod
 from hypothesis import strategies as st
 
 from railyard.controller.health.oracle import all_paths
-from railyard.controller.health.policy import Scores
+from railyard.controller.health.policy import BEST, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 
@@ -65,3 +65,11 @@ def ratio(gpu: Gpu, known: Scores) -> Fraction | float:
     """g(G) = H(rail) / H(domain)."""
     domain = known.domains[gpu.domain]
     return Fraction(known.rails[gpu.rank], domain) if domain else inf
+
+
+def spine_condition(src: Gpu, scores: Scores) -> bool:
+    """Return whether rail-optimized is worse: H(d1) H(g2) > H(g1) H(S) H(g2) if and only if g(G1) < 1 / H(S). Part 2.
+
+    Both sides are 0 where H(g2) is, a case that dividing by it loses.
+    """
+    return scores.rails[src.rank] * scores.spine < scores.domains[src.domain] * BEST

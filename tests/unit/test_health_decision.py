@@ -14,14 +14,13 @@ from railyard.controller.health.decision import (
     first_routable,
     near_path,
     path_score,
-    spine_condition,
     spray_paths,
 )
 from railyard.controller.health.oracle import all_paths
 from railyard.controller.health.policy import Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
-from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, worth
+from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, spine_condition, worth
 
 # a law is checked for all pairs of each fabric, in all of this file some 250,000
 MANY = settings(max_examples=250, deadline=None)

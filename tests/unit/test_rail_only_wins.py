@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.controller.health import policy as health
-from railyard.controller.health.decision import spine_condition
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
 from railyard.results.runs.records import Run
 from railyard.results.theory.spine_condition import Cell, Rates, Scores, first_scene_only
@@ -19,6 +18,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from tests.unit import shown
 from tests.unit.experiments import load
+from tests.unit.health_scan import spine_condition
 from tests.unit.scenes_sample import HB, RAIL, Found, scenes_run
 from tests.unit.shown import cells, print_summary, summarise
 from tests.unit.steered_sample import steered_run
