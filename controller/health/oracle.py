@@ -1,13 +1,10 @@
 """The best path for every flow, if all load is known: what a policy can be measured against.
 
-Each flow takes one path. A pair with several flows (stripes, connections) may get several; a flow that could be split
-at will may do better still, so spraying one may beat this oracle.
-
-Up to `EXACT` assignments are tried, all of them, by the times of max_min.py: the least time until the last flow is
-done, then the least sum of times. Nothing that gives each flow one path for all of its life beats that. Where there are
-more it is greedy by marginal gain: the largest flow first, each to the path whose busiest link is then done soonest;
-after that flows move to better paths until none wants to, and the result is kept only if it beats all flows on near
-paths. That is no optimum; tests hold it against the exact one.
+Each flow takes one path, so spraying a flow over several may beat this oracle. Up to `EXACT` assignments are tried, all
+of them, by the times of max_min.py: the least time until the last flow is done, then the least sum of times. Where
+there are more it is greedy by marginal gain: the largest flow first, each to the path whose busiest link is then done
+soonest; after that flows move to better paths until none improves, and the result is kept only if it beats all flows on
+near paths. That is no optimum; tests compare it with the exact one.
 """
 
 import math

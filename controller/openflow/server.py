@@ -30,18 +30,17 @@ class _Datapath(os_ken_controller.Datapath):  # type: ignore[misc]
             self.is_active = False
 
 
-def _serve_connection(connection: socket.socket, address: object) -> None:
-    with contextlib.closing(_Datapath(connection, address)) as datapath:
-        datapath.serve()
-
-
 def _accept(listener: socket.socket) -> None:
+    def serve(connection: socket.socket, address: object) -> None:
+        with contextlib.closing(_Datapath(connection, address)) as datapath:
+            datapath.serve()
+
     while True:
         try:
             connection, address = listener.accept()
         except OSError:
             return  # closed: the run is over
-        hub.spawn(_serve_connection, connection, address)
+        hub.spawn(serve, connection, address)
 
 
 class OpenFlowServer:

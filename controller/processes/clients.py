@@ -64,15 +64,11 @@ GRACE_S: Final = 0.2
 """Time after a restart in which switches have to connect, or count as dead. They need 90 ms at 8x8 on two cores."""
 
 
-def _ignore(ns: int, what: str, detail: dict[str, Any]) -> None:
-    """Receive an event for which there is no callback."""
-
-
 class ControllerProcess:
     """A `railyard.topologies.build.network.FabricController`. A thread calls `on_event(ns, what, detail)`."""
 
     def __init__(self, reroute: bool = True, on_event: OnEvent | None = None) -> None:
-        self._reroute, self._on_event = reroute, on_event or _ignore
+        self._reroute, self._on_event = reroute, on_event or (lambda *_: None)
         self._process: Worker | None = None
         self._plan: Plan | None = None
         self._send_lock = threading.Lock()  # heartbeat events come from a thread of their own
@@ -247,7 +243,7 @@ class AgentsProcess:
         self._worker = Worker(
             "railyard.controller.processes.agents_main",
             "the agents",
-            on_event=on_event or _ignore,
+            on_event=on_event or (lambda *_: None),
             awaited=("connected", "steering", "released", "failed"),
         )
         self._worker.send(messages.ConnectAgents(plan=plan))
@@ -304,7 +300,7 @@ class HeartbeatProcess:
             "railyard.controller.processes.heartbeat_main",
             "the heartbeat sender",
             HeartbeatCost,
-            on_event=on_event or _ignore,
+            on_event=on_event or (lambda *_: None),
             awaited=("started",),
         )
         try:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
@@ -64,8 +63,7 @@ FIRST_RETRY_S: Final = 0.01
 LAST_RETRY_S: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """State of a cache: the last scores (None before the first), and whether they are stale."""
 
     scores: Scores | None
@@ -108,8 +106,7 @@ class Registry:
     def put(self, scores: Scores) -> None:
         """Publish these scores. Returns at once."""
         with self._condition:
-            first = self._to_send is None
-            self._to_send = encode(Document(self._writer, scores))
+            first, self._to_send = self._to_send is None, encode(Document(self._writer, scores))
             self._condition.notify_all()
         if first:
             self._threads.append(_start(self._publish_loop, "registry-publish"))
@@ -117,8 +114,7 @@ class Registry:
     def watch(self, callback: Callable[[View], None]) -> None:
         """Call back with the current view, if there is one, and whenever scores or staleness change.
 
-        The callback runs in a thread of the registry's, which receives nothing until it returns. One that raises ends
-        the watch; the cache then becomes stale.
+        The callback runs in a thread of the registry's, which receives nothing until it returns. It must not raise.
         """
         with self._callback_lock:
             self._callbacks.append(callback)
