@@ -8,7 +8,7 @@ from rich.console import Console
 
 from railyard.core import provenance
 from railyard.core.errors import MissingRequirement
-from railyard.core.host import PROJECT, Machine, datapath_choice, detect, require
+from railyard.core.host import PROJECT, datapath_choice, detect, require
 
 TIMEOUT_S: Final = 60.0
 
@@ -17,20 +17,15 @@ def command() -> int:
     """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
     from railyard.experiments.commands.options import console
 
-    machine = detect()
-    runs = _runs_here(machine)
+    machine, runs = detect(), True
+    try:
+        require(machine)
+    except MissingRequirement:
+        runs = False
     with Console(stderr=True).status("measuring the switches"):
         frames = frames_per_s() if runs else None
     provenance.print_table(machine, console(), frames)
     return 0 if runs else 3
-
-
-def _runs_here(machine: Machine) -> bool:
-    try:
-        require(machine)
-    except MissingRequirement:
-        return False
-    return True
 
 
 def frames_per_s() -> float | None:

@@ -1,14 +1,7 @@
 """`lint`: check whether a job needs traffic between rails, from a placement file, a published model or an experiment.
 
-    model: gpt-1008b
-    platform: gh200                              # or ./mine.yaml; gives the rails, if they are left out
-    parallelism: {tensor: 8, pipeline: 8, data: 64, micro_batch: 1, global_batch: 4096}
-    domains: 16
-    rails: 256
-    order: [tensor, data, pipeline]              # innermost first; or ranks: [0, 1, 2, ...], the GPU of each rank
-
-Without order and ranks, ranks go where they need no traffic between rails if that can be
-(`railyard.workloads.placement.layout`).
+docs/workloads.md has a placement file. Without order and ranks, ranks go where they need no traffic between rails if
+that can be (`railyard.workloads.placement.layout`).
 """
 
 from collections.abc import Iterable
@@ -145,12 +138,11 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     where = f"{p.gpus:,} GPUs, {layout.domains} domains x {layout.rails} rails"
     findings = lint(layout, experts)
     _print_findings(f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}", findings, console)
-    volumes = [
-        f"{name} {size(volume)}, {percent(crossing / volume) if crossing else 'none'} between rails"
-        for name, volume in traffic.volumes.items()
-        if volume
-        for crossing in [traffic.across_rails(name).total]
-    ]
+    volumes = []
+    for name, volume in traffic.volumes.items():
+        crossing = traffic.across_rails(name).total if volume else 0
+        share = percent(crossing / volume) if crossing else "none"
+        volumes += [f"{name} {size(volume)}, {share} between rails"] if volume else []
     console.print(f"  an iteration sends {'; '.join(volumes)}", highlight=False, soft_wrap=True)
     if not findings:
         console.print(NO_FINDINGS, highlight=False)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -26,18 +25,16 @@ if TYPE_CHECKING:
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
-def show(name: str, overrides: Sequence[str], folder: Path, console: Console) -> int:
+def show(name: str, folder: Path, console: Console) -> int:
     """Compute, write NAME.csv and NAME.png, print. Return 1 if a claim is not met and has no note that explains it."""
-    if overrides:
-        raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
-
-    def draw() -> "matplotlib.figure.Figure":
-        drawn = style.new_figure(*figure.inches)
-        figure.draw(drawn)
-        return drawn
-
     with console.status(f"computing {name}"):
         figure = FIGURES[name]()
+
+        def draw() -> "matplotlib.figure.Figure":
+            drawn = style.new_figure(*figure.inches)
+            figure.draw(drawn)
+            return drawn
+
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([figure.columns, *figure.rows])
         files = save(name, text.getvalue().encode(), png(f"{figure.title} ({figure.source})", draw), folder)
@@ -94,7 +91,9 @@ def command(
 ) -> int:
     """Compute the formulas without running anything; write NAME.csv and NAME.png. Needs no root."""
     if loading.is_figure(name):
-        return show(name, overrides, out, console())
+        if overrides:
+            raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
+        return show(name, out, console())
     spec = load_any(name, overrides, seed)
     predict = multi_rail.show if spec.rail_fabrics else steered.show if spec.routing else unsteered.show
     return predict(spec, out, console())

@@ -1,6 +1,5 @@
 """`search`: the fastest strategies for a model on a cluster, by Eq. 6 to 11, and where their time goes."""
 
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
@@ -12,7 +11,7 @@ from railyard.experiments.commands import options
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import Weighed, weigh
 from railyard.results.views.format import digits
-from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import load_gpt
 
 MAX_COUNT: Final = 2**20
@@ -51,7 +50,18 @@ def show(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: i
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
     console.print(_table(found, top))
-    for note in _notes(PLATFORMS[platform]):
+    notes = [
+        "terms of Eq. 6 in s: the last stage's computing (Eq. 9) and its TP and PP traffic (10), the bubble (7, 8), DP "
+        "(11), and the optimizer; _h lies in an HB domain, _l over the network",
+        "selective recomputation, sequence parallelism, 16-bit gradients; v > 1 only where m is a multiple of p, as "
+        "its schedule needs",
+    ]
+    if missing := taken_from_a100(PLATFORMS[platform]):
+        notes.append(
+            f"not in the file of {PLATFORMS[platform].name}, so the A100's, as fitted on published times, with "
+            f"latencies assumed: {', '.join(missing)}"
+        )
+    for note in notes:
         console.print(f"note: {note}", style="dim", highlight=False, soft_wrap=True)
     return 0
 
@@ -68,42 +78,23 @@ def make_job(model: str, platform: str, gpus: int, domain_gpus: int | None, batc
 
 
 def _table(found: Weighed, top: int) -> Table:
+    """Return a row for each of the fastest strategies: its parallelism, memory and the terms of Eq. 6."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    for position, index in enumerate(found.order()[:top], start=1):
-        table.add_row(str(position), *_cells(found, int(index)))
-    return table
-
-
-def _cells(found: Weighed, index: int) -> Iterator[str]:
-    s = found.strategy(index)
-    pairs = (
-        (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
-    )  # fmt: skip
-    t, p, d = (inside * across for inside, across in pairs)
-    yield from map(str, (p, t, d, s.virtual_stages, s.micro_batch))
-    yield from (f"{inside} x {across}" for inside, across in pairs)
     times = found.times
     terms = (
         times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
         times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
     )  # fmt: skip
-    yield f"{found.gpu_bytes[index] / 1e9:.1f}"
-    yield from (digits(float(term[index]), 4) for term in terms)
-
-
-def _notes(platform: Platform) -> Iterator[str]:
-    yield (
-        "terms of Eq. 6 in s: the last stage's computing (Eq. 9) and its TP and PP traffic (10), the bubble (7, 8), DP "
-        "(11), and the optimizer; _h lies in an HB domain, _l over the network"
-    )
-    yield (
-        "selective recomputation, sequence parallelism, 16-bit gradients; v > 1 only where m is a multiple of p, as "
-        "its schedule needs"
-    )
-    if missing := taken_from_a100(platform):
-        yield (
-            f"not in the file of {platform.name}, so the A100's, as fitted on published times, with latencies assumed: "
-            f"{', '.join(missing)}"
-        )
+    for position, index in enumerate(map(int, found.order()[:top]), start=1):
+        s = found.strategy(index)
+        pairs = (
+            (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
+        )  # fmt: skip
+        t, p, d = (inside * across for inside, across in pairs)
+        split = (f"{inside} x {across}" for inside, across in pairs)
+        seconds = (digits(float(term[index]), 4) for term in terms)
+        numbers = map(str, (position, p, t, d, s.virtual_stages, s.micro_batch))
+        table.add_row(*numbers, *split, f"{found.gpu_bytes[index] / 1e9:.1f}", *seconds)
+    return table

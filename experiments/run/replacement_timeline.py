@@ -134,7 +134,7 @@ class ReplacementTimeline:
         """Wait until the controller reports this of the optical switches; return when it did."""
         at, received = self._await_event(since_ns, frozenset({what, CROSS_CONNECT_REFUSED}), frozenset(), f"of {what}")
         if received["what"] == CROSS_CONNECT_REFUSED:
-            raise CheckFailed(f"no fibre was moved: {received['why']}")
+            raise CheckFailed(f"no cross-connect was moved: {received['why']}")
         return at
 
     def _await_event(

@@ -147,13 +147,11 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         net.stop()
         events = [event for event in list(received) if event[1] not in _SAMPLES]
         run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]
-        _record_fabric(label, net, run)
+        if not any(fabric.label == label for fabric in run.fabrics):  # once, however often it is built
+            _record_fabric(label, net, run)
 
 
 def _record_fabric(label: str, net: FabricNet, run: Run) -> None:
-    """Record a fabric once, however often it is built."""
-    if any(fabric.label == label for fabric in run.fabrics):
-        return
     plan = net.plan
     run.fabrics.append(
         FabricRun(

@@ -114,7 +114,7 @@ def test_a_model_file_is_checked_as_it_was_published(tmp_path: Path, capsys: pyt
     assert cli.main(["lint", write(tmp_path, text)]) == 0
     assert "1,536 GPUs, 192 domains x 8 rails" in said(capsys)
     assert cli.main(["lint", write(tmp_path, text.replace("heads: 96", "heads: 12"))]) == 2
-    assert "mine.yaml.training.tensor: 8 must divide the 12 heads" in capsys.readouterr().err
+    assert "mine.yaml.training.tensor: 8 must divide the 12 attention heads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "- model", "colour: red", "12"])

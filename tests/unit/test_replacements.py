@@ -110,7 +110,7 @@ def test_a_substitute_in_another_domain_makes_it_as_slow_as_nics() -> None:
 
 
 @pytest.mark.parametrize(("way", "thin", "known"), [("direct", 1, True), ("direct", 2, False), ("any-gpu", 2, False)])
-def test_nothing_is_foreseen_where_thin_spines_decide(way: str, thin: float, known: bool) -> None:
+def test_nothing_is_predicted_over_thin_spines(way: str, thin: float, known: bool) -> None:
     case = "idle-gpu" if way == "direct" else "large-domain"
     found = job(takeover(case, way=way), fabric("rail-optimized", oversubscription=thin))
     assert (found.after_s == found.iteration_s) == known
@@ -176,7 +176,7 @@ def test_names_of_replacements_say_what_fails_if_that_differs() -> None:
     ]
 
 
-def test_two_that_could_not_be_told_apart_are_refused() -> None:
+def test_two_indistinguishable_replacements_are_refused() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     with pytest.raises(BadInput) as caught:
         spec_of(one, {**one, "way": "optical", "switching_time": "20ms"})
@@ -189,16 +189,16 @@ def test_two_that_could_not_be_told_apart_are_refused() -> None:
     assert len(spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics).replacements) == 2
 
 
-def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
+def test_refused_cross_connect_ends_the_wait_with_its_reason() -> None:
     session = SimpleNamespace(received=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
-    with pytest.raises(CheckFailed, match=r"^no fibre was moved: an optical switch is not connected$"):
+    with pytest.raises(CheckFailed, match=r"^no cross-connect was moved: an optical switch is not connected$"):
         timeline._await_optical_switch("optical-links-down", 0)
     session.received.append((7, "optical-links-down", {}))
     assert timeline._await_optical_switch("optical-links-down", 6) == 7
 
 
-def test_what_is_told_after_the_first_look_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_after_the_first_poll_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     session = SimpleNamespace(received=[(5, "optical-links-down", {}), (6, "port-down", {"port": "d0g0"})])
     news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "optical-links-down", {})])
     monkeypatch.setattr(
@@ -215,7 +215,7 @@ def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:
         spec_of({"case": "server", "failed": "hb1"}, fabrics=[{"kind": "single-switch"}])
 
 
-def test_a_job_whose_state_nobody_else_has_is_refused() -> None:
+def test_job_without_a_copy_of_its_state_is_refused() -> None:
     alone = {"tensor": 4, "pipeline": 4, "data": 1, "micro_batch": 1, "global_batch": 4}
     with pytest.raises(BadInput, match="data parallelism must be 2 or more"):
         spec_of({"case": "idle-gpu", "failed": "d1g2", "workload": {**SHORT, "parallelism": alone}})
