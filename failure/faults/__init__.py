@@ -28,7 +28,7 @@ from railyard.failure.faults.definition import (
     fault,
     fault_kinds,
 )
-from railyard.failure.faults.support.impact import Cable, FaultScope, Impact, cable, gpu_cable
+from railyard.failure.faults.support.impact import Cable, FaultScope, Impact, cable
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import FabricPlan
 
@@ -46,5 +46,4 @@ __all__ = [
     "definition_of",
     "fault",
     "fault_kinds",
-    "gpu_cable",
 ]

@@ -1,8 +1,9 @@
 """Fault kind link-flapping."""
 
-import socket
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import cycle
 from typing import Any, Final
 
 from pydantic import field_validator
@@ -11,8 +12,7 @@ from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.links import CutLink
-from railyard.topologies.build import namespaces
+from railyard.failure.faults.support.links import CutLink, is_up, link_state, set_links
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import End
 
@@ -26,16 +26,11 @@ def _flap(end: End, period_s: float, ended: threading.Event) -> None:
 
     It begins with up: the interface is down already.
     """
-    from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
-
-    namespaces.enter(end.node)
-    state = "up"
-    with IPRoute() as netlink:
-        index = socket.if_nametoindex(end.interface)
-        while not ended.wait(period_s / 2) and namespaces.path(end.node).exists():
-            netlink.link("set", index=index, state=state)
-            state = "down" if state == "up" else "up"
-        netlink.link("set", index=index, state="up")
+    states = cycle(("up", "down"))
+    with suppress(FileNotFoundError):  # the namespace is gone
+        while not ended.wait(period_s / 2):
+            set_links(end.node, {end.interface: next(states)})
+        set_links(end.node, {end.interface: "up"})
 
 
 @fault("link-flapping")
@@ -82,13 +77,7 @@ class LinkFlapping(CutLink):
 
     def symptoms(self, net: EmulatedNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return whether the GPU's carrier changes within a period, and whether it changes or is lost."""
-        from pyroute2 import IPRoute
-
         end = self.link(net, target).a
-        with namespaces.inside(end.node), IPRoute() as netlink:
-            index = socket.if_nametoindex(end.interface)
-            before = netlink.get_links(index=index)[0].get("carrier_changes")
-            changed = poll(
-                lambda: netlink.get_links(index=index)[0].get("carrier_changes") != before, p.period, _POLL_S
-            )
-            return changed, changed or netlink.get_links(index=index)[0].get("operstate") != "UP"
+        before = link_state(end).get("carrier_changes")
+        changed = poll(lambda: link_state(end).get("carrier_changes") != before, p.period, _POLL_S)
+        return changed, changed or not is_up(end)

@@ -98,7 +98,8 @@ def test_ports_have_a_second_htb_class_only_while_reserved(monkeypatch: pytest.M
 def test_the_shared_shaper_reads_as_follows() -> None:
     assert shared_htb_commands("rail0", 100 * MBIT, 90 * MBIT, 9, 9000).splitlines() == [
         "qdisc add dev rail0 root handle 1: htb default 10",
-        "class add dev rail0 parent 1: classid 1:1 htb rate 100000000bit ceil 100000000bit burst 18028b cburst 18028b",
+        "class add dev rail0 parent 1: classid 1:1 htb rate 100000000bit ceil 100000000bit"
+        " burst 18028b cburst 18028b quantum 20000",
         "class add dev rail0 parent 1:1 classid 1:10 htb rate 10000000bit ceil 100000000bit"
         " burst 18028b cburst 18028b quantum 20000",
         "class add dev rail0 parent 1:1 classid 1:20 htb rate 90000000bit ceil 100000000bit"

@@ -26,6 +26,7 @@ from railyard.core.host import CLONE_NEWNET, NETNS_DIR
 
 MS_BIND: Final = 0x1000
 MNT_DETACH: Final = 2
+_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -43,7 +44,6 @@ def path(name: str) -> Path:
 
 
 def _create_here(name: str) -> None:
-    """Put this thread into a new namespace and pin it under its name."""
     _check(_libc.unshare(CLONE_NEWNET), f"network namespace {name}")
     path(name).touch()
     _check(_libc.mount(b"/proc/thread-self/ns/net", bytes(path(name)), None, MS_BIND, None), f"mount {name}")
@@ -76,6 +76,12 @@ def open_socket(
     """Return a socket of a namespace."""
     with inside(name):
         return socket.socket(family, kind, protocol)
+
+
+def attach_filter(sock: socket.socket, steps: Sequence[tuple[int, int, int, int]]) -> None:
+    """Attach a classic BPF program: struct sock_filter (code, jump if true, jump if false, constant) of each step."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(steps), ctypes.addressof(code)))
 
 
 def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

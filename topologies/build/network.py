@@ -26,9 +26,11 @@ from railyard.topologies.mininet_topos import FabricTopo
 from railyard.topologies.plan import Plan, remove_active_plan, write_active_plan
 from railyard.topologies.routing import gpu_commands
 
-GPU_SYSCTLS: Final[dict[str, int | str]] = {
+SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
     "net/ipv6/conf/default/disable_ipv6": 1,  # no router solicitations among the measured packets
     "net/ipv6/conf/all/disable_ipv6": 1,
+}
+GPU_SYSCTLS: Final = SWITCH_SYSCTLS | {
     "net/ipv4/ip_forward": 1,
     "net/ipv4/conf/all/rp_filter": 0,
     "net/ipv4/conf/default/rp_filter": 0,
@@ -46,10 +48,6 @@ HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
 # Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no
 # pair and reports a carrier's change up to a second late. Numbers that no far end reaches keep every report immediate.
 FIRST_INDEX: Final = 1_000_000
-SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
-    "net/ipv6/conf/default/disable_ipv6": 1,
-    "net/ipv6/conf/all/disable_ipv6": 1,
-}
 
 
 class FabricController(Protocol):

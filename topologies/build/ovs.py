@@ -48,14 +48,7 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
     A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it takes
     up, but those marked linux-noop.
     """
-    arguments = [
-        "--",
-        "set",
-        "Open_vSwitch",
-        ".",
-        "other_config:n-handler-threads=1",
-        "other_config:n-revalidator-threads=1",
-    ]
+    arguments = ["set", "Open_vSwitch", ".", *(f"other_config:n-{of}-threads=1" for of in ("handler", "revalidator"))]
     if datapath == "netdev-tso":
         arguments += ["other_config:userspace-tso-enable=true"]
     kind = "system" if datapath == "system" else "netdev"
@@ -67,7 +60,7 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
     for port in ports:
         arguments += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
         arguments += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
-    return arguments[1:]
+    return arguments
 
 
 def set_controller_port(switch: str, port: int) -> None:
@@ -138,7 +131,12 @@ class PrivateSwitch:
         shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
         path = self.folder / "db.sock"
         self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{path}", f"--unixctl={self.folder}/ovsdb.ctl"])
-        self._wait_for_socket(path)
+        database = self.processes["ovsdb-server"]
+        poll(lambda: is_listening(path) or database.poll() is not None, START_S, 0.002)
+        if not is_listening(path):
+            log = self.folder / "ovsdb-server.log"
+            log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+            raise RailyardError(f"switch {self.name}: ovsdb-server did not start: {log_tail}")
 
     def start(self) -> None:
         """Write the configuration, then start the switch, which takes it all up at once. In the switch's namespace."""
@@ -147,10 +145,8 @@ class PrivateSwitch:
 
     def start_vswitchd(self) -> None:
         """Start ovs-vswitchd on the database, also after a crash. In the switch's namespace."""
-        self._spawn(
-            "ovs-vswitchd",
-            [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", NO_ROUTES],
-        )
+        database, control = f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl"
+        self._spawn("ovs-vswitchd", [database, control, NO_ROUTES])
 
     def vsctl(self, *arguments: str) -> str:
         """Run ovs-vsctl on its database."""
@@ -188,29 +184,10 @@ class PrivateSwitch:
         environment |= {"OVS_DBDIR": str(self.folder), **MALLOC_ENVIRONMENT}
         log = f"--log-file={self.folder}/{program}.log"
         self.processes[program] = subprocess.Popen(
-            [
-                program,
-                *arguments,
-                log,
-                *QUIET,
-                "--no-chdir",
-            ],
+            [program, *arguments, log, *QUIET, "--no-chdir"],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-
-    def _wait_for_socket(self, path: Path) -> None:
-        """Return when a process listens on a socket: its path exists a moment before that."""
-
-        def exited() -> str | None:
-            return next((name for name, process in self.processes.items() if process.poll() is not None), None)
-
-        poll(lambda: is_listening(path) or exited(), START_S, 0.002)
-        if (program := exited()) or not is_listening(path):
-            program = program or "ovsdb-server"
-            log = self.folder / f"{program}.log"
-            log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
-            raise RailyardError(f"switch {self.name}: {program} did not start: {log_tail}")

@@ -32,39 +32,41 @@ def burst_bytes(rate_bps: int, mtu: int) -> int:
 
 def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
     """Return lines for `tc -batch` that shape what leaves an interface."""
-    burst = burst_bytes(rate_bps, mtu)
+    root = f"qdisc add dev {interface} root handle 1: htb default 1\n"
+    return root + _htb_class(interface, 1, rate_bps, rate_bps, mtu)
+
+
+def _htb_class(interface: str, number: int, rate_bps: int, ceil_bps: int, mtu: int, parent: str = "1:") -> str:
+    bursts = f"burst {burst_bytes(rate_bps, mtu)}b cburst {burst_bytes(ceil_bps, mtu)}b"
     return (
-        f"qdisc add dev {interface} root handle 1: htb default 1\n"
-        f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
-        f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+        f"class add dev {interface} parent {parent} classid 1:{number} htb rate {rate_bps}bit ceil {ceil_bps}bit"
+        f" {bursts} quantum {max(mtu + ETHERNET, 20_000)}\n"
+    )
+
+
+def _udp_filter(interface: str, udp_port: int, number: int, priority: str = "") -> str:
+    """Return a line for `tc -batch` that puts the packets to a UDP port into a class."""
+    return (
+        f"filter add dev {interface} parent 1: protocol ip {priority}u32 match ip protocol 17 0xff"
+        f" match ip dport {udp_port} 0xffff flowid 1:{number}\n"
     )
 
 
 def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_port: int, mtu: int) -> str:
     """Return the same, with `reserved_bps` of it guaranteed to a UDP port; others may use what that leaves."""
-    rest_bps = max(1000, rate_bps - reserved_bps)
-    quantum = max(mtu + ETHERNET, 20_000)
-
-    def leaf(number: int, own_bps: int) -> str:
-        burst, ceiling = burst_bytes(own_bps, mtu), burst_bytes(rate_bps, mtu)
-        rates = f"rate {own_bps}bit ceil {rate_bps}bit burst {burst}b cburst {ceiling}b quantum {quantum}"
-        return f"class add dev {interface} parent 1:1 classid 1:{number} htb {rates}\n"
-
-    burst = burst_bytes(rate_bps, mtu)
     return (
         f"qdisc add dev {interface} root handle 1: htb default 10\n"
-        f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
-        f" burst {burst}b cburst {burst}b\n"
-        f"{leaf(10, rest_bps)}{leaf(20, reserved_bps)}"
-        f"filter add dev {interface} parent 1: protocol ip u32 match ip protocol 17 0xff"
-        f" match ip dport {udp_port} 0xffff flowid 1:20\n"
+        + _htb_class(interface, 1, rate_bps, rate_bps, mtu)
+        + _htb_class(interface, 10, max(1000, rate_bps - reserved_bps), rate_bps, mtu, "1:1")
+        + _htb_class(interface, 20, reserved_bps, rate_bps, mtu, "1:1")
+        + _udp_filter(interface, udp_port, 20)
     )
 
 
 HEARTBEAT_PORT: Final = 65433
 """UDP port of heartbeats (controller/processes/heartbeat_main.py)."""
 HEARTBEAT_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
-_HEARTBEAT_CLASS: Final = "1:30"
+_HEARTBEAT_CLASS: Final = 30
 _HEARTBEAT_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
 
 
@@ -74,32 +76,23 @@ def heartbeat_lane_commands(interface: str, mtu: int) -> str:
     A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
     comes on top of the link's rate.
     """
-    burst = burst_bytes(HEARTBEAT_BPS, mtu)
-    return (
-        f"class add dev {interface} parent 1: classid {_HEARTBEAT_CLASS} htb rate {HEARTBEAT_BPS}bit"
-        f" ceil {HEARTBEAT_BPS}bit burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
-        f"filter add dev {interface} parent 1: protocol ip prio {_HEARTBEAT_PRIORITY} u32 match ip protocol 17 0xff"
-        f" match ip dport {HEARTBEAT_PORT} 0xffff flowid {_HEARTBEAT_CLASS}\n"
-    )
+    lane = _htb_class(interface, _HEARTBEAT_CLASS, HEARTBEAT_BPS, HEARTBEAT_BPS, mtu)
+    return lane + _udp_filter(interface, HEARTBEAT_PORT, _HEARTBEAT_CLASS, f"prio {_HEARTBEAT_PRIORITY} ")
 
 
 def remove_heartbeat_lane_commands(interface: str) -> str:
     """Return lines for `tc -batch` that undo it."""
     return (
         f"filter del dev {interface} parent 1: protocol ip prio {_HEARTBEAT_PRIORITY}\n"
-        f"class del dev {interface} classid {_HEARTBEAT_CLASS}\n"
+        f"class del dev {interface} classid 1:{_HEARTBEAT_CLASS}\n"
     )
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, heartbeats: bool) -> str:
-    """Return all classes of an interface. `reserved`: (bit/s, UDP port) of background load; `heartbeats`: with
-    their lane.
-    """
-    if reserved:
-        lines = shared_htb_commands(interface, rate_bps, *reserved, mtu)
-    else:
-        lines = htb_commands(interface, rate_bps, mtu)
-    return lines + (heartbeat_lane_commands(interface, mtu) if heartbeats else "")
+    """Return all classes of an interface. `reserved`: (bit/s, UDP port) of background load; `heartbeats`: a lane."""
+    shared = reserved and shared_htb_commands(interface, rate_bps, *reserved, mtu)
+    lane = heartbeat_lane_commands(interface, mtu) if heartbeats else ""
+    return (shared or htb_commands(interface, rate_bps, mtu)) + lane
 
 
 DISCARD_INTERFACE: Final = "hole"

@@ -8,13 +8,12 @@ A packet socket sees a frame as it comes in from the cable, before anything else
 shaper: all that a frame waits for lies between two sightings. A filter in the kernel keeps other traffic away.
 """
 
-import ctypes
 import select
 import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Self
@@ -30,13 +29,12 @@ PROBE_PORT: Final = 65_434
 """Above the ports that Linux hands out, so no transfer has it."""
 WAIT_S: Final = 0.9
 """The kernel sends a SYN again after 1 s; by then the probe is given up, so nothing is seen twice."""
-_TIMESTAMPING_DELAY_S: Final = 0.02
-_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
-_SO_TIMESTAMPNS: Final = 35
+_TIMESTAMPING_DELAY_S: Final = 0.02  # the kernel starts stamping frames a moment after the first socket asks for it
+_SO_TIMESTAMPNS: Final = 35  # <asm-generic/socket.h>, which the socket module doesn't name
 _ETH_P_ALL: Final = 3
 _SNAP_BYTES: Final = 128
 _TIMESPEC: Final = struct.Struct("qq")
-_PROBE_FILTER: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
+_PROBE_FILTER: Final = (
     (0x28, 0, 0, 12), (0x15, 0, 6, 0x0800),  # half word at 12, the EtherType: IPv4
     (0x30, 0, 0, 23), (0x15, 0, 4, 6),  # byte at 23, the protocol: TCP
     (0xB1, 0, 0, 14),  # X = length of the IP header
@@ -71,16 +69,16 @@ class Capture:
         self._nodes: dict[int, tuple[str, socket.socket]] = {}
         self._poll = select.epoll()
         self._open = ExitStack()
-        self._wall_offset_ns = _wall_clock_offset_ns()  # once: two that differ would put sightings out of order
+        # wall clock less monotonic clock, the most of some, since what comes between the two looks makes it less; read
+        # once: two that differ would put sightings out of order
+        self._wall_offset_ns = max(time.time_ns() - time.monotonic_ns() for _ in range(5))
 
     def __enter__(self) -> Self:
         nodes = sorted({node for node, _ in self._cables})
         for node, sock in zip(nodes, namespaces.in_threads(_packet_socket, nodes), strict=True):
             self._nodes[sock.fileno()] = (node, self._open.enter_context(sock))
             self._poll.register(sock.fileno(), select.EPOLLIN)
-        time.sleep(
-            _TIMESTAMPING_DELAY_S
-        )  # the kernel starts stamping frames a moment after the first socket asks for it
+        time.sleep(_TIMESTAMPING_DELAY_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +98,7 @@ class Capture:
             deadline = time.monotonic() + WAIT_S
             while pending and (remaining_s := deadline - time.monotonic()) > 0:
                 self._receive(remaining_s, seen)
-                pending -= _arrived(seen, dst)
+                pending -= {n for n in pending if any(s.node == dst.name and not s.outgoing for s in seen.get(n, ()))}
             self._receive(0, seen)  # what led to the last arrival was seen before it
         return [Probe(started_ns, tuple(seen.get(port, ()))) for started_ns, port in sent]
 
@@ -113,18 +111,15 @@ class Capture:
                     frame, ancillary, _, address = sock.recvmsg(_SNAP_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
                     port = _port_of_probe(frame)
                     if port and (node, address[0]) in self._cables:
+                        at_ns = _timestamp_ns(ancillary) - self._wall_offset_ns
                         outgoing = address[2] == socket.PACKET_OUTGOING
-                        seen[port].append(
-                            Observation(node, address[0], outgoing, _timestamp_ns(ancillary) - self._wall_offset_ns)
-                        )
+                        seen[port].append(Observation(node, address[0], outgoing, at_ns))
 
 
 def _packet_socket(node: str) -> socket.socket:
     """A socket that gets every probe at every interface of a node, with the time."""
-    with namespaces.inside(node):
-        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _PROBE_FILTER))
-    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_PROBE_FILTER), ctypes.addressof(code)))
+    sock = namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_PACKET, socket.htons(_ETH_P_ALL))
+    namespaces.attach_filter(sock, _PROBE_FILTER)
     sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     sock.setblocking(False)
     return sock
@@ -148,15 +143,6 @@ def _port_of_probe(frame: bytes) -> int:
     """The port it came from; 0 for a frame of others, caught before the filter was in place."""
     segment = Ether(frame).getlayer(TCP)
     return int(segment.sport) if segment and segment.dport == PROBE_PORT and segment.flags == "S" else 0
-
-
-def _arrived(seen: Mapping[int, Sequence[Observation]], dst: Gpu) -> set[int]:
-    return {port for port, found in seen.items() if any(s.node == dst.name and not s.outgoing for s in found)}
-
-
-def _wall_clock_offset_ns() -> int:
-    """Wall clock less monotonic clock: the most of some, since whatever comes between the two looks makes it less."""
-    return max(time.time_ns() - time.monotonic_ns() for _ in range(5))
 
 
 def _timestamp_ns(ancillary: Iterable[tuple[int, int, bytes]]) -> int:

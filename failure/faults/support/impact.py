@@ -5,7 +5,7 @@ that announce the fault (`is_signal_of`), and faults that it can't be combined w
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
@@ -63,14 +63,12 @@ class Impact:
 
     def gpus_impaired_at(self, layer: Layer) -> frozenset[Gpu]:
         """GPUs whose cable of a layer is impaired."""
-        return frozenset(gpu for gpu, own_layer in self._gpu_cables() if own_layer == layer)
-
-    def _gpu_cables(self) -> Iterator[tuple[Gpu, Layer]]:
-        for ends in self.impaired_cables:
-            for name in ends:
-                if _GPU_NAME.fullmatch(name):
-                    (other,) = ends - {name}
-                    yield gpu_of_name(name), "hb" if other.startswith("hb") else "rail"
+        return frozenset(
+            gpu_of_name(name)
+            for ends in self.impaired_cables
+            for name in ends
+            if _GPU_NAME.fullmatch(name) and any(end.startswith("hb") for end in ends) == (layer == "hb")
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,12 @@ recoveries.
 
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from railyard.failure.faults.definition import FaultKind
 from railyard.failure.faults.support.impact import Cable, Impact, cable
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.namespaces import send_request
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.build.shaping import htb_commands
 from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link
@@ -29,35 +27,24 @@ _SHAPER: Final = 0x10001  # class 1:1
 
 def set_links(node: str, states: dict[str, str]) -> None:
     """Set interfaces of a node up or down, in this order."""
-    with _netlink_socket(node) as netlink:
-        for interface, state in states.items():
-            _set(netlink, interface, flags=IFF_UP if state == "up" else 0, change=IFF_UP)
+    for interface, state in states.items():
+        _set(End(node, interface), flags=IFF_UP if state == "up" else 0, change=IFF_UP)
 
 
 def set_groups(ends: Iterable[End], group: int) -> None:
     """Put interfaces into a group, which nftables can match."""
     for end in ends:
-        with _netlink_socket(end.node) as netlink:
-            _set(netlink, end.interface, attributes=_GROUP.pack(_GROUP.size, IFLA_GROUP, group))
+        _set(end, attributes=_GROUP.pack(_GROUP.size, IFLA_GROUP, group))
 
 
-@contextmanager
-def _netlink_socket(node: str) -> Iterator[socket.socket]:
-    """Enter a node's namespace, with a netlink socket."""
-    with (
-        namespaces.inside(node),
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink,
-    ):
-        yield netlink
-
-
-def _set(netlink: socket.socket, interface: str, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
+def _set(end: End, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
     """Change the flags of an interface that `change` selects, and its attributes."""
-    head = _IFINFO.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(interface), flags, change)
-    send_request(netlink, RTM_NEWLINK, head + attributes)
+    with namespaces.inside(end.node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as netlink:
+        head = _IFINFO.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(end.interface), flags, change)
+        namespaces.send_request(netlink, RTM_NEWLINK, head + attributes)
 
 
-def _link_state(end: End) -> Any:
+def link_state(end: End) -> Any:
     """Return an interface as pyroute2 has it."""
     from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
 
@@ -67,12 +54,12 @@ def _link_state(end: End) -> Any:
 
 def is_up(end: End) -> bool:
     """Return whether an interface is set up and has a carrier."""
-    return bool(_link_state(end).get("operstate") == "UP")
+    return bool(link_state(end).get("operstate") == "UP")
 
 
 def is_set_up(end: End) -> bool:
     """Return whether an interface is set up, with a carrier or without."""
-    return bool(_link_state(end)["flags"] & IFF_UP)
+    return bool(link_state(end)["flags"] & IFF_UP)
 
 
 def shaped_bps(end: End) -> int:

@@ -9,7 +9,6 @@ Test frames have an EtherType for experiments (IEEE 802, 0x88B5) and a MAC addre
 and GPU drop them. A packet socket at the far end receives them as they leave the cable, before any other receiver.
 """
 
-import ctypes
 import math
 import os
 import select
@@ -31,8 +30,7 @@ WAIT_S: Final = 0.2
 _BATCH: Final = 20  # of 60 bytes each: little beside what else is under way
 _ETHERTYPE: Final = 0x88B5
 _ETH_P_ALL: Final = 3  # of another protocol, frames that a bridge or a switch takes aren't seen
-_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
-_ETHERTYPE_FILTER: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
+_ETHERTYPE_FILTER: Final = (
     (0x28, 0, 0, 12), (0x15, 0, 1, _ETHERTYPE),  # half word at 12, the EtherType
     (0x06, 0, 0, 64), (0x06, 0, 0, 0),
 )  # fmt: skip
@@ -84,9 +82,7 @@ def open_frames(link: Link) -> Iterator[FramePath]:
 def _packet_socket(end: End) -> socket.socket:
     with namespaces.inside(end.node):
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # receives nothing until it is bound
-        code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _ETHERTYPE_FILTER))
-        attached = struct.pack("HP", len(_ETHERTYPE_FILTER), ctypes.addressof(code))
-        sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
+        namespaces.attach_filter(sock, _ETHERTYPE_FILTER)
         sock.bind((end.interface, _ETH_P_ALL))
     return sock
 
@@ -124,34 +120,23 @@ def prepare_loss(link: Link, loss: float) -> None:
 
 def enable_loss(*links: Link) -> None:
     """Start the loss on cables that are prepared."""
-    set_groups(_ends(*links), _GROUP)
+    set_groups([end for link in links for end in (link.a, link.b)], _GROUP)
 
 
 def disable_loss(*links: Link) -> None:
     """Stop the loss, and remove the rules."""
-    set_groups(_ends(*links), _NO_GROUP)
-    for end in _ends(*links):
+    ends = [end for link in links for end in (link.a, link.b)]
+    set_groups(ends, _NO_GROUP)
+    for end in ends:
         with namespaces.inside(end.node):
             namespaces.run(["nft", "delete", "table", "netdev", f"lossy_{end.interface}"])
             namespaces.run(["ip", "link", "del", f"hole-{end.interface}"])
-
-
-def _ends(*links: Link) -> Iterator[End]:
-    for link in links:
-        yield from (link.a, link.b)
 
 
 def all_lost(link: Link) -> tuple[bool, bool]:
     """Return whether none of a few frames arrives, from a to b and from b to a."""
     with open_frames(link) as frames:
         return frames.send(SILENT_FRAMES) == SILENT_FRAMES, frames.reverse.send(SILENT_FRAMES) == SILENT_FRAMES
-
-
-def some_lost(link: Link, loss: float) -> tuple[bool, bool]:
-    """Return whether any of `GRAY_FRAMES / loss` frames is lost, from a to b and from b to a."""
-    max_frames = math.ceil(GRAY_FRAMES / loss)
-    with open_frames(link) as frames:
-        return frames.loses_any(max_frames), frames.reverse.loses_any(max_frames)
 
 
 class LossyLink(LinkFault):
@@ -176,4 +161,8 @@ class LossyLink(LinkFault):
     def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return for each direction whether all frames are lost, or some where it isn't all."""
         link, loss = self.link(net, target), self.loss(p)
-        return all_lost(link) if loss == 1 else some_lost(link, loss)
+        if loss == 1:
+            return all_lost(link)
+        max_frames = math.ceil(GRAY_FRAMES / loss)
+        with open_frames(link) as frames:
+            return frames.loses_any(max_frames), frames.reverse.loses_any(max_frames)
