@@ -176,12 +176,7 @@ class FabricKind:
     def uplinks(self, rails: int, spines: int, rate_bps: int) -> tuple[Link, ...]:
         """Return the cables between rail switches and spines."""
         return tuple(
-            Link(
-                End(f"rail{g}", f"spine{i}", UPLINK_PORT + i),
-                End(f"spine{i}", f"rail{g}", g + 1),
-                "uplink",
-                rate_bps,
-            )
+            Link(End(f"rail{g}", f"spine{i}", UPLINK_PORT + i), End(f"spine{i}", f"rail{g}", g + 1), "uplink", rate_bps)
             for i in range(spines)
             for g in range(rails)
         )

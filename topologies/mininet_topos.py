@@ -106,12 +106,8 @@ class FabricTopo(Topo):
         elif link in self.plan.trunks:
             near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
         else:
-            plane = a.interface.removeprefix(link.kind).replace("0", "")
-            near, far, mac = (
-                a.interface,
-                f"{a.node}-{link.kind}{plane}",
-                {"addr1": gpu_of_name(a.node).mac_of(a.interface)},
-            )
+            near, far = a.interface, f"{a.node}-{a.interface.removesuffix('0')}"
+            mac = {"addr1": gpu_of_name(a.node).mac_of(a.interface)}
         self.addLink(
             a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,
             bw=link.rate_bps / 1e6, ifconfig=f"mtu {self.plan.spec.mtu}",

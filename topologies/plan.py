@@ -63,9 +63,7 @@ class Plan(FabricPlan):
         return "controller", "registry"
 
     def link_names(self, layer: Layer) -> tuple[str, ...]:
-        """Return the names of all GPU links of a layer, as faults have them: the GPU's for its HB link and for its rail
-        link of plane 0 (`d0g1`), with the interface for the other planes (`d0g1:rail1`).
-        """
+        """Return the names of a layer's GPU links: the GPU's; in other planes with the interface (`d0g1:rail1`)."""
         planes = self.spec.definition.all_planes[1:] if layer == "rail" else ()
         return tuple(link_name(gpu, plane) for plane in (0, *planes) for gpu in self.gpus)
 
@@ -118,9 +116,11 @@ class Plan(FabricPlan):
         optical = self.spec.optical
         if optical is None:
             return {}
+        count = self.spec.domains if optical.is_per_domain else len(LAYERS)
+        switches = tuple(Switch(f"ocs{i}", "optical", i, OPTICAL_DPID + i) for i in range(count))
         if optical.is_per_domain:
-            return {"rail": tuple(map(_optical_switch, range(self.spec.domains)))}
-        return {layer: (_optical_switch(i),) for i, layer in enumerate(LAYERS) if layer in optical.layers}
+            return {"rail": switches}
+        return {layer: (switches[i],) for i, layer in enumerate(LAYERS) if layer in optical.layers}
 
     def optical_switch(self, layer: Layer, gpu: Gpu) -> Switch | None:
         """Return the optical switch between a GPU and its network in a layer; None if there is none."""
@@ -147,9 +147,8 @@ class Plan(FabricPlan):
     def rail_link(self, gpu: Gpu, plane: int = 0) -> Link:
         """The GPU's r-interface into its rail switch of a plane, or into the optical switch before it."""
         kind, far = self.spec.definition, self._far_end(gpu, "rail", self.rail_switch_end(gpu, plane))
-        return Link(
-            End(gpu.name, rail_device(plane)), far, "rail", self.rail_bps // len(kind.carrying(kind.all_planes))
-        )
+        rate_bps = self.rail_bps // len(kind.carrying(kind.all_planes))
+        return Link(End(gpu.name, rail_device(plane)), far, "rail", rate_bps)
 
     def rail_links(self, gpu: Gpu) -> tuple[Link, ...]:
         """Return all rail links of a GPU, one for each plane."""
@@ -176,14 +175,10 @@ class Plan(FabricPlan):
         """Return the cables from a GPU to its network: its own, and with an optical switch the one behind that."""
         own = self.rail_links(gpu) if layer == "rail" else (self.hb_link(gpu),)
         switch = self.optical_switch(layer, gpu)
-        return (*own, self._trunk(switch, gpu, layer)) if switch else own
-
-    def _trunk(self, switch: Switch, gpu: Gpu, layer: Layer) -> Link:
-        rail = layer == "rail"
-        network_end, rate_bps = (
-            (self.rail_switch_end(gpu), self.rail_bps) if rail else (self.hb_bridge_end(gpu), self.hb_bps)
-        )
-        return Link(End(switch.name, f"{gpu.name}-net", network_port(gpu)), network_end, layer, rate_bps)
+        if not switch:
+            return own
+        near, far = End(switch.name, f"{gpu.name}-net", network_port(gpu)), self.ends_of(gpu.name, layer)[1]
+        return (*own, Link(near, far, layer, own[0].rate_bps))
 
     @cached_property
     def trunks(self) -> tuple[Link, ...]:
@@ -193,8 +188,7 @@ class Plan(FabricPlan):
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
         """The cables between rail switches and spines."""
-        spec = self.spec
-        return spec.definition.uplinks(spec.rails, spec.spine_count, self.uplink_bps)
+        return self.spec.definition.uplinks(self.spec.rails, self.spec.spine_count, self.uplink_bps)
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -205,10 +199,6 @@ class Plan(FabricPlan):
             *self.trunks,
             *self.uplinks,
         )
-
-
-def _optical_switch(index: int) -> Switch:
-    return Switch(f"ocs{index}", "optical", index, OPTICAL_DPID + index)
 
 
 def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:

@@ -140,11 +140,8 @@ def on_planes(hops: tuple[Hop, ...], planes: tuple[int, ...]) -> tuple[Hop, ...]
     """Return the hops with those by rail0 spread over the rail links of these planes."""
     if planes == (0,):
         return hops
-    found: list[Hop] = []
-    for hop in hops:
-        devices = ["hb0"] if hop.device == "hb0" else map(rail_device, planes)
-        found += [Hop(device, hop.via, hop.weight) for device in devices]
-    return tuple(found)
+    devices = {"hb0": ("hb0",), "rail0": tuple(map(rail_device, planes))}
+    return tuple(Hop(device, hop.via, hop.weight) for hop in hops for device in devices[hop.device])
 
 
 def over_planes(routes: Sequence[AnyRoute], plan: Plan) -> list[AnyRoute]:

@@ -76,10 +76,7 @@ class GpuReplacement:
 
 
 def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str:
-    """Input for `ip -batch -` in the spare's namespace.
-
-    Its neighbours go with its MACs, and the routes of its main table with its address.
-    """
+    """Input for `ip -batch -` at the spare: neighbours go with its MACs, routes of the main table with its address."""
     lines = [
         f"link set hb0 address {failed.mac('hb')}",
         f"link set rail0 address {failed.mac('rail')}",
@@ -92,13 +89,10 @@ def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str
 
 
 def _start_batch(node: str, program: str) -> subprocess.Popen[str]:
-    """`ip -batch` or `bridge -batch`, started in a namespace. It goes before others: a GPU that takes over has a
-    processor of its own. An ordinary user may not.
-    """
+    """Start `ip -batch` or `bridge -batch` in a namespace, before others: a GPU that takes over has its processor."""
+    command = [program, "-batch", "-"]
     with namespaces.inside(node):
-        process = subprocess.Popen(
-            [program, "-batch", "-"], stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True
-        )
-    with suppress(PermissionError):
+        process = subprocess.Popen(command, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True)
+    with suppress(PermissionError):  # an ordinary user may not
         os.setpriority(os.PRIO_PROCESS, process.pid, HIGH_PRIORITY_NICENESS)
     return process

@@ -85,9 +85,7 @@ def attach_filter(sock: socket.socket, steps: Sequence[tuple[int, int, int, int]
 
 
 def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Do `work` on every item in a few threads of their own, which may move between namespaces; the first error is
-    raised.
-    """
+    """Do `work` on every item in a few threads, which may move between namespaces; raise the first error."""
     workers = min(len(items), max(2, os.cpu_count() or 1)) or 1
     with ThreadPoolExecutor(workers, thread_name_prefix="namespaces") as pool:
         return list(pool.map(work, items))
@@ -145,22 +143,21 @@ def relaxed_tcp_timers(gpus: Iterable[str]) -> Iterator[None]:
     which the real fabrics carry, has no such timer. Faults are measured with the kernel's own settings.
     """
     nodes = list(gpus)
-    before = in_threads(lambda node: _set(node, TCP_SETTINGS), nodes)
+    known = {key: value for key, value in TCP_SETTINGS.items() if Path("/proc/sys", key).exists()}
+
+    def change(node: str, settings: dict[str, int]) -> dict[str, int]:
+        """Change settings; return what they were."""
+        with inside(node):
+            before = {key: int(Path("/proc/sys", key).read_text()) for key in settings}
+            for key, value in settings.items():
+                set_sysctl(key, value)
+        return before
+
+    before = in_threads(lambda node: change(node, known), nodes)
     try:
         yield
     finally:
-        in_threads(lambda pair: _set(*pair), list(zip(nodes, before, strict=True)))
-
-
-def _set(node: str, settings: dict[str, int]) -> dict[str, int]:
-    """Change the settings that this kernel has; return what they were."""
-    before = {}
-    with inside(node):
-        for key, value in settings.items():
-            if Path("/proc/sys", key).exists():
-                before[key] = int(Path("/proc/sys", key).read_text())
-                set_sysctl(key, value)
-    return before
+        in_threads(lambda pair: change(*pair), list(zip(nodes, before, strict=True)))
 
 
 REQUEST_DUMP: Final = 0x1 | 0x300

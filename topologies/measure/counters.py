@@ -41,13 +41,9 @@ class Counters:
     def __sub__(self, other: "Counters") -> "Counters":
         return Counters(self.segments - other.segments, self.retransmits - other.retransmits, self.drops - other.drops)
 
-    def since(self, earlier: "Counters") -> "Counters":
-        """Return the difference. A receiver may report only now that an earlier retransmission was needless."""
-        return (self - earlier).non_negative
-
     @property
     def non_negative(self) -> "Counters":
-        """The same, with 0 for a negative number of retransmissions."""
+        """The same, with 0 for less: a receiver may report only now that an earlier retransmission was needless."""
         return replace(self, retransmits=max(0, self.retransmits))
 
 
@@ -78,13 +74,9 @@ def interface_drops(dev: str) -> int:
 
     Not those that end in a switch's hole: each is the original of a copy that went its way (shaping.py).
     """
-    total = 0
-    for line in dev.splitlines()[2:]:
-        name, _, numbers = line.partition(":")
-        columns = numbers.split()
-        if name.strip() not in ("lo", DISCARD_INTERFACE):
-            total += sum(int(columns[i]) for i in _DEV_DROPS)
-    return total
+    lines = (line.partition(":") for line in dev.splitlines()[2:])
+    rows = ((name.strip(), numbers.split()) for name, _, numbers in lines)
+    return sum(int(row[i]) for name, row in rows if name not in ("lo", DISCARD_INTERFACE) for i in _DEV_DROPS)
 
 
 RTM_GETLINK: Final = 18
