@@ -116,17 +116,14 @@ class Fabric(Protocol):
     @property
     def kind(self) -> str:
         """Fabric kind."""
-        ...
 
     @property
     def domains(self) -> int:
         """Number of HB domains."""
-        ...
 
     @property
     def rails(self) -> int:
         """Number of rails."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,7 @@ A kind is one module of `rail_kinds/`, or a plugin:
 
     RAIL_KINDS.add("roce", RailKind(rate_bps=200e9, effective_bps=6e9, setup_s=5e-6, cpu_s_per_byte=1.3e-9))
 
-Source of the paper's three: Nezha section 2.3, Table 1 and 2, Fig. 2, Fig. 13. The text states times
-at some sizes only, so set-up latency and CPU cost are fitted to these:
-
-| what | stated | fitted on 4 nodes |
-|---|---|---|
-| SHARP, 1 KB, 8 MB, 64 MB (Table 1) | 9, 22,140, 181,484 us | 9, 22,396, 179,111 us |
-| TCP, 1 KB, 8 MB, 64 MB (Table 1) | 982, 37,137, 316,323 us | 982, 38,765, 303,252 us |
-| SHARP over TCP at 32 KB (section 2.3.1) | 12 times the throughput | 12 times |
-| GLEX above SHARP (section 2.3.1) | from 64 KB, SHARP best under 256 KB | from 128 KB |
-| TCP beside GLEX (section 5.2.2) | gains 46% (beside SHARP 52%) | ideal 53% (60%): the same 12% is lost to contention |
-
-Table 1's TCP slows down from 232 to 213 MB/s between 8 and 64 MB, which a straight line can't: it stays within 5%.
-All three stay far below their NIC's 100 or 128 Gbit/s (Table 2), so the CPU is the bottleneck (Fig. 13).
+Source of the paper's three: Nezha section 2.3, Table 1 and 2, Fig. 2 and 13. The fit: docs/multirail-bench.md.
 """
 
 import math

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.namespaces import IFF_UP, IFLA_GROUP, IFLA_IFNAME, LINK, RTM_GETLINK
 
 StateSnapshot = Mapping[str, frozenset[str]]
 """Kernel state by node: a line for each route, neighbour, interface and table of rules."""
@@ -33,21 +34,17 @@ def summarize(differences: list[str]) -> str:
     return "; ".join(differences[:MAX_LISTED]) + more
 
 
-RTM_GETLINK: Final = 18
 RTM_GETROUTE: Final = 26
 RTM_GETNEIGH: Final = 30
 NFT_MSG_GETTABLE: Final = 10 << 8 | 1  # NFNL_SUBSYS_NFTABLES, and its number there
 NETLINK_NETFILTER: Final = 12
 NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EPROTONOSUPPORT})  # the error of a kernel without them
-IFLA_IFNAME, IFLA_GROUP = 3, 27
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_TABLE = 1, 4, 5, 6, 15
 NDA_DST, NDA_LLADDR = 1, 2
 NFTA_TABLE_NAME: Final = 1
-IFF_UP: Final = 1
 UNICAST: Final = 1
 CLONED: Final = 0x200  # what a kernel has learned of a path's MTU, and forgets by itself
 PERMANENT: Final = 0x80
-_LINK: Final = struct.Struct("=BxHiII")
 _ROUTE: Final = struct.Struct("=8BI")
 _NEIGHBOUR: Final = struct.Struct("=BxxxiHBB")
 _TABLES: Final = struct.Struct("=BBH")
@@ -65,11 +62,11 @@ def snapshot_state(nodes: Iterable[str]) -> StateSnapshot:
 
 def _node_state(node: str) -> frozenset[str]:
     with namespaces.inside(node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
-        links = list(namespaces.dump(sock, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0)))
+        links = list(namespaces.dump(sock, RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0)))
         routes = list(namespaces.dump(sock, RTM_GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)))
         neighbours = list(namespaces.dump(sock, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)))
         tables = _tables()
-    names = {_LINK.unpack_from(body)[2]: _name_of(body) for body in links}
+    names = {LINK.unpack_from(body)[2]: _name_of(body) for body in links}
     found = {interface(body) for body in links}
     found |= {line for body in routes if (line := route(body, names))}
     found |= {line for body in neighbours if (line := neighbour(body, names))}
@@ -89,7 +86,7 @@ def _tables() -> list[bytes]:
 
 def interface(body: bytes) -> str:
     """Return an interface's name, whether it is set up, and its group, which rules of a silent link match."""
-    flags, attrs = _LINK.unpack_from(body)[3], dict(_attributes(body, _LINK))
+    flags, attrs = LINK.unpack_from(body)[3], dict(_attributes(body, LINK))
     group = f", group {number}" if IFLA_GROUP in attrs and (number := _number(attrs[IFLA_GROUP])) else ""
     return f"interface {_name_of(body)}, set {'up' if flags & IFF_UP else 'down'}{group}"
 
@@ -124,7 +121,7 @@ def rules(body: bytes) -> str:
 
 
 def _name_of(body: bytes) -> str:
-    return _text(dict(_attributes(body, _LINK))[IFLA_IFNAME])
+    return _text(dict(_attributes(body, LINK))[IFLA_IFNAME])
 
 
 def _interface_name(names: Names, index: int) -> str:

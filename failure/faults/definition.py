@@ -1,12 +1,6 @@
 """Fault kinds: what a definition states, the registry of all definitions, and a fault as data.
 
-A fault kind is one file of this folder, or a plugin:
-
-    @fault("rail-brownout")
-    class RailBrownout(FaultKind):
-        \"\"\"Every port of a rail switch drops to a share of its rate.\"\"\"
-        ...
-
+A fault kind is one file of this folder, or a plugin (docs/extending.md).
 Everything that Railyard does with faults asks the definition: specs, dry runs, random faults, the oracle, path choice,
 recovery times and targets. Reading definitions is free of side effects; only `prepare`, `inject`, `repair` and
 `symptoms` touch the kernel.

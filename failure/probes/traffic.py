@@ -10,6 +10,7 @@ import select
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,13 +60,11 @@ class TrafficLog:
         """Bytes sent and never received. CheckFailed if a stream received more than was sent: the surplus would hide
         what another stream has lost.
         """
-        lost = 0
+        received = {stream: self.received(stream) for stream in self.sent}
         for stream, sent in self.sent.items():
-            received = self.received(stream)
-            if received > sent:
-                raise CheckFailed(f"stream {stream}: {received:,} bytes arrived of {sent:,} sent, which TCP can't do")
-            lost += sent - received
-        return lost
+            if (came := received[stream]) > sent:
+                raise CheckFailed(f"stream {stream}: {came:,} bytes arrived of {sent:,} sent, which TCP can't do")
+        return sum(self.sent.values()) - sum(received.values())
 
 
 class Connect(Message):
@@ -171,8 +170,7 @@ class _Streams:
         if data:
             self.log.receipts[number].append((time.monotonic_ns(), len(data)))
         else:
-            self._epoll.unregister(fd)
-            del self.readers[fd]
+            self._stop_reading(fd)
 
     def finish(self) -> None:
         """End the sending."""
@@ -184,11 +182,12 @@ class _Streams:
 
     def _mark_broken(self, number: int, reason: str) -> None:
         self.log.broken.setdefault(number, reason)
-        fd = self._in[number].fileno()
-        if fd in self.readers:
-            self._epoll.unregister(fd)
-            del self.readers[fd]
+        self._stop_reading(self._in[number].fileno())
         self._out.pop(number, None)
+
+    def _stop_reading(self, fd: int) -> None:
+        if self.readers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
 
 
 class _Probes:
@@ -199,9 +198,9 @@ class _Probes:
     """
 
     def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
-        self._senders, self._arrived, self.readers = [], list[dict[int, int]](), dict[int, int]()
+        self._senders, self._sockets, self.readers = [], [], dict[int, int]()
         self._sent = [list[int]() for _ in job.probes]
-        self._sockets = []
+        self._arrived = [dict[int, int]() for _ in job.probes]
         first = job.port + len(job.streams)
         for number, (src, dst) in enumerate(job.probes):
             receiver, sender = namespaces.open_socket(dst.name), namespaces.open_socket(src.name)
@@ -210,7 +209,6 @@ class _Probes:
                 sock.setblocking(False)
             self._senders.append((sender, (dst.ip, first + number)))
             self._sockets.append(receiver)
-            self._arrived.append({})
             self.readers[receiver.fileno()] = number
             epoll.register(receiver, select.EPOLLIN)
 
@@ -218,19 +216,15 @@ class _Probes:
         for number, (sock, address) in enumerate(self._senders):
             sent = self._sent[number]
             sent.append(time.monotonic_ns())
-            try:
+            with suppress(OSError):  # no route, or an ICMP error of an earlier one: it is lost, as its log will show
                 sock.sendto(PROBE.pack(len(sent) - 1), address)
-            except OSError:
-                continue  # no route, or an ICMP error of an earlier one: this one is lost, as its log will show
 
     def receive(self, fd: int) -> None:
         number = self.readers[fd]
-        try:
+        with suppress(OSError):
             while True:
                 (probe,) = PROBE.unpack(self._sockets[number].recv(PROBE.size))
                 self._arrived[number][probe] = time.monotonic_ns()
-        except OSError:
-            return
 
     def logs(self) -> list[ProbeLog]:
         return [

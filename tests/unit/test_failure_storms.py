@@ -209,25 +209,6 @@ def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        *(
-            {"count": 0},
-            {"together": 1.5},
-            {"down": (2.0, 1.0)},
-            {"down": (0.0, 1.0)},
-            {"mix": {}},
-            {"mix": {"x": -1.0}},
-        ),
-        *({"every": 0.0}, {"at_once": 0, "together": 0.0}, {"at_once": 1}),
-    ],
-)
-def test_impossible_random_faults_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="RandomFaults"):
-        RandomFaults(**{"count": 5, **wrong})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("one", "other", "clash"),
     [
         (("link-down", "d0g1"), ("gpu-crash", "d0g1"), True),

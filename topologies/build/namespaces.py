@@ -165,6 +165,12 @@ REQUEST_ACK: Final = 0x1 | 0x4
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
 HEADER: Final = struct.Struct("=IHHII")
+RTM_GETLINK: Final = 18
+LINK: Final = struct.Struct("=BxHiII")
+"""Head of a message about an interface (struct ifinfomsg): family, type, index, flags, and the flags that change."""
+IFLA_IFNAME: Final = 3
+IFLA_GROUP: Final = 27
+IFF_UP: Final = 1
 
 
 def send_request(sock: socket.socket, kind: int, body: bytes) -> None:

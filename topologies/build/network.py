@@ -68,7 +68,6 @@ class FabricController(Protocol):
     @property
     def is_down(self) -> bool:
         """Crashed, and not started again."""
-        ...
 
     def crash_registry(self) -> None:
         """Kill the server of the scores' registry."""
@@ -79,7 +78,6 @@ class FabricController(Protocol):
     @property
     def registry_address(self) -> str:
         """`unix:PATH` or `etcd:HOST:PORT`; empty without a registry."""
-        ...
 
     def stop(self) -> None:
         """End it."""
@@ -88,9 +86,8 @@ class FabricController(Protocol):
 class EmulatedNet(Mininet):
     """Mininet network of a plan: the base of the networks of all fabrics.
 
-    `start` builds it in batches and returns when traffic can flow; `stop` takes it down. `hosts` are where traffic
-    begins and ends, `switches` what is in the network; `ovs` has each switch's processes by name. `build_s`, `stop_s`:
-    seconds that it took. A subclass says what its plan means for a namespace, a link and an interface.
+    `hosts` are where traffic begins and ends, `switches` what is in the network; `ovs` has each switch's processes by
+    name. `build_s`, `stop_s`: seconds that it took. A subclass says what its plan means for a namespace and a link.
     """
 
     def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
@@ -112,7 +109,7 @@ class EmulatedNet(Mininet):
         return list(self.plan.namespaces)
 
     def start(self) -> None:
-        """Build everything. RuntimeError, with the output of the kernel's tools, if it can't be built."""
+        """Build everything; return when traffic can flow. RuntimeError with the output of the kernel's tools."""
         started = time.monotonic()
         namespaces.create(self.node_names)
         namespaces.in_threads(self._prepare, self.node_names)

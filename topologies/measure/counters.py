@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.namespaces import IFF_UP, IFLA_IFNAME, LINK, RTM_GETLINK
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.build.shaping import DISCARD_INTERFACE
 
@@ -79,11 +80,8 @@ def interface_drops(dev: str) -> int:
     return sum(int(row[i]) for name, row in rows if name not in ("lo", DISCARD_INTERFACE) for i in _DEV_DROPS)
 
 
-RTM_GETLINK: Final = 18
 RTM_GETQDISC: Final = 38
 IFF_LOWER_UP: Final = 0x10000
-IFF_UP: Final = 0x1
-IFLA_IFNAME: Final = 3
 IFLA_STATS64: Final = 23
 TC_H_ROOT: Final = 0xFFFFFFFF
 TCA_STATS2: Final = 7
@@ -91,7 +89,6 @@ TCA_STATS_QUEUE: Final = 3
 TRAFFIC: Final = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped")
 _STATS64: Final = struct.Struct("=2Q2Q2Q2Q")  # packets, bytes, errors and dropped, each rx and tx
 _QUEUE: Final = struct.Struct("=3I")  # frames that wait, bytes that wait, dropped
-_LINK: Final = struct.Struct("=BxHiII")
 _QDISC: Final = struct.Struct("=BxHiIII")
 
 
@@ -137,9 +134,9 @@ def _read_port_counters(sock: socket.socket) -> dict[str, PortStats]:
             _, waiting, dropped = _QUEUE.unpack_from(stats[TCA_STATS_QUEUE])
             queues[index] = waiting, dropped
     found = {}
-    for body in namespaces.dump(sock, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0)):
-        _, _, index, flags, _ = _LINK.unpack_from(body)
-        attributes = dict(namespaces.attributes(body[_LINK.size :]))
+    for body in namespaces.dump(sock, RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0)):
+        _, _, index, flags, _ = LINK.unpack_from(body)
+        attributes = dict(namespaces.attributes(body[LINK.size :]))
         name = attributes[IFLA_IFNAME].rstrip(b"\0").decode()
         rx_packets, tx_packets, rx, tx, _, _, rx_dropped, tx_dropped = _STATS64.unpack_from(attributes[IFLA_STATS64])
         if name != "lo":

@@ -13,14 +13,12 @@ from typing import Any, ClassVar, Final
 from railyard.failure.faults.definition import FaultKind
 from railyard.failure.faults.support.impact import Cable, Impact, cable
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.namespaces import IFF_UP, IFLA_GROUP, LINK
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.build.shaping import htb_commands
 from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link
 
-IFF_UP: Final = 1
-IFLA_GROUP: Final = 27
 RTM_NEWLINK: Final = 16
-_IFINFO: Final = struct.Struct("=BxHiII")
 _GROUP: Final = struct.Struct("=HHI")
 _SHAPER: Final = 0x10001  # class 1:1
 
@@ -40,7 +38,7 @@ def set_groups(ends: Iterable[End], group: int) -> None:
 def _set(end: End, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
     """Change the flags of an interface that `change` selects, and its attributes."""
     with namespaces.inside(end.node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as netlink:
-        head = _IFINFO.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(end.interface), flags, change)
+        head = LINK.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(end.interface), flags, change)
         namespaces.send_request(netlink, RTM_NEWLINK, head + attributes)
 
 

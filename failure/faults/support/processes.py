@@ -25,15 +25,11 @@ from railyard.topologies.routing import route_commands
 
 def processes_in(gpu: str) -> list[int]:
     """Return the processes whose network namespace is this GPU's."""
-    namespace_inode = namespaces.path(gpu).stat().st_ino
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "ns/net").stat().st_ino == namespace_inode:
-                    found.append(int(entry.name))
-            except OSError:  # the process ended meanwhile
-                continue
+    namespace_inode, found = namespaces.path(gpu).stat().st_ino, list[int]()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # the process ended meanwhile
+            if (entry / "ns/net").stat().st_ino == namespace_inode:
+                found.append(int(entry.name))
     return found
 
 
