@@ -29,20 +29,7 @@ from railyard.topologies.multirail.spec import MultirailSpec, Nic
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import Rail, paper_rail, scaled
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, policy_usages
-from railyard.workloads.allreduce.engine.jobs import (
-    Join,
-    Layout,
-    Leave,
-    Operations,
-    ProcessPlacement,
-    Rank,
-    RankConfig,
-    RankReport,
-    Report,
-    Run,
-    Timeouts,
-    checked,
-)
+from railyard.workloads.allreduce.engine import jobs
 
 OWN: Final = "railyard"
 """Name of the engine that runs allreduce policies."""
@@ -71,7 +58,7 @@ class Group:
         """Start all processes and wait until they have joined."""
         raise NotImplementedError
 
-    def run(self, operations: Operations) -> list[RankReport]:
+    def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
         """Run operations on all ranks and return the report of each. BadInput for operations that can't be run."""
         raise NotImplementedError
 
@@ -115,13 +102,13 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     return tuple(rails)
 
 
-def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> Layout:
+def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> jobs.Layout:
     """Return the addresses of a fabric. `channels`: the rail whose NIC each of several virtual rails uses, if any."""
     rails, nodes = rails_of(plan), range(plan.spec.nodes)
     if not channels:
         rows = tuple(tuple((Nic(rail, node).ip, PORT) for node in nodes) for rail in range(len(rails)))
-        return Layout(rails, rows, tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators))
-    return Layout(
+        return jobs.Layout(rails, rows, tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators))
+    return jobs.Layout(
         tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
         tuple(
             tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)
@@ -130,10 +117,10 @@ def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> Layout:
     )
 
 
-def placement(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> ProcessPlacement:
-    """Return the place of a node's process; for node None that of a rail's aggregator."""
-    nics = channels or range(len(plan.rails))
-    return ProcessPlacement(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
+def placement(plan: MultirailPlan, node: int | None, rail: int = 0, nics: Sequence[int] = ()) -> jobs.ProcessPlacement:
+    """Return the place of a node's process; for node None that of a rail's aggregator. `nics`: by virtual rail."""
+    interfaces = tuple(Nic(each, node).interface for each in nics or range(len(plan.rails)))
+    return jobs.ProcessPlacement(Nic(rail, node).namespace, interfaces)
 
 
 def peer_rail(fabric: MultirailSpec) -> int:
@@ -152,7 +139,7 @@ class PeerRanks(Group):
     """
 
     program: ClassVar[str]
-    replies: ClassVar[tuple[type[Message], ...]] = (Report,)
+    replies: ClassVar[tuple[type[Message], ...]] = (jobs.Report,)
 
     def __init__(self, net: PlannedFabric, rails: Sequence[int] | None = None, timeout_s: float = 60.0) -> None:
         self._plan, self.layout = net.plan, layout(net.plan)
@@ -205,16 +192,16 @@ class PeerRanks(Group):
             if len(self._pipes) < self.layout.size:
                 raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
             for rank, pipe in self._pipes.items():
-                pipe.send(Join(task=self._rank_config(rank)))
+                pipe.send(jobs.Join(task=self._rank_config(rank)))
             self._receive(Ready, JOIN_S)
         except BaseException:
             self.stop()
             raise
 
-    def run(self, operations: Operations) -> list[RankReport]:
+    def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
         """Run operations on all ranks and return the report of each. BadInput, or RailyardError if a rank has died."""
-        checked(operations)
-        replies = self.ask(Run(operations=operations), Report, SLACK_S + operations.count * self._timeout_s)
+        jobs.checked(operations)
+        replies = self.ask(jobs.Run(operations=operations), jobs.Report, SLACK_S + operations.count * self._timeout_s)
         return [reply.report for reply in replies]
 
     def ask(self, request: Message, reply: type[R], within_s: float) -> list[R]:
@@ -231,7 +218,7 @@ class PeerRanks(Group):
         self.resume()
         with suppress(OSError):
             for pipe in self._pipes.values():
-                pipe.send(Leave())
+                pipe.send(jobs.Leave())
         process, self._process = self._process, None
         if process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -253,9 +240,9 @@ class PeerRanks(Group):
         module = "railyard.workloads.allreduce.engine.worker"
         return [*python, "-m", module, self.program, f"{self._folder}/{_SOCKET}", *ranks]
 
-    def _rank_config(self, rank: int) -> RankConfig:
-        limits = Timeouts(operation_s=self._timeout_s)
-        return RankConfig(rank, self.layout, placement(self._plan, rank), limits, "", self._rails, self._folder)
+    def _rank_config(self, rank: int) -> jobs.RankConfig:
+        limits = jobs.Timeouts(operation_s=self._timeout_s)
+        return jobs.RankConfig(rank, self.layout, placement(self._plan, rank), limits, "", self._rails, self._folder)
 
     def _all_connected(self, listener: socket.socket) -> bool:
         """Accept the ranks that have connected; return whether all have."""
@@ -263,7 +250,7 @@ class PeerRanks(Group):
             while True:
                 sock = listener.accept()[0]
                 sock.setblocking(True)
-                pipe = Pipe(sock, [Rank, Ready, Failed, *self.replies])
+                pipe = Pipe(sock, [jobs.Rank, Ready, Failed, *self.replies])
                 self._pipes[pipe.receive(time.monotonic() + JOIN_S).number] = pipe
         return len(self._pipes) == self.layout.size
 

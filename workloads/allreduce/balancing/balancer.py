@@ -82,8 +82,7 @@ class Rails:
         """Return by rail the cost at `size`. What was measured of `untrusted` rails is ignored.
 
         A rail never measured at such sizes is as slow as elsewhere, or as much slower than nominal as the best of those
-        that were: whichever takes longer. Else a machine that makes every message slow would make all rails but the
-        one in use look fast.
+        that were: else all rails but the one in use would look fast on a slow machine.
         """
         estimators = [
             CostEstimator(each.nominal) if rail in untrusted else each for rail, each in enumerate(self.estimators)
@@ -128,10 +127,9 @@ class Memory:
     recheck_windows: int = RECHECK_WINDOWS
 
     def single_rail_s(self, size: int, is_old: bool = False) -> dict[int, float]:
-        """Return by live rail the seconds that it takes for all: as measured, or else as its estimate says.
+        """Return by live rail the seconds that it takes for all: as measured alone, or else as its estimate says.
 
-        A rail beside others says nothing about the rail alone where the CPU is the bottleneck, so only windows of one
-        rail count. `is_old`: they are from before the class settled, so the longer of both counts.
+        `is_old`: the windows are from before the class settled, so the longer of both counts.
         """
         costs = self.rails.at(size)
         times = {rail: costs[rail].seconds(size) for rail in sorted(self.rails.alive)}
@@ -227,11 +225,7 @@ class _Resting(State):
 
 @dataclass
 class SingleRail(_Resting):
-    """All on one rail, at first the one of least latency (Eq. 4).
-
-    Another rail, or a split, is tried only where it should gain `MIN_GAIN`, or `MIN_GAIN_AT_REST` once a window of this
-    rail was measured.
-    """
+    """All on one rail, at first the one of least latency (Eq. 4), until another or a split should gain enough."""
 
     name = "cold"
     is_single = True

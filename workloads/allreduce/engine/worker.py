@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,19 +28,8 @@ from railyard.core.errors import RailyardError
 from railyard.core.plugins import load_inherited
 from railyard.core.worker import Failed, Message, Parent, Ready
 from railyard.topologies.multirail.spec import Nic
+from railyard.workloads.allreduce.engine import jobs
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.engine.jobs import (
-    AggregatorTask,
-    Join,
-    Leave,
-    Operations,
-    Rank,
-    RankConfig,
-    RankReport,
-    Report,
-    Run,
-    checked,
-)
 from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
 
@@ -52,14 +41,6 @@ _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _SUM_DTYPES: Final = {"e": np.float64, "f": np.float64, "d": np.longdouble, "F": np.complex128, "D": np.clongdouble}
 
 
-class Engine(Protocol):
-    """Another engine, as one rank calls it."""
-
-    def call(self, collective: str, array: Array, root: int) -> Array:
-        """Return the result of a collective; of an allreduce or a broadcast it is the array."""
-        ...
-
-
 def result_array(collective: str, array: Array, nodes: int) -> Array:
     """Return where the result of a collective belongs: in `array` itself, or in a new one of the right length."""
     if collective == "reduce_scatter":
@@ -67,15 +48,15 @@ def result_array(collective: str, array: Array, nodes: int) -> Array:
     return np.empty(array.size * nodes, array.dtype) if collective == "all_gather" else array
 
 
-def elements(operations: Operations, nodes: int) -> int:
+def elements(operations: jobs.Operations, nodes: int) -> int:
     """Return how many elements a rank puts in; for a ReduceScatter a multiple of the nodes."""
-    length = operations.size_bytes // checked(operations).itemsize
+    length = operations.size_bytes // jobs.checked(operations).itemsize
     return length - length % nodes if operations.collective == "reduce_scatter" else length
 
 
-def draw_input(operations: Operations, nodes: int, rank: int) -> Array:
+def draw_input(operations: jobs.Operations, nodes: int, rank: int) -> Array:
     """Return a rank's elements of operation 0: integers of all values (sums wrap), floats of 0.5 to 1."""
-    dtype, length = checked(operations), elements(operations, nodes)
+    dtype, length = jobs.checked(operations), elements(operations, nodes)
     random = np.random.default_rng((operations.seed, rank))
     if dtype.kind in "iu":
         return np.frombuffer(random.bytes(length * dtype.itemsize), dtype)
@@ -84,7 +65,7 @@ def draw_input(operations: Operations, nodes: int, rank: int) -> Array:
     return random.uniform(0.5, 1, length).astype(dtype)
 
 
-def expected(operations: Operations, nodes: int, rank: int) -> Array:
+def expected(operations: jobs.Operations, nodes: int, rank: int) -> Array:
     """Return the result of operation 0 on a rank, from numpy's sum; `outcome` gives that of the others."""
     parts = [draw_input(operations, nodes, each) for each in range(nodes)]
     if operations.collective == "all_gather":
@@ -100,7 +81,7 @@ def rotated(first: Array, index: int, parts: int = 1) -> Array:
     return np.roll(first.reshape(parts, -1), index, axis=1).reshape(-1)
 
 
-def outcome(operations: Operations, nodes: int, rank: int, first: Array, index: int) -> Array:
+def outcome(operations: jobs.Operations, nodes: int, rank: int, first: Array, index: int) -> Array:
     """Return the result of operation `index` on a rank, from that of operation 0 (`expected`)."""
     whole = rotated(first, index, nodes if operations.collective == "all_gather" else 1)
     if operations.collective == "reduce_scatter":
@@ -125,10 +106,10 @@ def wrong(result: Array, reference: Array, nodes: int) -> int:
 
 
 def _run(
-    engine: Engine,
-    report: RankReport,
+    engine: Any,
+    report: jobs.RankReport,
     nodes: int,
-    operations: Operations,
+    operations: jobs.Operations,
     before: Callable[[], None],
     after: Callable[[int], None],
 ) -> None:
@@ -155,9 +136,9 @@ def _run(
             report.wrong += wrong(result, outcome(operations, nodes, rank, reference, index), nodes)
 
 
-def run_operations(group: Group, operations: Operations) -> RankReport:
+def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport:
     """Do operations on Railyard's engine, or as many as succeed. Migrations since the last report are reported."""
-    report, copies = RankReport(group.rank), asdict(group.copies)
+    report, copies = jobs.RankReport(group.rank), asdict(group.copies)
     group.take_samples()
 
     def after(_: int) -> None:
@@ -193,13 +174,13 @@ def parts_of(size: float, before: tuple[int, ...], after: tuple[int, ...]) -> tu
     return tuple(size * each / max(1, sum(moved)) for each in moved)
 
 
-def run_on_engine(engine: Engine, config: RankConfig, operations: Operations) -> RankReport:
+def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operations) -> jobs.RankReport:
     """Do operations on another engine, or as many as succeed.
 
     Bytes are the NICs' own counts, since only they know what another engine sends where. A rail's seconds are the
     operation's if it carried any of it: the engine does not say when a rail ended.
     """
-    report, rails = RankReport(config.rank), len(config.layout.rails)
+    report, rails = jobs.RankReport(config.rank), len(config.layout.rails)
 
     def sample() -> None:
         report.rail_bytes_over_time.append((time.monotonic_ns(), count_bytes(_COUNTERS.read_text(), rails)))
@@ -228,34 +209,33 @@ class Program:
     """Program of a rank, which the module of another engine has as `PROGRAM`.
 
     `load` is called once, before there is a process for each rank, and imports the engine's library; `make` makes the
-    engine in each; `handle` answers each of `commands` with a message; `end` ends the engine.
+    engine in each, and `end` ends it. `handle` answers each of `commands` with a message: by default it does operations
+    with the engine's method `call(collective, array, root)`, which returns the result.
     """
 
     make: Callable[[Any], Any]
     end: Callable[[Any], object]
     load: Callable[[], object] = lambda: None
-    handle: Callable[[Any, Any, Any], Message] = lambda engine, config, command: Report(
+    handle: Callable[[Any, Any, Any], Message] = lambda engine, config, command: jobs.Report(
         report=run_on_engine(engine, config, command.operations)
     )
-    commands: tuple[type[Message], ...] = (Run,)
+    commands: tuple[type[Message], ...] = (jobs.Run,)
 
 
-def serve(parent: Parent, program: Program, task: RankConfig) -> None:
+def serve(parent: Parent, program: Program, task: jobs.RankConfig) -> None:
     """Join the group, and answer commands until Leave or the parent's end. Errors are sent as Failed."""
     task.placement.enter(task.rank)
     try:
         engine = program.make(task)
-    except RailyardError as problem:
-        parent.send(Failed(why=str(problem)))
-        return
-    except Exception as problem:  # another library's
-        parent.send(Failed(why=f"{type(problem).__name__}: {problem}"))
+    except Exception as problem:  # also another library's
+        own = isinstance(problem, RailyardError)
+        parent.send(Failed(why=str(problem) if own else f"{type(problem).__name__}: {problem}"))
         return
     parent.send(Ready())
     gc.collect()
     gc.freeze()  # objects that exist now stay: collections needn't visit them again
     for command in parent:
-        if isinstance(command, Leave):
+        if isinstance(command, jobs.Leave):
             break
         try:
             parent.send(program.handle(engine, task, command))
@@ -264,7 +244,7 @@ def serve(parent: Parent, program: Program, task: RankConfig) -> None:
     program.end(engine)
 
 
-def _aggregate(parent: Parent, task: AggregatorTask) -> None:
+def _aggregate(parent: Parent, task: jobs.AggregatorTask) -> None:
     task.placement.enter(task.layout.size + task.rail)
     aggregator = Aggregator(task.rail, task.layout, task.placement.socket_maker())
     parent.send(Ready())
@@ -274,7 +254,7 @@ def _aggregate(parent: Parent, task: AggregatorTask) -> None:
 _OWN: Final = Program(
     lambda task: Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker()),
     Group.close,
-    handle=lambda group, _, command: Report(report=run_operations(group, command.operations)),
+    handle=lambda group, _, command: jobs.Report(report=run_operations(group, command.operations)),
 )
 
 
@@ -292,8 +272,8 @@ def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
             break
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(path)
-    parent = Parent(Join, Leave, *program.commands, sock=sock)
-    parent.send(Rank(number=int(rank)))
+    parent = Parent(jobs.Join, jobs.Leave, *program.commands, sock=sock)
+    parent.send(jobs.Rank(number=int(rank)))
     serve(parent, program, parent.receive().task)
     for process in others:
         os.waitpid(process, 0)
@@ -306,9 +286,9 @@ def main() -> None:
     if len(sys.argv) > 2:
         _serve_other_engine(sys.argv[1], sys.argv[2], sys.argv[3:])
         return
-    parent = Parent(Join, Run, Leave)
+    parent = Parent(jobs.Join, jobs.Run, jobs.Leave)
     task = parent.receive().task
-    if isinstance(task, AggregatorTask):
+    if isinstance(task, jobs.AggregatorTask):
         _aggregate(parent, task)
     else:
         serve(parent, _OWN, task)

@@ -13,18 +13,7 @@ from railyard.core.worker import Ready, Worker
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, find_policy
-from railyard.workloads.allreduce.engine.jobs import (
-    AggregatorTask,
-    GroupBroken,
-    Join,
-    Operations,
-    RankConfig,
-    RankReport,
-    Report,
-    Run,
-    Timeouts,
-    checked,
-)
+from railyard.workloads.allreduce.engine import jobs
 from railyard.workloads.allreduce.engine_kind import (
     ALLREDUCE_ENGINES,
     OWN,
@@ -50,17 +39,17 @@ class Ranks(Group):
     """
 
     def __init__(
-        self, net: PlannedFabric, policy: str, timeouts: Timeouts | None = None, channels: Sequence[int] = ()
+        self, net: PlannedFabric, policy: str, timeouts: jobs.Timeouts | None = None, channels: Sequence[int] = ()
     ) -> None:
         self.layout = layout(net.plan, channels)
-        group_timeouts = timeouts or Timeouts().dilated(net.plan.dilation)
+        group_timeouts = timeouts or jobs.Timeouts().dilated(net.plan.dilation)
         self._answer_timeout_s = group_timeouts.operation_s + SLACK_S
         self._tasks = [
-            RankConfig(node, self.layout, placement(net.plan, node, channels=channels), group_timeouts, policy)
+            jobs.RankConfig(node, self.layout, placement(net.plan, node, nics=channels), group_timeouts, policy)
             for node in range(net.plan.spec.nodes)
         ]
         self._aggregator_tasks = [
-            AggregatorTask(nic.rail, self.layout, placement(net.plan, None, nic.rail))
+            jobs.AggregatorTask(nic.rail, self.layout, placement(net.plan, None, nic.rail))
             for nic in net.plan.aggregators
             if nic is not None and not channels
         ]
@@ -70,13 +59,13 @@ class Ranks(Group):
     def start(self) -> None:
         """Start all processes and wait until they have joined. GroupBroken if they can't join."""
         self._aggregators = [Worker(WORKER, f"the aggregator of rail {t.rail}", Ready) for t in self._aggregator_tasks]
-        self.processes = [Worker(WORKER, f"rank {task.rank}", Ready, Report) for task in self._tasks]
+        self.processes = [Worker(WORKER, f"rank {task.rank}", Ready, jobs.Report) for task in self._tasks]
         problems = []
         try:
             for aggregator, aggregator_task in zip(self._aggregators, self._aggregator_tasks, strict=True):
-                aggregator.send(Join(task=aggregator_task))
+                aggregator.send(jobs.Join(task=aggregator_task))
             for process, task in zip(self.processes, self._tasks, strict=True):
-                process.send(Join(task=task))
+                process.send(jobs.Join(task=task))
             for process in self.processes:
                 try:
                     process.receive(Ready, timeout_s=None)  # joining has deadlines of its own
@@ -87,39 +76,39 @@ class Ranks(Group):
             raise
         if problems:
             self.stop()
-            raise GroupBroken("; ".join(problems))
+            raise jobs.GroupBroken("; ".join(problems))
 
-    def run(self, operations: Operations) -> list[RankReport]:
+    def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
         """Run operations on all ranks and return the report of each. BadInput for operations that can't be run."""
         self.begin([operations] * len(self._tasks))
         return self.finish()
 
-    def begin(self, operations: Sequence[Operations]) -> None:
+    def begin(self, operations: Sequence[jobs.Operations]) -> None:
         """Let each rank begin its own operations; `finish` waits for all. A fault may be injected in between."""
         for request in operations:
-            checked(request)
+            jobs.checked(request)
         for process, request in zip(self.processes, operations, strict=True):
-            process.send(Run(operations=request))
+            process.send(jobs.Run(operations=request))
 
-    def finish(self) -> list[RankReport]:
+    def finish(self) -> list[jobs.RankReport]:
         """Return the report of each rank when all have reported; for a rank that died, one with the error.
 
         Once one rank has reported, the others end their operation within its time limit. A rank that does not (it is
         stopped) gets a report with that error; then only `stop` is left to do.
         """
         pending = {process.fileno(): rank for rank, process in enumerate(self.processes)}
-        reports: dict[int, RankReport] = {}
+        reports: dict[int, jobs.RankReport] = {}
         deadline = math.inf
         while pending and (ready := wait(pending, None if math.isinf(deadline) else deadline - time.monotonic())):
             deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
             for pipe in pending.keys() & set(ready):
                 rank = pending.pop(pipe)
                 try:
-                    reports[rank] = self.processes[rank].receive(Report, self._answer_timeout_s).report
+                    reports[rank] = self.processes[rank].receive(jobs.Report, self._answer_timeout_s).report
                 except RailyardError as problem:
-                    reports[rank] = RankReport(rank, errors=[str(problem)])
+                    reports[rank] = jobs.RankReport(rank, errors=[str(problem)])
         for rank in pending.values():
-            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
+            reports[rank] = jobs.RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
         return [reports[rank] for rank in sorted(reports)]
 
     def stop(self) -> None:

@@ -139,8 +139,7 @@ class Transport:
     def heartbeat(self, message: Message) -> None:
         """Send a heartbeat to all peers on all live rails, without a number: it is never sent again.
 
-        It also acknowledges each peer's messages: all that are kept go out again on a rail that joins, and heartbeats
-        would wait behind them.
+        It also acknowledges each peer's messages, which would else go out again on a rail that joins.
         """
         received = {str(peer): channel.last_received for peer, channel in self._channels.items()}
         text = json.dumps(message | {"received": received}, separators=(",", ":")).encode()  # hundreds a second
