@@ -215,7 +215,7 @@ class PrecomputedDetours:
         return detours(self._plan, broken) if known is None else known
 
     def precompute(self) -> None:
-        """Compute the detours for each GPU's rail link, HB port, the GPU itself, and each rail."""
+        """Compute the detours for each GPU's rail link, HB port, the GPU itself, and each rail. From any thread."""
         rails_used(self._plan.spec)
         if len(self._plan.gpus) > MAX_GPUS:
             return

@@ -161,7 +161,7 @@ class FailoverManager:
         self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
         self.state, self._phase = FailureState(plan), Phase.STARTING
         self._routes: Detours = {}  # in force
-        self._precomputed = PrecomputedDetours(plan)
+        self.detours = PrecomputedDetours(plan)
 
     @property
     def is_ready(self) -> bool:
@@ -173,11 +173,6 @@ class FailoverManager:
         """The switches that have not connected yet, while resuming."""
         missing = self.state.disconnected if self._phase is Phase.RESUMING else ()
         return frozenset(self.state.roles[dpid][0] for dpid in missing)
-
-    def precompute(self) -> None:
-        """Compute the detours of all single failures beforehand, for a second or so. From any thread."""
-        if self._reroute:
-            self._precomputed.precompute()
 
     def resume(self, routes: Detours) -> None:
         """Begin, before any event, with the detours that a crashed manager has left."""
@@ -248,7 +243,7 @@ class FailoverManager:
         if not self._reroute or self._phase is not Phase.ACTIVE:
             return
         broken = self.state.effective
-        target = self._precomputed(broken)
+        target = self.detours(broken)
         todo = changes(self._routes, target)
         for gpu in returned & target.keys():
             todo[gpu] = (todo.get(gpu, ([], []))[0], list(target[gpu].values()))

@@ -133,10 +133,8 @@ class Health:
     @property
     def score(self) -> int:
         """The h-score: 0 only if nothing is up, else 1 to 100; 100 before anything is known."""
-        if not self.share_up:
-            return BLOCKED
         known = BEST if self.smoothed is None else self.smoothed
-        return max(BLOCKED + 1, round(known * self.share_up))
+        return max(BLOCKED + 1, round(known * self.share_up)) if self.share_up else BLOCKED
 
 
 RegistryKind = Literal["embedded", "etcd"]

@@ -193,11 +193,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def _spines(self) -> dict[int, Ports]:
         """Return the ports of every spine that has its flows; none for a spine that had them and was lost."""
         found: dict[int, Ports] = {index: {} for index in self._lost_spines}
-        for dpid, switch in self._switches.items():
-            role, index = role_of(dpid)
-            if role == "spine" and switch.ready:
-                found[index] = switch.ports
-        return found
+        known = ((*role_of(dpid), switch) for dpid, switch in self._switches.items())
+        return found | {index: switch.ports for role, index, switch in known if role == "spine" and switch.ready}
 
     def _on_spine_change(self, dpid: int) -> None:
         """Update the groups of the rail switches after an event of a spine."""

@@ -41,7 +41,7 @@ class Controller:
         self._agent = RouteAgent(plan)
         self._manager = FailoverManager(plan, self._agent, command.reroute, self.emit)
         self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
-        self._precompute_started = False
+        self._may_precompute = command.reroute
         self._health: HealthLoop | None = None
         self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
         self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
@@ -168,9 +168,9 @@ class Controller:
         else:
             with self._manager_lock:
                 self._manager.on_event(event)
-            if self._manager.is_ready and not self._precompute_started:
-                self._precompute_started = True
-                threading.Thread(target=self._manager.precompute, name="precompute", daemon=True).start()
+            if self._manager.is_ready and self._may_precompute:
+                self._may_precompute = False  # takes a second or so, once
+                threading.Thread(target=self._manager.detours.precompute, daemon=True).start()
 
 
 def main() -> None:
