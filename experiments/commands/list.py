@@ -52,7 +52,8 @@ def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
     fabrics = data["fabrics"]
     gpus = [f["nodes"] if "nodes" in f else f.get("domains", GRID) * f.get("rails", GRID) for f in fabrics]
     policies = len(data["routing"].get("policies") or HEALTH_POLICIES) if "routing" in data else 1
-    replays = len(fabrics) * len(data.get("workloads", [])) * policies * data.get("repeats", 1)
+    workloads = sum(_is_on(item, fabric) for fabric in range(len(fabrics)) for item in data.get("workloads", []))
+    replays = workloads * policies * data.get("repeats", 1)
     faults = sum(_faults(data, fabric) for fabric in range(len(fabrics)))
     return (
         ", ".join(dict.fromkeys(f["kind"] for f in fabrics)),
@@ -62,17 +63,19 @@ def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
     )
 
 
+def _is_on(item: dict[Any, Any], fabric: int) -> bool:
+    """Return whether a workload or a fault is for a fabric. YAML 1.1 reads a bare `on` as true."""
+    return fabric in item.get("on", item.get(True, [fabric]))
+
+
 def _faults(data: dict[str, Any], fabric: int) -> int:
     """Return how many faults are injected on a fabric, counting repeats and runs with and without rerouting."""
-    if "nodes" in data["fabrics"][fabric]:
-        return sum(fault.get("repeats", 1) for fault in data.get("faults", []))
-    reroutes = len(data.get("reroute", ["on", "off"]))
+    reroutes = 1 if "nodes" in data["fabrics"][fabric] else len(data.get("reroute", ["on", "off"]))
     total = 0
     for key in ("fault", "script", "replacement"):
         limit = data.get(f"{key}_repeats", 1)
         for item in data.get(f"{key}s", []):
-            # YAML 1.1 reads a bare `on` as true
-            if fabric in item.get("on", item.get(True, [fabric])):
+            if _is_on(item, fabric):
                 script = item.get("random_faults") or {}
                 size = script.get("count", len(item.get("faults", [0])))
                 total += min(item.get("repeats", limit), limit) * size * (reroutes if key in ("fault", "script") else 1)

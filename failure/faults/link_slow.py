@@ -9,7 +9,7 @@ from railyard.core.config import ConfigModel
 from railyard.failure.faults.definition import fault
 from railyard.failure.faults.support.impact import Impact
 from railyard.failure.faults.support.links import LinkFault, reshape, shaped_bps
-from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import FabricPlan
 
 
@@ -34,17 +34,17 @@ class LinkSlow(LinkFault):
         rate_bps = plan.link_of(target, self.layer).rate_bps
         return Impact(slowed={self.cable(plan, target): max(1, round(rate_bps * p.rate))})
 
-    def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Give the shapers at both ends a share of their rate."""
         link = self.link(net, target)
-        reshape(link, max(1, round(link.rate_bps * p.rate)), net.plan.spec.mtu)
+        reshape(net, link, max(1, round(link.rate_bps * p.rate)))
 
-    def repair(self, net: FabricNet, target: str, p: Parameters) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Give the shapers their full rate."""
         link = self.link(net, target)
-        reshape(link, link.rate_bps, net.plan.spec.mtu)
+        reshape(net, link, link.rate_bps)
 
-    def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return whether each end is slow. The kernel rounds rates to bytes/s, so the limit is halfway to full rate."""
         link = self.link(net, target)
         limit_bps = link.rate_bps * (1 + p.rate) / 2

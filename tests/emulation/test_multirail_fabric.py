@@ -152,6 +152,15 @@ def test_silent_nic_keeps_its_carrier_and_loses_all_packets() -> None:
     eventually(lambda: all_hear(net, 1))
 
 
+@pytest.mark.parametrize("kind", ["link-slow", "link-gray"])
+def test_degraded_link_is_as_before_after_its_repair(kind: str) -> None:
+    net = built()
+    inject(net, Fault(kind, "tcp0 of n1"))
+    eventually(lambda: all_hear(net, 1))
+    repair(net, Fault(kind, "tcp0 of n1"))
+    eventually(lambda: all_hear(net, 0))
+
+
 def test_killed_switch_returns_with_its_flows() -> None:
     net = built()
     inject(net, Fault("rail-switch-crash", "rail0"))

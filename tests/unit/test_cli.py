@@ -237,12 +237,14 @@ def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixtur
         assert len(spec.description) > 200, "a description teaches"
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", loading.names())
 def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     spec = load(name)
     policies = len(spec.routing.policies) if spec.routing else 1
-    replays = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-    gpus = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.gpu_fabrics))
+    on_rails = sum(len(spec.rail_workloads_on(number)) for number in range(len(spec.rail_fabrics)))
+    replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
+    sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
+    gpus = ", ".join(dict.fromkeys(map(str, sizes)))
     faults = spec.injections + spec.replacement_runs
     kinds = ", ".join(dict.fromkeys(fabric.kind for fabric in spec.fabrics))
     assert counts(loading.read(name)) == (kinds, gpus, str(replays or "-"), str(faults or "-"))

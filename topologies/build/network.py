@@ -162,7 +162,7 @@ class EmulatedNet(Mininet):
         """Set up addresses, routes and bridges in the namespace of a node that is no switch."""
         raise NotImplementedError
 
-    def _shaper_commands(self, interface: str, rate_bps: int) -> str:
+    def shaper_commands(self, interface: str, rate_bps: int) -> str:
         """Return lines for `tc -batch` that shape what leaves an interface."""
         raise NotImplementedError
 
@@ -210,7 +210,7 @@ class EmulatedNet(Mininet):
                     namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
             else:
                 self._configure_node(node)
-            shapers = (self._shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
+            shapers = (self.shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
 
     def _register(self) -> None:
@@ -278,7 +278,8 @@ class FabricNet(EmulatedNet):
             f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
         )
 
-    def _shaper_commands(self, interface: str, rate_bps: int) -> str:
+    def shaper_commands(self, interface: str, rate_bps: int) -> str:
+        """Return lines with one class for all traffic."""
         return htb_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:

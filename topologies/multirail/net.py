@@ -83,7 +83,8 @@ class MultirailNet(EmulatedNet):
     def _link_command(self, link: Link) -> str:
         return link_command(self.plan, self._nics[link.a.node, link.a.interface], link)
 
-    def _shaper_commands(self, interface: str, rate_bps: int) -> str:
+    def shaper_commands(self, interface: str, rate_bps: int) -> str:
+        """Return lines that shape data, and control messages in a class of their own."""
         return shaper_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:

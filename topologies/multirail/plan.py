@@ -161,9 +161,9 @@ class MultirailPlan(FabricPlan):
 
     def place_of(self, target: str) -> tuple[int, int]:
         """Return the rail of a fault's target, a link or a switch, and a node at which its effect shows."""
-        for nic in (nic for rail in range(len(self.rails)) for nic in self.nics_on(rail) if nic.node is not None):
+        for nic in (nic for rail in range(len(self.rails)) for nic in self.nics_on(rail)):
             if target == f"{self.rails[nic.rail].name} of {nic.namespace}":
-                return nic.rail, nic.node or 0
+                return nic.rail, 1 if nic.node is None else nic.node
         return next(switch.index for switch in self.switches if switch.name == target), 1
 
     @cached_property

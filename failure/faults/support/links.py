@@ -15,12 +15,10 @@ from railyard.failure.faults.support.impact import Cable, Impact, cable
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import IFF_UP, IFLA_GROUP, LINK
 from railyard.topologies.build.network import EmulatedNet
-from railyard.topologies.build.shaping import htb_commands
 from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link
 
 RTM_NEWLINK: Final = 16
 _GROUP: Final = struct.Struct("=HHI")
-_SHAPER: Final = 0x10001  # class 1:1
 
 
 def set_links(node: str, states: dict[str, str]) -> None:
@@ -61,21 +59,21 @@ def is_set_up(end: End) -> bool:
 
 
 def shaped_bps(end: End) -> int:
-    """Return the rate of an interface's shaper, bit/s, rounded to bytes/s; not that of the heartbeats' class."""
+    """Return the rate of an interface's shaper, bit/s, rounded to bytes/s: that of its largest class."""
     from pyroute2 import IPRoute
 
     with namespaces.inside(end.node), IPRoute() as netlink:
         classes = netlink.get_classes(index=socket.if_nametoindex(end.interface))
-    shaper = next(each for each in classes if each["handle"] == _SHAPER)
-    return int(shaper.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"]) * 8
+    return 8 * max(int(each.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"]) for each in classes)
 
 
-def reshape(link: Link, rate_bps: int, mtu: int) -> None:
+def reshape(net: EmulatedNet, link: Link, rate_bps: int) -> None:
     """Give the shapers at both ends of a cable a rate, and the burst that goes with it."""
     for end in (link.a, link.b):
-        _, shaper = htb_commands(end.interface, rate_bps, mtu).splitlines()
+        lines = net.shaper_commands(end.interface, rate_bps).splitlines(keepends=True)
+        changed = [line.replace("class add", "class change") for line in lines if line.startswith("class add")]
         with namespaces.inside(end.node):
-            namespaces.run(["tc", "-batch", "-"], shaper.replace("class add", "class change") + "\n")
+            namespaces.run(["tc", "-batch", "-"], "".join(changed))
 
 
 class LinkFault(FaultKind):
