@@ -39,7 +39,7 @@ from tests.unit.traces import TRACES
 from tests.unit.volumes import gpt_volumes, moe_volumes
 
 Plain = dict[str, Any]
-KINDS: list[type] = [kind for _, kind in WORKLOADS.items()]
+KINDS: list[type] = [kind for _, kind in WORKLOADS.items() if kind.fabric_spec is FabricSpec]
 Direction = Literal["more", "less", "differs", "refused"]
 RAIL_BPS: Final = 100_000_000
 RAIL_ONLY: Final[Plain] = {"kind": "rail-only"}
