@@ -135,17 +135,16 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
 
 def background(interval: MeasurementInterval) -> Iterator[Span]:
     """Yield a span from each "on" to its "off", or to the end of the interval."""
-    active_since: dict[str, int] = {}
+    active_since: dict[str, float] = {}
     for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":
-            what = _background_name(event.detail)
-            start_ns = active_since.pop(what, None)
-            if start_ns is not None:
-                yield Span(what, _seconds(interval, start_ns), _seconds(interval, event.monotonic_ns))
+            what, at = _background_name(event.detail), _seconds(interval, event.monotonic_ns)
+            if what in active_since:
+                yield Span(what, active_since.pop(what), at)
             if event.what == "on":
-                active_since[what] = event.monotonic_ns
-    for what, start_ns in active_since.items():
-        yield Span(what, _seconds(interval, start_ns), _seconds(interval, interval.end_ns))
+                active_since[what] = at
+    for what, start in active_since.items():
+        yield Span(what, start, _seconds(interval, interval.end_ns))
 
 
 def _background_name(detail: dict[str, Any]) -> str:
@@ -212,11 +211,8 @@ def _shade(ends: tuple[str, str], number: int, count: int) -> str:
 
 def _line_keys(shown: Sequence[tuple[str, int]]) -> list[Line2D]:
     if len(shown) <= _MAX_NAMED:
-        labels = ("spines" if element == "spine" else f"{element} {index}" for element, index in shown)
-        return [
-            Line2D([], [], color=_line_colour(k, shown), lw=2, label=label)
-            for k, label in zip(shown, labels, strict=True)
-        ]
+        labels = {key: "spines" if key[0] == "spine" else f"{key[0]} {key[1]}" for key in shown}
+        return [Line2D([], [], color=_line_colour(k, shown), lw=2, label=label) for k, label in labels.items()]
     keys = []
     for element in dict.fromkeys(element for element, _ in shown):
         name, ends = _ELEMENTS[element]

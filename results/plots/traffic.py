@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,8 +26,7 @@ _TEXT_COLOURS: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP":
 _OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """M domains of K rails: GPU number n is G(n // K, n % K)."""
 
     domains: int

@@ -1,6 +1,6 @@
 """Shared parts of Rail-only Fig. 2 to 5: rows that sum up a traffic matrix, heatmaps, and bars of volume."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import numpy as np
@@ -63,14 +63,19 @@ def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: M
 
 def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> None:
     """Bytes, sender down, receiver across; HB domains of `rails` GPUs in orange, pairs of one rail on pink lines."""
-
     sent = matrix[matrix > 0]
     low, high = float(sent.min()), float(sent.max())
     ramp = LinearSegmentedColormap.from_list("traffic", _RAMP)
     norm = LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2)
     image = axes.imshow(np.ma.masked_equal(matrix, 0), cmap=ramp, norm=norm, interpolation="none")
-    _rails(axes, len(matrix), rails)
-    _domains(axes, len(matrix), rails)
+    gpus = len(matrix)
+    # pairs of one rail lie on diagonals, `rails` apart: thin, so that the bytes are seen
+    apart = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
+    lines = [[(max(o, 0), max(-o, 0)), (gpus - 1 + min(o, 0), gpus - 1 - max(o, 0))] for o in apart]
+    axes.add_collection(LineCollection(lines, colors=style.PINK, linewidths=0.4, zorder=2))
+    for first in range(0, gpus, rails):
+        box = Rectangle((first - 0.5,) * 2, rails, rails, fill=False, edgecolor=style.ORANGE, linewidth=1.2, zorder=2)
+        axes.add_patch(box)
     assert axes.figure is not None
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
@@ -83,25 +88,6 @@ def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> 
 
 def legend(drawn: Figure) -> None:
     """Draw the legend of a figure's heatmaps."""
-
-    handles = [
-        Line2D([], [], color=style.ORANGE, label="HB domain"),
-        Line2D([], [], color=style.PINK, label="same rail"),
-    ]
+    lines = ((style.ORANGE, "HB domain"), (style.PINK, "same rail"))
+    handles = [Line2D([], [], color=colour, label=label) for colour, label in lines]
     drawn.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
-
-
-def _domains(axes: Axes, gpus: int, rails: int) -> None:
-
-    for first in range(0, gpus, rails):
-        corner = (first - 0.5, first - 0.5)
-        box = Rectangle(corner, rails, rails, fill=False, edgecolor=style.ORANGE, linewidth=1.2, zorder=2)
-        axes.add_patch(box)
-
-
-def _rails(axes: Axes, gpus: int, rails: int) -> None:
-    """Pairs of one rail lie on diagonals, `rails` apart: thin, so that the bytes are seen."""
-
-    apart: Sequence[int] = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
-    lines = [[(max(o, 0), max(-o, 0)), (gpus - 1 + min(o, 0), gpus - 1 - max(o, 0))] for o in apart]
-    axes.add_collection(LineCollection(lines, colors=style.PINK, linewidths=0.4, zorder=2))

@@ -56,15 +56,13 @@ class Measured:
 @cache
 def measured() -> tuple[Measured, ...]:
     """Return every row of measured.csv, in its order."""
-    lines = ROWS.read_text().splitlines()[1:]  # the first is the source
-    return tuple(_read(row) for row in csv.DictReader(lines))
-
-
-def _read(row: dict[str, str]) -> Measured:
-    batch = load_gpt(row["model"]).training.global_batch
-    recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
-    hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
-    return Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit")
+    found = []
+    for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):  # the first line is the source
+        batch = load_gpt(row["model"]).training.global_batch
+        recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
+        hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
+        found.append(Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit"))
+    return tuple(found)
 
 
 def as_job(row: Measured) -> tuple[Job, Strategy[FloatArray]]:

@@ -31,12 +31,6 @@ from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import FP16_BYTES
 
 Strategies = Strategy[FloatArray]
-FORWARD_TRAFFIC: Final = 2
-"""A stored byte of activation is written by a kernel and read by the next; backward moves twice that, as with FLOPs."""
-OPTIMIZER_BYTES: Final = 26
-"""Adam moves for a parameter, in fp32: reads its copy and both moments, writes the three; and the 16-bit parameter."""
-GRADIENT_READS: Final = 2
-"""For the norm, and for the update."""
 PASSES: Final[dict[Recompute, int]] = {"none": 3, "selective": 3, "full": 4}
 """Of a layer: forward, two of backward (gradients of inputs and of parameters), and forward again."""
 
@@ -85,23 +79,24 @@ def _stored(job: Job, s: Strategies) -> tuple[FloatArray, FloatArray]:
 def _layer_traffic(job: Job, s: Strategies) -> FloatArray:
     """Bytes that a layer's kernels other than matmuls move for a micro-batch, all passes, at one GPU.
 
-    Proportional to the activations that they store.
+    Proportional to the activations that they store: a stored byte is written by a kernel and read by the next, and
+    backward moves twice that, as with FLOPs.
     """
     attention, other = _stored(job, s)
     recomputed = {"none": 0 * other, "selective": attention, "full": other + attention}[job.recipe.recompute]
-    unit = FORWARD_TRAFFIC * s.micro_batch * job.model.sequence * job.model.hidden
+    unit = 2 * s.micro_batch * job.model.sequence * job.model.hidden
     return unit * (3 * (other + attention) + recomputed)
 
 
 def optimizer_parts(job: Job, parameters: FloatArray) -> ComputeParts:
-    """Adam over a GPU's `parameters`, once an iteration: no matmul."""
-    moved_bytes = parameters * (OPTIMIZER_BYTES + GRADIENT_READS * job.recipe.gradient_bytes)
+    """Adam over a GPU's `parameters`, once an iteration: no matmul.
+
+    It moves 26 bytes for a parameter, in fp32: reads its copy and both moments, writes the three; and the 16-bit
+    parameter. It reads the gradient twice: for the norm, and for the update.
+    """
+    moved_bytes = parameters * (26 + 2 * job.recipe.gradient_bytes)
     no_matmul = np.zeros_like(parameters)
     return ComputeParts(no_matmul, moved_bytes / job.cluster.constants.memory_bytes_per_s, no_matmul)
-
-
-PARAMETER_STATE = 14
-"""Bytes beside the gradient: a 16-bit parameter, and for Adam its fp32 copy and two fp32 moments."""
 
 
 def stage_parameters(job: Job, s: Strategies) -> FloatArray:
@@ -130,8 +125,11 @@ def activation_bytes(job: Job, s: Strategies) -> FloatArray:
 
 
 def gpu_bytes(job: Job, s: Strategies) -> FloatArray:
-    """Parameters, gradients, Adam's state and activations: 16 bytes a parameter, 18 with fp32 gradients."""
-    state = stage_parameters(job, s) * (PARAMETER_STATE + job.recipe.gradient_bytes)
+    """Parameters, gradients, Adam's state and activations: 16 bytes a parameter, 18 with fp32 gradients.
+
+    14 are beside the gradient: a 16-bit parameter, and for Adam its fp32 copy and two fp32 moments.
+    """
+    state = stage_parameters(job, s) * (14 + job.recipe.gradient_bytes)
     return state + activation_bytes(job, s)
 
 
