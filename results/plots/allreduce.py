@@ -121,10 +121,9 @@ def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | 
             axes.plot(trace.t_ms, trace.bps, color=colour, lw=1.5, drawstyle="steps-post", label=trace.link)
         axes.axvline(0, color=plots.VERMILION, lw=1.4, label="cut")
         axes.axvline(first[0].repair_ms, color=plots.GREEN, lw=1.4, ls="--", label="repair")
-        axes.set(xlabel="ms after the fault", ylabel="sent and received")
         axes.yaxis.set_major_formatter(plots.rate_tick)
         axes.margins(x=0)
-        plots.quiet(axes, grid="y")
+        plots.quiet(axes, grid="y", xlabel="ms after the fault", ylabel="sent and received")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(map(_rate_text, first))}"
         caption = (
@@ -194,8 +193,7 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
             alt_parts.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
         axes.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
         axes.invert_yaxis()
-        axes.set(xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
-        plots.quiet(axes, grid="x")
+        plots.quiet(axes, grid="x", xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
         caption = "As Nezha's Fig. 12: gradients' allreduces replayed, with the computing between them as sleep."
         return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(alt_parts)}", caption)
 
@@ -216,8 +214,7 @@ def losses(found: AllreduceResults) -> plots.Plot | None:
         for axes, x in zip(figure.subplots(1, len(found.ddp_runs), squeeze=False)[0], found.ddp_runs, strict=True):
             axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
             axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, label=f"Railyard, {x.policy}")
-            axes.set(title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
-            plots.quiet(axes, grid="y")
+            plots.quiet(axes, grid="y", title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
             axes.legend()
             alt_parts.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
         alt = f"Loss by step. {'; '.join(alt_parts)}"

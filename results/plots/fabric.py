@@ -22,6 +22,10 @@ _OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
 
 
+_PER_DOMAIN: Final = ("rail",)
+"""Layers with optical switches where each domain has one of its own."""
+
+
 def draw(fabric: FabricRun) -> style.Plot:
     """GPUs are squares, in the colour of their rail, as are their links to its switch."""
     rails = min(fabric.rails, _MAX_RAILS)
@@ -35,15 +39,19 @@ def draw(fabric: FabricRun) -> style.Plot:
         axes.set_axis_off()
         gpus = _domains(axes, domains, rails, width)
         if len(fabric.switches) == 1:
-            _single(axes, gpus, width, fabric.switches[0])
+            centre = (width / 2, _Y["rail"])
+            for (_, rank), gpu in gpus.items():
+                _cables(axes, [gpu], centre, _colour(rank), 0.9)
+            _switch(axes, centre, 24, fabric.switches[0], style.MUTED)
         else:
-            ends = _domain_optical_switches(axes, gpus, domains, width) if _is_per_domain(fabric) else gpus
+            ends = _domain_optical_switches(axes, gpus, domains, width) if fabric.optics == _PER_DOMAIN else gpus
             _rails(axes, fabric, rails, ends, width)
-        if not _is_per_domain(fabric):
+        if fabric.optics != _PER_DOMAIN:
             _optics(axes, fabric, width)
-        part = (domains, rails) != (fabric.domains, fabric.rails)
+        caption, part = _caption(fabric), (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
-        return style.finish(figure, f"fabric-{fabric.label}", _alt(fabric), note + _caption(fabric))
+        alt = f"Drawing of the {fabric.label} fabric: {caption}"
+        return style.finish(figure, f"fabric-{fabric.label}", alt, note + caption)
 
 
 def is_small(fabric: FabricRun) -> bool:
@@ -106,11 +114,6 @@ def _layers(fabric: FabricRun) -> tuple[str, ...]:
     return fabric.optics or tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
 
 
-def _is_per_domain(fabric: FabricRun) -> bool:
-    """Whether each domain has an optical switch of its own."""
-    return fabric.optics == ("rail",)
-
-
 def _domain_optical_switches(
     axes: Axes, gpus: dict[tuple[int, int], Point], domains: int, width: float
 ) -> dict[tuple[int, int], Point]:
@@ -137,13 +140,6 @@ def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
         axes.text(width + 0.5, y + 0.6, name, ha="left", va="center", fontsize=6)
 
 
-def _single(axes: Axes, gpus: dict[tuple[int, int], Point], width: float, name: str) -> None:
-    centre = (width / 2, _Y["rail"])
-    for (_, rank), top in gpus.items():
-        _cables(axes, [top], centre, _colour(rank), 0.9)
-    _switch(axes, centre, 24, name, style.MUTED)
-
-
 def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:
     thin = width if len(ends) <= 8 else width / 2
     axes.add_collection(LineCollection([[end, centre] for end in ends], colors=colour, linewidths=thin, alpha=0.75))
@@ -167,13 +163,9 @@ def _caption(fabric: FabricRun) -> str:
     uplinks = f"{fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
     spines = f", {uplinks if fabric.spines else 'no spine'}"
     optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
-    each = ", one a domain" if _is_per_domain(fabric) else ""
+    each = ", one a domain" if fabric.optics == _PER_DOMAIN else ""
     optics_text = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
     planes = kind.planes if (kind := _kind(fabric)) else 1
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs" + (f", {planes} planes per rail" if planes > 1 else "")
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
     return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{optics_text}. {rates}. Policy {fabric.policy}."
-
-
-def _alt(fabric: FabricRun) -> str:
-    return f"Drawing of the {fabric.label} fabric: {_caption(fabric)}"

@@ -69,27 +69,23 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
         x, shift, side = (start, -4, "right") if is_late else (stop, 4, "left")
         where: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center", "ha": side}
         axes.annotate(f"{r.fault} {r.target}", (x, y), fontsize=7, **where)
-    axes.set(ylim=(max(4, len(faults)) - 0.4, -0.6), yticks=[], ylabel="faults")
-    style.quiet(axes, grid="x")
+    style.quiet(axes, grid="x", ylim=(max(4, len(faults)) - 0.4, -0.6), yticks=[], ylabel="faults")
 
 
 def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityCheck], zero: int) -> None:
     for outcome, (colour, marker, size) in _CHECK_STYLES.items():
         at = [(c.monotonic_ns - zero) / 1e9 for c in connectivity_checks if _outcome(c) == outcome]
         axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
-    axes.set(ylim=(-1, 1), yticks=[])
     axes.set_ylabel("connectivity", rotation=0, ha="right", va="center")
-    style.quiet(axes, grid="x")
+    style.quiet(axes, grid="x", ylim=(-1, 1), yticks=[])
 
 
 def _goodput(axes: Axes, start_ns: int, trace: GoodputTrace, zero: int) -> None:
     at = [(start_ns - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
     axes.plot(at, trace.bps, color=style.BLUE, lw=1.0, drawstyle="steps-post")
-    axes.set_ylim(bottom=0)
     axes.margins(x=0)
-    axes.set_ylabel("goodput")
     axes.yaxis.set_major_formatter(style.rate_tick)
-    style.quiet(axes, grid="y")
+    style.quiet(axes, grid="y", ylim=(0, None), ylabel="goodput")
 
 
 def _goodput_start(script: ScriptRow) -> tuple[int, GoodputTrace] | None:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.lines import Line2D
@@ -168,11 +169,9 @@ def _background_panel(axes: Axes, spans: Iterable[Span], rows: Sequence[str]) ->
         y = rows.index(span.what)
         axes.barh(y, span.end - span.begin, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    axes.set_ylim(max(1, len(rows)) - 0.4, -0.6)
     axes.set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
-    plots.quiet(axes)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    plots.quiet(axes, ylim=(max(1, len(rows)) - 0.4, -0.6))
 
 
 def _marks(axes: Axes, interval: MeasurementInterval, spans: Iterable[Span]) -> None:
@@ -226,12 +225,10 @@ def _areas(axes: Axes, interval: MeasurementInterval, chosen: Chosen) -> None:
     """Shares of the foreground's pairs, one on the other."""
     rails = 1 + max((rail_of(name) for name in chosen.shares), default=0)
     colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in chosen.shares}
-    times = [_seconds(interval, at) for at in chosen.times_ns]
-    below = [0.0] * len(times)
+    times, below = [_seconds(interval, at) for at in chosen.times_ns], np.zeros(len(chosen.times_ns))
     for name, shares in chosen.shares.items():
-        above = [b + s for b, s in zip(below, shares, strict=True)]
-        axes.fill_between(times, below, above, step="post", color=colours[name], lw=0)
-        below = above
+        axes.fill_between(times, below, below + shares, step="post", color=colours[name], lw=0)
+        below = below + shares
     axes.set_ylabel("pairs by path")
     if len(colours) <= _MAX_NAMED:
         _legend(axes, [Patch(color=colour, label=name) for name, colour in reversed(colours.items())])

@@ -139,8 +139,8 @@ def draw(figure: Any, curve: Curve) -> None:
     for phase, where in panels:
         axes = figure.add_subplot(where)
         _panel(axes, curve.phases[phase], palette, places)
-        axes.set_title(f"{curve.title}: {phase or 'iteration'}" if phase == first else phase)
-        axes.set_xlabel(curve.axis)
+        title = f"{curve.title}: {phase or 'iteration'}" if phase == first else phase
+        axes.set(title=title, xlabel=curve.axis)
     figure.legend(handles=_keys(curve, palette), loc="outside upper right", ncols=4)
 
 
@@ -171,8 +171,7 @@ def _panel(
         axes.set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(plots.seconds_tick)
-    axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
-    plots.quiet(axes, grid="y")
+    plots.quiet(axes, grid="y", ylim=(0, 1.12 * axes.get_ylim()[1]))
 
 
 def _keys(curve: Curve, palette: Mapping[str, str]) -> list[Line2D]:

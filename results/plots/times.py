@@ -226,14 +226,11 @@ def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
     axes.set(xlim=(-0.5, len(rails) - 0.5), ylim=(len(domains) - 0.5, -0.5), aspect="equal")
     axes.set_xticks(range(len(rails)), [percent(load, 0) for load in rails])
     axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
-    axes.set_xlabel("rail of the source")
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
-    style.quiet(axes)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    style.quiet(axes, xlabel="rail of the source")
 
 
 def _alt(cells: Sequence[Cell], name: str) -> str:
-    alt_text = "; ".join(
-        f"{c.scene.name}: {c.measured}{'' if c.agrees else f', but the papers say {c.predicted}'}" for c in cells
-    )
+    papers = ("" if c.agrees else f", but the papers say {c.predicted}" for c in cells)
+    alt_text = "; ".join(f"{c.scene.name}: {c.measured}{other}" for c, other in zip(cells, papers, strict=True))
     return f"Which way has the lower latency, {name}. {alt_text}"

@@ -111,10 +111,8 @@ def _ticks(axes: Axes, grid: Grid) -> None:
     names = [f"d{d}" for d in range(0, grid.domains, step)]
     axes.set_xticks(places, names, fontsize=8)
     axes.set_yticks(places, names, fontsize=8)
-    axes.set(xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
-    style.quiet(axes)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
+    style.quiet(axes, xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
 
 
 def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:

@@ -111,6 +111,5 @@ def _draw(drawn: matplotlib.figure.Figure, traffic: dict[str, Traffic]) -> None:
     right.invert_yaxis()
     right.axvline(TP_PAIRS_PCT, color=style.GREY, ls="--", lw=1, label="the paper's limit for TP", zorder=0)
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8)
-    right.set(xlabel="share of ordered GPU pairs, %", xlim=(0, 0.15))
     right.set_title("(b) pairs", pad=26)
-    style.quiet(right)
+    style.quiet(right, xlabel="share of ordered GPU pairs, %", xlim=(0, 0.15))

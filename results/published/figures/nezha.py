@@ -137,6 +137,6 @@ def _draw(drawn: "matplotlib.figure.Figure") -> None:
         own = _POLICIES.get(policy, policy)
         axes.plot(list(TABLE_1), [predicted_s(own, rails, 4, size) for size in TABLE_1], color=colour, label=policy)
         axes.plot(list(TABLE_1), [row[policy] for row in TABLE_1.values()], "o", color=colour, markersize=4)
-    axes.set(xscale="log", yscale="log", xlabel="size, bytes", ylabel="time, s (dots: published)")
     axes.legend(fontsize=8)
-    style.quiet(axes, "y")
+    labels = {"xlabel": "size, bytes", "ylabel": "time, s (dots: published)"}
+    style.quiet(axes, "y", xscale="log", yscale="log", **labels)

@@ -74,12 +74,11 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
             heights = [100 * forwarding_share(x, y, ratio, 1.0) for y in DOMAINS]
             label = f"{', '.join(names)}: x = {x}, C_F/C_S = {ratio:g}"
             axes.plot(DOMAINS, heights, marker="o", markersize=3, color=colour, label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(DOMAINS, [str(y) for y in DOMAINS], fontsize=8)
+        style.log2_ticks(axes, DOMAINS)
+        axes.tick_params(axis="x", labelsize=8)
         axes.minorticks_off()
-        axes.set(title=title, xlabel="HB domains, y")
         axes.legend(fontsize=8)
-        style.quiet(axes, "y")
+        style.quiet(axes, "y", title=title, xlabel="HB domains, y")
     for name, published in CLAIMED_PCT.items():
         left.axhline(published, color=style.GREY, linestyle=":", linewidth=1)
         text = f"the text's {published}% ({name})"
