@@ -54,27 +54,19 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
-    labels = {_SPAN[0]: f"≤ {_SPAN[0]:g}", _NEVER: "never"}
-    _step_axes(
-        axes,
-        [STEP_NAMES[s] for s in steps],
-        names,
-        (0.1, 1, 10, 100, 1000, _NEVER),
-        lambda ms: labels.get(ms, f"{ms:g}"),
-    )
+    ticks = {0.1: "≤ 0.1", 1: "1", 10: "10", 100: "100", 1000: "1000", _NEVER: "never"}
+    _step_axes(axes, [STEP_NAMES[s] for s in steps], names, ticks)
     axes.set_xlabel("ms after the fault; below the dashed line: after the repair")
 
 
-def _step_axes(
-    axes: Axes, steps: Sequence[str], names: bool, ticks: Sequence[float], label: Callable[[float], str]
-) -> None:
+def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[float, str]) -> None:
     """Set up a logarithmic axis of ms over a line for each step, named or not."""
     axes.set_xscale("log")
     axes.set_ylim(len(steps) - 0.5, -0.5)
     axes.set_yticks(range(len(steps)), steps if names else [""] * len(steps))
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: label(ms)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: ticks.get(ms, f"{ms:g}")))
     style.quiet(axes, grid="x")
 
 
@@ -286,8 +278,8 @@ def _draw(axes: Axes, timelines: Sequence[Timeline], steps: Sequence[str], names
     axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
     for y, ms in reached.items():
         _annotate_time(axes, y, ms, style.BLUE)
-    ticks = [_MIN_MS * 10**power for power in range(6)]
-    _step_axes(axes, steps, names, ticks, lambda ms: f"≤ {ms:g}" if ms == _MIN_MS else f"{ms:,.0f}")
+    ticks = {10.0**power: f"{'≤ ' if not power else ''}{10**power:,}" for power in range(6)}
+    _step_axes(axes, steps, names, ticks)
     axes.set_xlabel("ms after the fault")
 
 

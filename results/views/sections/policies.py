@@ -209,11 +209,9 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
         Column("", lambda r: len(r.times), key="repeats"),
         Column("predicted", unit="s", drop=None, key="predicted"),
         Column("m/p", "ratio", unit="ratio", drop=3, style="dim", key="ratio"),
-        Column(dr_this, lambda r: r.over_dr, _times, short=dr_this.replace("/ ", "/\n"), style="bold", key="over_dr"),
-        Column(this_oracle, lambda r: r.over_oracle, _times, short=this_oracle.replace("/ ", "/\n"), key="over_oracle"),
-        Column(
-            "route changes a second", lambda r: r.changes_per_s, _tenths, short="routes\n/ s", key="route_changes_per_s"
-        ),
+        Column(dr_this, "over_dr", _times, short=dr_this.replace("/ ", "/\n"), style="bold", key="over_dr"),
+        Column(this_oracle, "over_oracle", _times, short=this_oracle.replace("/ ", "/\n"), key="over_oracle"),
+        Column("route changes a second", "changes_per_s", _tenths, short="routes\n/ s", key="route_changes_per_s"),
         Column("most of a pair", "most_changed", _most_changed_text, short="most of\na pair", drop=1),
         Column("", lambda r: r.most_changed and r.most_changed.changes, key="most_changes_of_a_pair"),
         Column("", lambda r: r.most_changed and r.most_changed.allowed, key="allowed_changes_of_a_pair"),
