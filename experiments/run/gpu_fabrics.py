@@ -70,6 +70,8 @@ def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Dat
             with steps.step(f"{label}: building"):
                 session = stack.enter_context(built(label, plan, datapath, reroute == "on", run))
             if reroute == spec.reroutes_on(number)[0]:
+                with steps.step(f"{label}: calibrating links"):
+                    check_links(session, run)
                 load = load_steered if spec.routing else _load
                 load(session, make, spec, run, steps)
             inject_faults(session, number, reroute, make, spec, run, steps)
@@ -88,8 +90,6 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int
 
 
 def _load(session: FabricSession, make: MakeWorkloads, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
-    with steps.step(f"{session.label}: calibrating links"):
-        check_links(session, run)
     workloads = make(spec.seed)
     for repeat in range(spec.repeats):
         for workload in workloads:

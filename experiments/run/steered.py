@@ -13,7 +13,7 @@ from railyard.controller.processes.clients import AgentsProcess
 from railyard.core.records import IntervalId
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.progress import Steps, repeat_suffix
-from railyard.experiments.run.session import ControllerEvent, FabricSession, check_links
+from railyard.experiments.run.session import ControllerEvent, FabricSession
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
@@ -31,8 +31,6 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
     """Run everything that the experiment's section `routing` asks for, on one fabric."""
     routing = spec.routing
     assert routing is not None
-    with steps.step(f"{session.label}: calibrating links"):
-        check_links(session, run)
     scenes = [("", spec.background)]
     if spec.grid:
         scenes = [(scene.name, scene.background(session.plan.spec)) for scene in spec.grid.scenes]
