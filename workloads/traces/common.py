@@ -95,7 +95,8 @@ class Measured(NamedTuple):
     seconds: float
 
 
-Rewrite = Callable[[Mapping[NodeId, Measured]], dict[str, bytes]]
+AllMeasured = Mapping[NodeId, Measured]
+"""What was measured of operations, by their numbers."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Trace:
 
     name: str
     ranks: tuple[tuple[Node, ...], ...]
-    rewrite: Rewrite
+    rewrite: Callable[[AllMeasured], dict[str, bytes]]
     notes: tuple[str, ...] = ()
 
     def node(self, node_id: NodeId) -> Node:

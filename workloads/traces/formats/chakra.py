@@ -19,27 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.traces.common import (
-    TRACE_FORMATS,
-    Action,
-    Call,
-    Files,
-    Gap,
-    Groups,
-    Measured,
-    Node,
-    NodeId,
-    Op,
-    Recv,
-    ReplayOn,
-    Send,
-    Trace,
-    TraceFormat,
-    check_rank,
-    parse_json,
-    parse_whole,
-    ranks_of,
-)
+from railyard.workloads.traces import common
 
 NODE_TYPES: Final = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",
@@ -133,7 +113,7 @@ def attribute_values(message: Any) -> dict[str, Any]:
     return found
 
 
-OPS: Final[dict[str, Op]] = {
+OPS: Final[dict[str, common.Op]] = {
     "ALL_REDUCE": "all-reduce", "REDUCE": "reduce", "ALL_GATHER": "all-gather", "GATHER": "gather",
     "SCATTER": "scatter", "BROADCAST": "broadcast", "ALL_TO_ALL": "all-to-all", "REDUCE_SCATTER": "reduce-scatter",
     "REDUCE_SCATTER_BLOCK": "reduce-scatter", "BARRIER": "barrier",
@@ -154,17 +134,17 @@ class _File(NamedTuple):
     written: Callable[[Times], bytes]
 
 
-class Chakra(TraceFormat):
+class Chakra(common.TraceFormat):
     """Execution traces of MLCommons Chakra."""
 
     rank_suffixes = ("et", "json")
     takes_groups = True
 
-    def recognizes(self, files: Files) -> bool:
+    def recognizes(self, files: common.Files) -> bool:
         """Return whether they are protobuf or JSON."""
         return files.suffix in (".et", ".json")
 
-    def read(self, files: Files, on: ReplayOn) -> Trace:
+    def read(self, files: common.Files, on: common.ReplayOn) -> common.Trace:
         """Return the trace, with `on.groups` beside the groups that it defines itself."""
         if files.shared:
             allowed = "must be NAME.<rank>.et or NAME.<rank>.json: a Chakra trace has a file for each rank"
@@ -174,10 +154,10 @@ class Chakra(TraceFormat):
             _Rank(rank, len(read), name, on.groups).nodes(file.nodes)
             for rank, (name, file) in enumerate(zip(files.names, read, strict=True))
         )
-        return Trace(files.name, ranks, partial(_rewrite, files.names, read))
+        return common.Trace(files.name, ranks, partial(_rewrite, files.names, read))
 
 
-TRACE_FORMATS.add("chakra", Chakra())
+common.TRACE_FORMATS.add("chakra", Chakra())
 
 
 def _read(name: str, content: bytes) -> _File:
@@ -205,7 +185,7 @@ def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
         text = content.decode().strip()
     except UnicodeDecodeError as error:
         raise BadInput(name, "its content", "is no JSON in UTF-8") from error
-    found: list[Any] = parse_json(content, name) if text.startswith("[") else []
+    found: list[Any] = common.parse_json(content, name) if text.startswith("[") else []
     decoder, rest = json.JSONDecoder(), "" if found else text
     while rest:
         try:
@@ -223,17 +203,17 @@ def _node_of_graph(item: Any, where: str) -> Any:
     """A node of the feeder's flat form."""
     if not isinstance(item, dict):
         raise BadInput(where, item, "is no Chakra node: keys and values are needed")
-    kind = parse_whole(where, "NodeType", item.get("NodeType"))
-    node = NodeMessage(id=parse_whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
-    node.duration_micros = parse_whole(where, "runtime", item.get("runtime", 0))
+    kind = common.parse_whole(where, "NodeType", item.get("NodeType"))
+    node = NodeMessage(id=common.parse_whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
+    node.duration_micros = common.parse_whole(where, "runtime", item.get("runtime", 0))
     for key, deps in (("data_deps", node.data_deps), ("ctrl_deps", node.ctrl_deps)):
         listed = item.get(key, [])
         if not isinstance(listed, list):
             raise BadInput(where, listed, f"is no {key}: a list of Ids is needed")
-        deps.extend(parse_whole(where, key, value) for value in listed)
+        deps.extend(common.parse_whole(where, key, value) for value in listed)
     for key in ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag"):
         if key in item:
-            node.attr.add(name=key, int64_val=parse_whole(where, key, item[key]))
+            node.attr.add(name=key, int64_val=common.parse_whole(where, key, item[key]))
     if "pg_name" in item:
         node.attr.add(name="pg_name", string_val=str(item["pg_name"]))
     return node
@@ -242,11 +222,11 @@ def _node_of_graph(item: Any, where: str) -> Any:
 class _Rank:
     """A rank's nodes, made neutral."""
 
-    def __init__(self, rank: int, ranks: int, file: str, groups: Groups) -> None:
+    def __init__(self, rank: int, ranks: int, file: str, groups: common.Groups) -> None:
         self.rank, self.ranks, self.file = rank, ranks, file
         self.groups = dict(groups)
 
-    def nodes(self, messages: list[Any]) -> tuple[Node, ...]:
+    def nodes(self, messages: list[Any]) -> tuple[common.Node, ...]:
         positions: dict[int, int] = {}
         for position, message in enumerate(messages):
             if message.id in positions:
@@ -261,10 +241,10 @@ class _Rank:
             for dependency in after:
                 if dependency not in positions:
                     raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
-            found.append(Node(where, self._action(message, where), tuple(positions[other] for other in after)))
+            found.append(common.Node(where, self._action(message, where), tuple(positions[other] for other in after)))
         return tuple(found)
 
-    def _action(self, message: Any, where: str) -> Action:
+    def _action(self, message: Any, where: str) -> common.Action:
         if message.type >= len(NODE_TYPES):
             known = ", ".join(f"{i} {name}" for i, name in enumerate(NODE_TYPES))
             raise BadInput(where, message.type, f"is no node type: allowed are {known}")
@@ -274,20 +254,20 @@ class _Rank:
         if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
             return self._message(kind == "COMM_SEND_NODE", attributes, where)
         is_untimed = kind in ("INVALID_NODE", "METADATA_NODE")
-        return Gap(0.0 if is_untimed else message.duration_micros / MICROSECONDS)
+        return common.Gap(0.0 if is_untimed else message.duration_micros / MICROSECONDS)
 
-    def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> Action:
+    def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> common.Action:
         own_key, peer_key = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
         if attributes.get(own_key, self.rank) != self.rank:
             raise BadInput(where, attributes[own_key], f"must be its own rank, {self.rank}: it is {own_key}")
-        peer = check_rank(where, parse_whole(where, peer_key, attributes.get(peer_key)), self.ranks)
+        peer = common.check_rank(where, common.parse_whole(where, peer_key, attributes.get(peer_key)), self.ranks)
         if peer == self.rank:
             raise BadInput(where, peer, f"must be another rank: it is {peer_key}")
-        size = parse_whole(where, "comm_size", attributes.get("comm_size"))
-        tag = parse_whole(where, "comm_tag", attributes.get("comm_tag", 0))
-        return Send(peer, size, tag) if sends else Recv(peer, size, tag)
+        size = common.parse_whole(where, "comm_size", attributes.get("comm_size"))
+        tag = common.parse_whole(where, "comm_tag", attributes.get("comm_tag", 0))
+        return common.Send(peer, size, tag) if sends else common.Recv(peer, size, tag)
 
-    def _call(self, attributes: Mapping[str, Any], where: str) -> Action:
+    def _call(self, attributes: Mapping[str, Any], where: str) -> common.Action:
         number, known = attributes.get("comm_type"), tuple(OPS)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(known):
             allowed = ", ".join(f"{i} {name}" for i, name in enumerate(known))
@@ -298,17 +278,17 @@ class _Rank:
         op = OPS[known[number]]
         name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
         group = self._group(name, where)
-        size = 0 if op == "barrier" else parse_whole(where, "comm_size", attributes.get("comm_size"))
+        size = 0 if op == "barrier" else common.parse_whole(where, "comm_size", attributes.get("comm_size"))
         data = {"all-gather": size * len(group), "all-to-all": size / len(group), "scatter": size / len(group)}
         root = group[0] if op in ("broadcast", "reduce", "gather", "scatter") else None
-        return Call(op, group, data.get(op, size), root, group_name=name)
+        return common.Call(op, group, data.get(op, size), root, group_name=name)
 
     def _group(self, name: str, where: str) -> tuple[int, ...]:
         if name not in self.groups and name not in ALL_RANKS:
             allowed = unknown_name_hint(name, self.groups) if self.groups else "is not known"
             raise BadInput(where, name, f"{allowed}; groups are defined in a process_group:init node or by `groups`")
         group = self.groups.get(name) or tuple(range(self.ranks))
-        check_rank(f"{where}: group {name}", max(group), self.ranks)
+        common.check_rank(f"{where}: group {name}", max(group), self.ranks)
         if self.rank not in group:
             raise BadInput(where, list(group), f"is its group {name!r}, and rank {self.rank} isn't in it")
         return group
@@ -322,10 +302,10 @@ class _Rank:
         except (ValueError, SyntaxError, LookupError, TypeError, RecursionError, MemoryError) as error:
             raise BadInput(where, "inputs.values", "is no list of process groups with pg_name and ranks") from error
         for name, ranks in pairs:
-            self.groups[name] = ranks_of(f"{where}: group {name}", ranks, 2**31) if ranks else ()
+            self.groups[name] = common.ranks_of(f"{where}: group {name}", ranks, 2**31) if ranks else ()
 
 
-def _rewrite(names: tuple[str, ...], read: list[_File], measured: Mapping[NodeId, Measured]) -> dict[str, bytes]:
+def _rewrite(names: tuple[str, ...], read: list[_File], measured: common.AllMeasured) -> dict[str, bytes]:
     """The same files with start and duration, in whole microseconds, of everything that was measured."""
     times: list[dict[int, tuple[int, int]]] = [{} for _ in read]
     for (rank, position), found in measured.items():

@@ -12,26 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.traces.common import (
-    TRACE_FORMATS,
-    Action,
-    Call,
-    Files,
-    Gap,
-    Measured,
-    Node,
-    NodeId,
-    Op,
-    Recv,
-    ReplayOn,
-    Send,
-    Trace,
-    TraceFormat,
-    check_rank,
-    parse_json,
-    parse_whole,
-    ranks_of,
-)
+from railyard.workloads.traces import common
 
 ALIASES: Final = {
     "alltoall": "all_to_all", "alltoallv": "all_to_allv", "alltoallbase": "all_to_allv", "allreduce": "all_reduce",
@@ -39,7 +20,7 @@ ALIASES: Final = {
     "reducescatter": "reduce_scatter", "reducescatterv": "reduce_scatter_v",
     "reducescatterbase": "reduce_scatter_base", "recvanysource": "recv",
 }  # fmt: skip
-OPS: Final[dict[str, Op]] = {
+OPS: Final[dict[str, common.Op]] = {
     "all_reduce": "all-reduce", "all_gather": "all-gather", "all_gather_base": "all-gather",
     "all_gather_v": "all-gatherv", "reduce_scatter": "reduce-scatter", "reduce_scatter_base": "reduce-scatter",
     "reduce_scatter_v": "reduce-scatterv", "all_to_all": "all-to-all", "all_to_allv": "all-to-allv",
@@ -56,19 +37,19 @@ ELEMENT_BYTES: Final = {
 MICROSECONDS: Final = 1e6  # in a second
 
 
-class Param(TraceFormat):
+class Param(common.TraceFormat):
     """Communication traces of PARAM. A gemm without a measured `latency_us` takes its operations at the GPU's rate."""
 
     rank_suffixes = ("json",)
 
-    def recognizes(self, files: Files) -> bool:
+    def recognizes(self, files: common.Files) -> bool:
         """Return whether it is a JSON list whose first item isn't one of Chakra's."""
         if files.suffix != ".json" or not files.content[0].lstrip().startswith(b"["):
             return False
-        first = next(iter(parse_json(files.content[0], files.names[0])), None)
+        first = next(iter(common.parse_json(files.content[0], files.names[0])), None)
         return not isinstance(first, Mapping) or bool({"comms", "compute"} & set(first))
 
-    def read(self, files: Files, on: ReplayOn) -> Trace:
+    def read(self, files: common.Files, on: common.ReplayOn) -> common.Trace:
         """Return the trace; one file is for as many ranks as it names."""
         lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
         count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
@@ -81,14 +62,14 @@ class Param(TraceFormat):
         untimed = sum(_latency(entry) is None for entry in lookups)
         notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
         written = tuple(f"{files.name}.{rank}.json" for rank in range(count)) if files.shared else files.names
-        return Trace(files.name, ranks, partial(_rewrite, written, by_rank), notes)
+        return common.Trace(files.name, ranks, partial(_rewrite, written, by_rank), notes)
 
 
-TRACE_FORMATS.add("param", Param())
+common.TRACE_FORMATS.add("param", Param())
 
 
 def _entries(content: bytes, name: str) -> list[dict[str, Any]]:
-    data = parse_json(content, name)
+    data = common.parse_json(content, name)
     if not isinstance(data, list) or not data:
         raise BadInput(name, "its content", "is no PARAM trace: a list of operations is needed")
     for i, entry in enumerate(data):
@@ -102,11 +83,11 @@ def _world_size(entries: Sequence[Mapping[str, Any]], name: str) -> int:
     rank_count = 0
     for i, entry in enumerate(entries):
         where = f"{name}: entry {i}"
-        rank_count = max(rank_count, parse_whole(where, "world_size", entry.get("world_size", 0)))
+        rank_count = max(rank_count, common.parse_whole(where, "world_size", entry.get("world_size", 0)))
         for key in ("src_rank", "dst_rank"):
-            rank_count = max(rank_count, 1 + parse_whole(where, key, entry[key]) if key in entry else 0)
+            rank_count = max(rank_count, 1 + common.parse_whole(where, key, entry[key]) if key in entry else 0)
         if entry.get("global_ranks"):
-            rank_count = max(rank_count, 1 + max(ranks_of(where, entry["global_ranks"], 2**31)))
+            rank_count = max(rank_count, 1 + max(common.ranks_of(where, entry["global_ranks"], 2**31)))
     if not rank_count:
         raise BadInput(name, "world_size", "is nowhere given, and one trace for all ranks needs it")
     return rank_count
@@ -124,10 +105,10 @@ class _Rank:
         self.rank, self.ranks, self.file, self.flops_per_s = rank, ranks, file, flops_per_s
         self._groups: dict[str, tuple[int, ...]] = {}
 
-    def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+    def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[common.Node, ...]:
         """Return the nodes of a list. Each waits for the last blocking one; a wait for what it names as well."""
         waited_entry = _entry_of_wait(entries)
-        found: list[Node] = []
+        found: list[common.Node] = []
         last_blocking: tuple[int, ...] = ()
         batch: list[int] = []
         for i, entry in enumerate(entries):
@@ -138,7 +119,7 @@ class _Rank:
                 after.append(waited_entry[i])
             if name == "batch_isend_irecv":
                 after, batch = after + batch, []
-            found.append(Node(where, self._action(name, entry, where), tuple(after)))
+            found.append(common.Node(where, self._action(name, entry, where), tuple(after)))
             if name in (*SENDS, *RECEIVES) and entry.get("use_batch"):
                 batch.append(i)
             elif i not in waited_entry.values():
@@ -156,17 +137,17 @@ class _Rank:
             raise BadInput(where, entry["comms"], allowed)
         return name
 
-    def _action(self, name: str, entry: Mapping[str, Any], where: str) -> Action:
+    def _action(self, name: str, entry: Mapping[str, Any], where: str) -> common.Action:
         if name == "compute":
-            return Gap(self._compute_s(entry, where))
+            return common.Gap(self._compute_s(entry, where))
         if name == "init":
-            self._groups[str(entry.get("pg_id", "0"))] = ranks_of(where, entry.get("global_ranks"), self.ranks)
+            self._groups[str(entry.get("pg_id", "0"))] = common.ranks_of(where, entry.get("global_ranks"), self.ranks)
         if name in ORDERING:
-            return Gap(0.0)
+            return common.Gap(0.0)
         if name in SENDS + RECEIVES:
             return self._message(name in SENDS, entry, where)
         group = self._group(entry, where)
-        return self._call(name, entry, group, where) if self.rank in group else Gap(0.0)
+        return self._call(name, entry, group, where) if self.rank in group else common.Gap(0.0)
 
     def _compute_s(self, entry: Mapping[str, Any], where: str) -> float:
         kind, measured = str(entry["compute"]).lower(), _latency(entry)
@@ -177,8 +158,8 @@ class _Rank:
         if kind == "emb_lookup":
             return 0.0
         keys = ("mm_dim",) * 3 if "mm_dim" in entry else ("mm0_dim0", "mm0_dim1", "mm1_dim1")
-        m, k, n = (parse_whole(where, key, entry.get(key), 1) for key in keys)
-        return 2.0 * m * k * n * parse_whole(where, "count", entry.get("count", 1)) / self.flops_per_s
+        m, k, n = (common.parse_whole(where, key, entry.get(key), 1) for key in keys)
+        return 2.0 * m * k * n * common.parse_whole(where, "count", entry.get("count", 1)) / self.flops_per_s
 
     def _sizes(self, entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
         """Elements in and out, and bytes of one."""
@@ -186,62 +167,63 @@ class _Rank:
         if dtype not in ELEMENT_BYTES:
             allowed = unknown_name_hint(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1)
             raise BadInput(where, entry.get("dtype"), allowed)
-        taken, given = (parse_whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
+        taken, given = (common.parse_whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
         return taken, given, ELEMENT_BYTES[dtype]
 
-    def _message(self, sends: bool, entry: Mapping[str, Any], where: str) -> Action:
+    def _message(self, sends: bool, entry: Mapping[str, Any], where: str) -> common.Action:
         src, dst = (
-            check_rank(where, parse_whole(where, key, entry.get(key)), self.ranks) for key in ("src_rank", "dst_rank")
+            common.check_rank(where, common.parse_whole(where, key, entry.get(key)), self.ranks)
+            for key in ("src_rank", "dst_rank")
         )
         if src == dst:
             raise BadInput(where, dst, "must be another rank than src_rank")
         taken, given, element_bytes = self._sizes(entry, where)
         if self.rank != (src if sends else dst):
-            return Gap(0.0)
-        return Send(dst, taken * element_bytes, 0) if sends else Recv(src, given * element_bytes, 0)
+            return common.Gap(0.0)
+        return common.Send(dst, taken * element_bytes, 0) if sends else common.Recv(src, given * element_bytes, 0)
 
     def _group(self, entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
         if entry.get("global_ranks"):
-            return ranks_of(where, entry["global_ranks"], self.ranks)
+            return common.ranks_of(where, entry["global_ranks"], self.ranks)
         key = entry.get("pg_id")
         if key is not None and str(key) not in self._groups:
             raise BadInput(where, key, "is a pg_id that no init entry before it has defined")
         group = tuple(range(self.ranks)) if key is None else self._groups[str(key)]
-        size = parse_whole(where, "world_size", entry.get("world_size", len(group)))
+        size = common.parse_whole(where, "world_size", entry.get("world_size", len(group)))
         if size != len(group):
             allowed = f"is its world size, but its group has the {len(group)} ranks {list(group)}: one is missing"
             raise BadInput(where, size, allowed if size > len(group) else allowed.removesuffix(": one is missing"))
         return group
 
-    def _call(self, name: str, entry: Mapping[str, Any], group: tuple[int, ...], where: str) -> Call:
+    def _call(self, name: str, entry: Mapping[str, Any], group: tuple[int, ...], where: str) -> common.Call:
         op, n, key = OPS[name], len(group), str(entry.get("pg_id", ""))
         if op == "barrier":
-            return Call(op, group, group_name=key)
+            return common.Call(op, group, group_name=key)
         taken, given, element_bytes = self._sizes(entry, where)
         if op == "all-to-allv":
             sends = self._split_sizes(entry, "in_split", taken, n, where)
             receives = self._split_sizes(entry, "out_split", given, n, where)
             sends, receives = (tuple(size * element_bytes for size in sizes) for sizes in (sends, receives))
-            return Call(op, group, sends=sends, receives=receives, group_name=key)
+            return common.Call(op, group, sends=sends, receives=receives, group_name=key)
         taken, given = taken * element_bytes, given * element_bytes
         if op == "all-gatherv":
-            return Call(op, group, sends=(taken,) * n, group_name=key)
+            return common.Call(op, group, sends=(taken,) * n, group_name=key)
         if op == "reduce-scatterv":
-            return Call(op, group, receives=(given,) * n, group_name=key)
+            return common.Call(op, group, receives=(given,) * n, group_name=key)
         root = None
         if op in ("broadcast", "reduce", "gather", "scatter"):
-            root = parse_whole(where, "root", entry.get("root", group[0]))
+            root = common.parse_whole(where, "root", entry.get("root", group[0]))
             if root not in group:
                 raise BadInput(where, root, f"is its root, but isn't in its group {list(group)}")
         data = {"all-gather": taken * n, "all-to-all": taken / n, "scatter": given}
-        return Call(op, group, data.get(op, taken), root, group_name=key)
+        return common.Call(op, group, data.get(op, taken), root, group_name=key)
 
     def _split_sizes(self, entry: Mapping[str, Any], key: str, total: int, n: int, where: str) -> tuple[int, ...]:
         """Elements for (or from) each of the group; even if none are listed."""
         listed = entry.get(key) or [total // n] * n
         if not isinstance(listed, list) or len(listed) != n:
             raise BadInput(where, listed, f"is no {key}: one number for each of the group's {n} ranks is needed")
-        split = tuple(parse_whole(where, key, item) for item in listed)
+        split = tuple(common.parse_whole(where, key, item) for item in listed)
         if sum(split) != total:
             size = "in_msg_size" if key == "in_split" else "out_msg_size"
             raise BadInput(where, list(split), f"is its {key}, and must add up to the {total} of {size}")
@@ -264,7 +246,9 @@ def _entry_of_wait(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
 
 
 def _rewrite(
-    names: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]], measured: Mapping[NodeId, Measured]
+    names: Sequence[str],
+    by_rank: Sequence[Sequence[Mapping[str, Any]]],
+    measured: common.AllMeasured,
 ) -> dict[str, bytes]:
     """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
     written = [[dict(entry) for entry in entries] for entries in by_rank]

@@ -12,33 +12,19 @@ waited for, the weight gradient, its collective not waited for. One pass.
 
 import csv
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.traces.common import (
-    TRACE_FORMATS,
-    Call,
-    Files,
-    Gap,
-    Measured,
-    Node,
-    NodeId,
-    Op,
-    ReplayOn,
-    Trace,
-    TraceFormat,
-    parse_whole,
-)
+from railyard.workloads.traces import common
 
 Policy = Literal[
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA",
     "DATA", "MODEL", "MICRO",
 ]  # fmt: skip
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
-OPS: Final[dict[str, Op]] = {
+OPS: Final[dict[str, common.Op]] = {
     "ALLREDUCE": "all-reduce",
     "ALLGATHER": "all-gather",
     "REDUCESCATTER": "reduce-scatter",
@@ -54,9 +40,12 @@ Domain = Literal["model", "data", "EP", "DP_EP"]
 
 
 class _Comm(NamedTuple):
-    op: Op
+    op: common.Op
     domain: Domain
     bytes: int
+
+
+Action = common.Gap | _Comm
 
 
 class _Layer(NamedTuple):
@@ -64,9 +53,9 @@ class _Layer(NamedTuple):
 
     line: int
     name: str
-    gaps: dict[Part, Gap | None]
+    gaps: dict[Part, common.Gap | None]
     comms: dict[Part, _Comm | None]
-    update: Gap | None
+    update: common.Gap | None
 
 
 @dataclass(frozen=True)
@@ -103,18 +92,18 @@ class _Item(NamedTuple):
     line: int
     layer: str
     part: str
-    action: Gap | _Comm
+    action: Action
     after: tuple[int, ...]
 
 
-class SimAi(TraceFormat):
+class SimAi(common.TraceFormat):
     """SimAI's workload text, on as many ranks as its first line says (`all_gpus:`), or on all GPUs."""
 
-    def recognizes(self, files: Files) -> bool:
+    def recognizes(self, files: common.Files) -> bool:
         """Return whether it is one file, neither protobuf nor JSON."""
         return files.shared and files.suffix not in (".et", ".json")
 
-    def read(self, files: Files, on: ReplayOn) -> Trace:
+    def read(self, files: common.Files, on: common.ReplayOn) -> common.Trace:
         """Return the trace, in which each rank has the operations of all layers."""
         name = files.names[0]
         if not files.shared:
@@ -126,19 +115,21 @@ class SimAi(TraceFormat):
         header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
         items = _Sequence(header, _layers(lines, name)).items
         ranks = tuple(
-            tuple(Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items)
+            tuple(
+                common.Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items
+            )
             for rank in range(header.ranks)
         )
         stage_note = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
         notes = (stage_note,) if header.stages > 1 else ()
-        return Trace(files.name, ranks, partial(_rewrite, files.name, items, header.ranks), notes)
+        return common.Trace(files.name, ranks, partial(_rewrite, files.name, items, header.ranks), notes)
 
 
-TRACE_FORMATS.add("simai", SimAi())
+common.TRACE_FORMATS.add("simai", SimAi())
 
 
-def _action(action: Gap | _Comm, header: _Header, rank: int) -> Gap | Call:
-    if isinstance(action, Gap):
+def _action(action: Action, header: _Header, rank: int) -> common.Gap | common.Call:
+    if isinstance(action, common.Gap):
         return action
     op, domain, size = action
     group = header.group(rank, domain)
@@ -146,7 +137,7 @@ def _action(action: Gap | _Comm, header: _Header, rank: int) -> Gap | Call:
     kind = "collective" if header.policy == "MICRO" else kinds[domain]
     root = group[0] if op == "broadcast" else None
     data_bytes = size / len(group) if op == "all-to-all" else size
-    return Call(op, group, data_bytes, root, group_name=domain, kind=kind)
+    return common.Call(op, group, data_bytes, root, group_name=domain, kind=kind)
 
 
 def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
@@ -157,14 +148,14 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
     def number(key: str, default: int, minimum: int = 1) -> int:
         if key not in columns:
             return default
-        return parse_whole(where, key, (columns[columns.index(key) + 1 :] or ["nothing"])[0], minimum)
+        return common.parse_whole(where, key, (columns[columns.index(key) + 1 :] or ["nothing"])[0], minimum)
 
     def numbers(key: str) -> tuple[int, ...]:
         count = number(key, 0, 0)
         listed = columns[columns.index(key) + 2 :][:count] if key in columns else []
         if len(listed) < count:
             raise BadInput(where, f"{key} {count}", f"announces {count} layers, and {len(listed)} follow")
-        return tuple(parse_whole(where, key, word) for word in listed)
+        return tuple(common.parse_whole(where, key, word) for word in listed)
 
     ranks = number("all_gpus:", gpus)
     sizes = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}
@@ -180,7 +171,9 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
 
 
 def _layers(lines: list[str], name: str) -> list[_Layer]:
-    announced = parse_whole(f"{name}: line 2", "number of layers", lines[1].strip() if len(lines) > 1 else "nothing", 1)
+    announced = common.parse_whole(
+        f"{name}: line 2", "number of layers", lines[1].strip() if len(lines) > 1 else "nothing", 1
+    )
     found = [_layer(line.split(), number, name) for number, line in enumerate(lines[2:], 3) if line.strip()]
     if len(found) != announced:
         allowed = f"layers are announced in line 2, and {len(found)} follow: the file is cut off or damaged"
@@ -193,18 +186,18 @@ def _layer(columns: list[str], line: int, name: str) -> _Layer:
     if len(columns) != COLUMNS:
         allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
         raise BadInput(where, " ".join(columns)[:60], allowed)
-    gaps: dict[Part, Gap | None] = {}
+    gaps: dict[Part, common.Gap | None] = {}
     comms: dict[Part, _Comm | None] = {}
     for part, *cells in zip(PARTS, columns[2:11:3], columns[3:11:3], columns[4:11:3], strict=True):
         time, kind, size = cells
-        gaps[part] = _gap(parse_whole(where, f"time of {part} in ns", time))
-        comms[part] = _comm(kind, parse_whole(where, f"size of {part} in bytes", size), part, where)
-    return _Layer(line, columns[0], gaps, comms, _gap(parse_whole(where, "update time in ns", columns[11])))
+        gaps[part] = _gap(common.parse_whole(where, f"time of {part} in ns", time))
+        comms[part] = _comm(kind, common.parse_whole(where, f"size of {part} in bytes", size), part, where)
+    return _Layer(line, columns[0], gaps, comms, _gap(common.parse_whole(where, "update time in ns", columns[11])))
 
 
-def _gap(time_ns: int) -> Gap | None:
+def _gap(time_ns: int) -> common.Gap | None:
     """A gap; None for the time that AICB writes where nothing is computed."""
-    return Gap(time_ns / NANOSECONDS) if time_ns > 1 else None
+    return common.Gap(time_ns / NANOSECONDS) if time_ns > 1 else None
 
 
 def _comm(kind: str, size: int, part: Part, where: str) -> _Comm | None:
@@ -268,7 +261,7 @@ class _Sequence:
             if reduced and layer.update:
                 self.items.append(_Item(layer.line, layer.name, "update", layer.update, reduced))
 
-    def _add(self, layer: _Layer, part: Part, action: Gap | _Comm | None, blocking: bool = True) -> tuple[int, ...]:
+    def _add(self, layer: _Layer, part: Part, action: Action | None, blocking: bool = True) -> tuple[int, ...]:
         """Append what a layer has of a part; return its number, or nothing if it has none."""
         if action is None:
             return ()
@@ -279,7 +272,7 @@ class _Sequence:
         return added
 
 
-def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[NodeId, Measured]) -> dict[str, bytes]:
+def _rewrite(name: str, items: list[_Item], ranks: int, measured: common.AllMeasured) -> dict[str, bytes]:
     """The text has no column for a collective's time, so there is a table beside it: a row a line and part.
 
     Times are of the rank that took longest, and of the one that took least.
@@ -290,6 +283,6 @@ def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[NodeId
     for position, item in enumerate(items):
         times = [round(m.seconds * NANOSECONDS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
         if times:
-            operation = ("compute", "", "") if isinstance(item.action, Gap) else item.action
+            operation = ("compute", "", "") if isinstance(item.action, common.Gap) else item.action
             writer.writerow([*item[:3], *operation, max(times), min(times)])
     return {f"{name}.measured.csv": sink.getvalue().encode()}
