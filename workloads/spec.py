@@ -220,5 +220,4 @@ def build(
     spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
 ) -> tuple[Schedule, Scale]:
     """Return the schedule of `build_whole`, and its scale."""
-    built = build_whole(spec, fabric, rail_bps, hb_bps, field, seed)
-    return built.schedule, built.scale
+    return build_whole(spec, fabric, rail_bps, hb_bps, field, seed)[:2]

@@ -138,8 +138,7 @@ class SentBytes:
 
 
 class Background:
-    """A process that sends. Its sockets are open when this is made; `start` starts its clock. It dies with this
-    process.
+    """A process that sends, with open sockets; `start` starts its clock. It dies with this process.
 
     `start_ns` (monotonic) is what the specs' times count from. RailyardError if sockets can't be opened.
     """

@@ -84,7 +84,16 @@ class _Source:
         with namespaces.inside(flow.src.name):
             self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(SOCKETS_PER_FLOW)]
         for sock in self._sockets:
-            self._configure_socket(sock, flow)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, flow.device.encode())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+            if self._spread_over_spines:
+                sock.setsockopt(socket.IPPROTO_IP, IP_TRANSPARENT, 1)
+            if self._batch > 1:
+                sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self._size)
+            sock.bind((flow.src.ip, 0))
+            sock.connect((flow.dst.ip, PORT))
+            sock.setblocking(False)
         self._payload = memoryview(bytes(self._size * self._batch))
         self._random = random.Random(number)
 
@@ -121,18 +130,6 @@ class _Source:
         address = bytes((10, *self._random.randbytes(3)))
         return [(socket.IPPROTO_IP, IP_PKTINFO, _PACKET_INFO.pack(0, address, bytes(4)))]
 
-    def _configure_socket(self, sock: socket.socket, flow: BackgroundFlow) -> None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, flow.device.encode())
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-        if self._spread_over_spines:
-            sock.setsockopt(socket.IPPROTO_IP, IP_TRANSPARENT, 1)
-        if self._batch > 1:
-            sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self._size)
-        sock.bind((flow.src.ip, 0))
-        sock.connect((flow.dst.ip, PORT))
-        sock.setblocking(False)
-
 
 def open_sink(gpu: Gpu) -> socket.socket:
     """Open the destination of load: a socket that is never read, so that no ICMP error and no drop results."""
@@ -154,7 +151,7 @@ class _Loop:
         self._sources = [_Source(n, flow, job.mtu) for n, flow in enumerate(job.flows)]
 
     def run(self, start_ns: int) -> list[tuple[int, int]]:
-        """Send until a command comes."""
+        """Send until a command comes; return the bytes that each flow requested and sent."""
         due_times = [(source.pacer.next_due_s(), n) for n, source in enumerate(self._sources)]
         heapify(due_times)
         while True:
@@ -166,11 +163,9 @@ class _Loop:
             wake_at = max(now + turn_s, due_times[0][0] if due_times else math.inf)
             timeout_s = wake_at - (time.monotonic_ns() - start_ns) / 1e9
             if select.select([self._parent], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
-                return self._counts((time.monotonic_ns() - start_ns) / 1e9)
-
-    def _counts(self, at_s: float) -> list[tuple[int, int]]:
-        pacers = [source.pacer for source in self._sources]
-        return [(pacer.frames_due_by(at_s) * self._frame_bytes, pacer.sent * self._frame_bytes) for pacer in pacers]
+                now, size = (time.monotonic_ns() - start_ns) / 1e9, self._frame_bytes
+                pacers = [source.pacer for source in self._sources]
+                return [(pacer.frames_due_by(now) * size, pacer.sent * size) for pacer in pacers]
 
 
 def main() -> None:

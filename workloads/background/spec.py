@@ -1,13 +1,7 @@
-"""Background load as an experiment's YAML has it, whether a fabric can bear it, and when it is on.
-
-    {rails: [0, 1], load: 0.9}
-    {domains: [2], load: 0.5, start: 1s, duration: 2s, period: 8s}
-    {spine: true, load: 0.7}
+"""Background load as an experiment's YAML has it (docs/experiments.md), whether a fabric can bear it, and when it is on.
 
 A grid is background in scenes, one after the other: every combination of some loads on an HB domain, a rail and the
 spines.
-
-    {domains: [0], rails: [0], spine: true, loads: [0, 0.5, 0.9]}    27 scenes
 """
 
 import math

@@ -109,9 +109,8 @@ def moe_schedule(job: MoeJob) -> Schedule:
 def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     """Return the share of all tokens that each expert gets; the shares add up to 1.
 
-    Popularity follows a Zipf law, a choice of ours: the n-th most popular expert gets tokens in proportion to 1/n^skew,
-    and the seed decides which GPU's expert that is. Skew 0 is even. Routers with a capacity factor drop or pass on what
-    exceeds an expert's share; nothing is capped here.
+    The n-th most popular expert gets tokens in proportion to 1/n^skew (Zipf), and the seed decides which GPU's that is.
+    Skew 0 is even. Nothing is capped, as by routers with a capacity factor.
     """
     weights = [1 / n**skew for n in range(1, experts + 1)]
     random.Random(seed).shuffle(weights)

@@ -119,9 +119,8 @@ def place(parallelism: Parallelism, domains: int, rails: int, field: str = "para
 def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:
     """Ranks where `splits` has them. A pipeline that has several stages in each domain turns round at a domain's end.
 
-    So a stage and the next are in one domain or on one rail. Only the way back of an interleaved pipeline, from its
-    last stage to its first, changes rails, where it goes through an odd number of domains (above 1), several stages
-    in each.
+    So a stage and the next are in one domain or on one rail. Only an interleaved pipeline changes rails on its way back
+    to the first stage, where it goes through an odd number of domains (above 1), several stages in each.
     """
     check_size(parallelism, domains, rails, field)
     check_batch(parallelism, field)

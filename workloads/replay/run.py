@@ -88,11 +88,10 @@ def replay(
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 
-    Once started, it ends as soon as `abort` is set, by any thread: Aborted, and its connections are gone.
-
-    `progress` is called ten times a second with the bytes delivered so far, `started` once with the start time in ns,
-    each of `watched` when the phase of that number is over.
-    What is not delivered when the deadline passes, or when a connection breaks, is missing from the result.
+    Once started, it ends as soon as `abort` is set, by any thread: Aborted, and its connections are gone. `progress` is
+    called ten times a second with the bytes delivered so far, `started` once with the start time in ns, each of
+    `watched` when the phase of that number is over. What is not delivered when the deadline passes, or when a
+    connection breaks, is missing from the result.
     """
     phases = PhaseTracker(schedule, watched)
     worker_jobs = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)

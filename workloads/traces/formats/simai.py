@@ -273,10 +273,7 @@ class _Sequence:
 
 
 def _rewrite(name: str, items: list[_Item], ranks: int, measured: common.AllMeasured) -> dict[str, bytes]:
-    """The text has no column for a collective's time, so there is a table beside it: a row a line and part.
-
-    Times are of the rank that took longest, and of the one that took least.
-    """
+    """A table, since the text has no column for a collective's time: of each line and part the longest and shortest."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["line", "layer", "part", "operation", "group", "bytes", "longest_ns", "shortest_ns"])
