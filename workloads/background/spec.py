@@ -1,4 +1,4 @@
-"""Background load as an experiment's YAML has it (docs/experiments.md), whether a fabric can bear it, and when it is on.
+"""Background load as in an experiment's YAML (docs/experiments.md), whether a fabric can bear it, and when it is on.
 
 A grid is background in scenes, one after the other: every combination of some loads on an HB domain, a rail and the
 spines.
