@@ -228,13 +228,10 @@ class Scale:
     real: Iteration | None = None
 
     @property
-    def rate_factor(self) -> float:
-        return self.emulated_rates.rail / self.real_rates.rail
-
-    @property
     def time_factor(self) -> float:
         """Emulated seconds for a second of the real job of the same shape."""
-        return self.bytes_factor / self.rate_factor
+        rate_factor = self.emulated_rates.rail / self.real_rates.rail
+        return self.bytes_factor / rate_factor
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for the run's record."""

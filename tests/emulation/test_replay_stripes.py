@@ -7,8 +7,8 @@ import pytest
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
-from railyard.workloads.replay.job import windows_for_links
-from railyard.workloads.replay.run import PORT, Replay, replay
+from railyard.workloads.replay.job import PORT, windows_for_links
+from railyard.workloads.replay.run import Replay, replay
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build
 
 pytestmark = pytest.mark.sandbox

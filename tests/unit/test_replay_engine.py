@@ -43,7 +43,7 @@ def of_tasks(*tasks: Task, gpus: int = 4) -> Schedule:
 
 
 def job_of(schedule: Schedule, *local_gpus: int) -> Job:
-    whole = jobs(schedule, 1, 7000, SEED, Windows(1, 1, 1))[0]
+    whole = jobs(schedule, 1, SEED, Windows(1, 1, 1))[0]
     return whole.model_copy(update={"local_gpus": frozenset(local_gpus)})
 
 
@@ -52,7 +52,7 @@ Reports = list[list[Delivered | PhaseEnd]]
 
 def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple[Outcome, Reports]:
     """With an engine in a thread for each worker: what all of them saw, and what each reported."""
-    shares = jobs(schedule, workers, 7000, SEED, Windows(1, 1, 1), watched)
+    shares = jobs(schedule, workers, SEED, Windows(1, 1, 1), watched)
     with ExitStack() as stack:
         channels = {channel: socket.socketpair() for channel in connections(schedule.tasks)}
         for end in (end for ends in channels.values() for end in ends):

@@ -37,7 +37,7 @@ def test_every_gpu_has_one_worker_and_every_domain_too(domains: int, rails: int,
 
 def test_all_workers_know_all_tasks_and_the_gpus_by_name() -> None:
     schedule = Schedule("s", 4, 2, (), (Transfer(3, 0, 1, 0),))
-    first, second = jobs(schedule, 2, port=7000, seed=5, windows=WINDOWS)
+    first, second = jobs(schedule, 2, seed=5, windows=WINDOWS)
     assert [sorted(first.local_gpus), sorted(second.local_gpus)] == [[0, 1], [2, 3]]
     assert first.tasks == second.tasks == schedule.tasks
     assert first.gpus[3] == Gpu(1, 1)
@@ -61,7 +61,7 @@ def test_without_stripes_a_pair_has_one_connection() -> None:
 @given(schedule=schedules(), workers=st.integers(1, 3))
 def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers: int) -> None:
     """Played without sockets: a transfer is sent, and then received, one event at a time."""
-    shares = [dependents(job) for job in jobs(schedule, workers, 7000, 1, WINDOWS)]
+    shares = [dependents(job) for job in jobs(schedule, workers, 1, WINDOWS)]
     waits = {number: left for of_mine, _, _ in shares for number, left in of_mine.items()}
     assert sorted(waits) == list(range(len(schedule.tasks)))
     ready = deque(number for number, left in waits.items() if left == 0)

@@ -51,7 +51,7 @@ def test_a_prober_of_no_pairs_reaches_all() -> None:
 
 def test_a_replay_worker_plays_an_empty_job() -> None:
     windows = windows_for_links(10**9, 10**8, 9000)
-    job = Job(gpus=(), local_gpus=frozenset(), tasks=(), port=7000, seed=1, windows=windows)
+    job = Job(gpus=(), local_gpus=frozenset(), tasks=(), seed=1, windows=windows)
     worker = Worker("railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, Outcome)
     try:
         worker.ask(job, Ready)

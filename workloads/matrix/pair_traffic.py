@@ -158,10 +158,6 @@ def _count_equal_pairs(labels: Numbers) -> int:
     return int((runs * (runs - 1)).sum())
 
 
-COLLECTIVES_PER_LAYER: Final = 8
-"""4 AllGather and 4 ReduceScatter for each layer and micro-batch (Rail-only, appendix B)."""
-
-
 @dataclass(frozen=True, eq=False)
 class Traffic:
     """The matrix of a cluster of `domains` HB domains of `rails` GPUs, by kind."""
@@ -205,7 +201,8 @@ def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
     p = layout.parallelism
     if model.layers % p.pipeline:
         raise ValueError(f"{p.pipeline} stages must divide {model.layers} layers")
-    collectives = COLLECTIVES_PER_LAYER * model.layers // p.pipeline * p.micro_batches
+    # 4 AllGather and 4 ReduceScatter for each layer and micro-batch (Rail-only, appendix B)
+    collectives = 8 * model.layers // p.pipeline * p.micro_batches
     gathered = collectives * model.gathered_bytes(p.micro_batch)
     gradients = FP16_BYTES * model.layers * model.layer_parameters / (p.pipeline * p.tensor)
     parts = {

@@ -17,6 +17,7 @@ from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 
+PORT: Final = 7000
 PATTERN_BYTES: Final = 1 << 20
 PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
 WINDOW_S: Final = 0.015
@@ -66,7 +67,6 @@ class Job(Message):
     gpus: SkipValidation[tuple[Gpu, ...]]
     local_gpus: frozenset[int]
     tasks: SkipValidation[tuple[Task, ...]]
-    port: int
     seed: int
     windows: InstanceOf[Windows]
     watched: frozenset[int] = frozenset()
@@ -129,12 +129,10 @@ def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
     return [frozenset(gpu_set) for gpu_set in gpu_sets]
 
 
-def jobs(
-    schedule: Schedule, workers: int, port: int, seed: int, windows: Windows, watched: Iterable[int] = ()
-) -> list[Job]:
+def jobs(schedule: Schedule, workers: int, seed: int, windows: Windows, watched: Iterable[int] = ()) -> list[Job]:
     """One job a worker; all know all tasks."""
     gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
-    common = {"tasks": schedule.tasks, "port": port, "seed": seed, "windows": windows, "watched": frozenset(watched)}
+    common = {"tasks": schedule.tasks, "seed": seed, "windows": windows, "watched": frozenset(watched)}
     return [Job(gpus=gpus, local_gpus=local_gpus, **common) for local_gpus in split(schedule, workers)]
 
 

@@ -31,7 +31,6 @@ from railyard.workloads.schedule import Schedule
 
 POLL_INTERVAL_S: Final = 0.1
 START_DELAY_NS: Final = 100_000_000  # all workers have read "go" by then
-PORT: Final = 7000
 
 
 class Aborted(RailyardError):
@@ -94,7 +93,7 @@ def replay(
     connection breaks, is missing from the result.
     """
     phases = PhaseTracker(schedule, watched)
-    worker_jobs = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)
+    worker_jobs = jobs(schedule, psutil.cpu_count() or 1, seed, windows, watched)
     workers: list[Worker] = []
     delivered = [0] * len(worker_jobs)
     abort = abort or threading.Event()

@@ -19,7 +19,7 @@ from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.build import namespaces
 from railyard.workloads.replay.engine import Engine
-from railyard.workloads.replay.job import Channel, Connect, Go, Job, connections
+from railyard.workloads.replay.job import PORT, Channel, Connect, Go, Job, connections
 
 SOCKET_BUFFER_BYTES: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
@@ -47,7 +47,7 @@ def listen(job: Job) -> dict[int, socket.socket]:
         with namespaces.inside(job.gpus[dst].name):
             sock = _configured(socket.socket())
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((job.gpus[dst].ip, job.port))
+        sock.bind((job.gpus[dst].ip, PORT))
         sock.listen(1024)
         listeners[dst] = sock
     return listeners
@@ -94,7 +94,7 @@ def _open_connection(job: Job, channel: Channel) -> socket.socket:
     src, dst = job.gpus[channel.src], job.gpus[channel.dst]
     with namespaces.inside(src.name):
         sock = _configured(socket.socket())
-    error_code = sock.connect_ex((dst.ip, job.port))
+    error_code = sock.connect_ex((dst.ip, PORT))
     if error_code not in (0, errno.EINPROGRESS):
         raise OSError(error_code, f"{src.name} -> {dst.name} can't connect")
     return sock
