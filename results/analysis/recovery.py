@@ -19,7 +19,7 @@ import pandas as pd
 from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels
-from railyard.results.runs.fidelity import ORDER, Judgement
+from railyard.results.runs.fidelity import Judgement, worst_verdict
 from railyard.results.runs.records import (
     ConnectivityCheck,
     GoodputTrace,
@@ -317,7 +317,7 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
 
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
     """Return the worst verdict of the intervals in which these faults were injected."""
-    return max((judgement.intervals.get(r.interval, "ok") for r in recoveries), key=ORDER.index, default="ok")
+    return worst_verdict(judgement.intervals.get(r.interval, "ok") for r in recoveries)
 
 
 def median_p95_text(found: Figure) -> str:
@@ -422,7 +422,7 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
                 n=len(group),
                 failed=failed,
                 replaced_by=", ".join(frame.replaced_by.unique()),
-                verdict=max((judgement.intervals.get(i, "ok") for i in intervals), key=ORDER.index),
+                verdict=worst_verdict(judgement.intervals.get(i, "ok") for i in intervals),
                 medians={str(name): None if isnan(value) else value for name, value in medians.items()},
                 figures={name: made for name, values in in_ms.items() if (made := figure(values))},
             )

@@ -1,14 +1,7 @@
 """Runs in which policies steered routes: scores, choices and route changes by interval, and what each policy achieved.
 
 A run is steered if its spec has `routing`. Then each fabric runs under each policy in turn. Times are monotonic ns.
-
-| figure      | is                                                                                           |
-|-------------|----------------------------------------------------------------------------------------------|
-| over dr     | dr's time over this policy's: how many times faster. Median over the repeats that both have  |
-| over oracle | this policy's time over the oracle's, in the same way: 1 is the best that can be             |
-| changes     | routes put in or removed while the foreground ran, a second, over all repeats                |
-| most        | how often the paths of one pair changed in one interval, of the pair nearest to the limit    |
-| reaction    | from scores to the last route that follows from them, acknowledged                           |
+What the figures are: docs/results.md.
 """
 
 from collections import defaultdict
@@ -178,8 +171,11 @@ def policy_rows(
     for _, rows in frame.groupby(["fabric", "work"], sort=False):
         fabric, work = rows.fabric.iloc[0], rows.work.iloc[0]
         by_policy = {str(policy): times for policy, times in rows.groupby("policy", sort=False)}
+        in_place = [s for s in intervals if (s.fabric, s.interval.work) == (fabric, work)]
         found[fabric, work] = tuple(
-            _row(fabric, work, policy, by_policy, intervals, run.dwell_s) for policy in order if policy in by_policy
+            _row(fabric, work, policy, by_policy, [s for s in in_place if s.policy == policy], run.dwell_s)
+            for policy in order
+            if policy in by_policy
         )
     return found
 
@@ -189,7 +185,7 @@ def _row(
     work: IntervalId,
     policy: str,
     by_policy: Mapping[str, pd.DataFrame],
-    intervals: Iterable[MeasurementInterval],
+    own_intervals: Sequence[MeasurementInterval],
     dwell: float | None,
 ) -> PolicyRow:
     """Return the row of a policy from the times of all (s, by repeat).
@@ -197,8 +193,9 @@ def _row(
     Ratios are of the same repeat: another repeat is another seed, so other traffic.
     """
     own = by_policy[policy]
-    own_intervals = [s for s in intervals if (s.fabric, s.interval.work, s.policy) == (fabric, work, policy)]
-    reactions_ms = [ms for s in own_intervals for ms in _reactions_ms(s)]
+    known = [(n, e.detail) for n, s in enumerate(own_intervals) for e in rerouted(s) if e.detail["ms"] is not None]
+    reactions = pd.DataFrame([(n, d["version"], float(d["ms"])) for n, d in known], columns=["of", "version", "ms"])
+    reactions_ms = reactions.groupby(["of", "version"]).ms.max()  # the last of the routes that follow from scores
     duration_s = sum(s.foreground_s for s in own_intervals)
     changed = ((s, e) for s in own_intervals for e in rerouted(s))
     routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
@@ -213,24 +210,14 @@ def _row(
         over_oracle=_median(own.value / by_policy[ORACLE_POLICY].value) if ORACLE_POLICY in by_policy else None,
         changes_per_s=routes / duration_s if duration_s else None,
         most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
-        reaction_ms=median(reactions_ms) if reactions_ms else None,
-        worst_reaction_ms=max(reactions_ms, default=None),
+        reaction_ms=none_if_nan(reactions_ms.median()),
+        worst_reaction_ms=none_if_nan(reactions_ms.max()),
     )
 
 
 def _median(values: pd.Series) -> float | None:
     """Return the median of the known values, which are above 0; None if there is none."""
     return none_if_nan(values[(values > 0) & (values < inf)].median())
-
-
-def _reactions_ms(interval: MeasurementInterval) -> list[float]:
-    """For each version of the scores, until the last of the routes that follow from it at once."""
-    found: dict[int, float] = {}
-    for event in rerouted(interval):
-        if event.detail["ms"] is not None:
-            version = event.detail["version"]
-            found[version] = max(found.get(version, 0.0), float(event.detail["ms"]))
-    return list(found.values())
 
 
 def rerouted(interval: MeasurementInterval) -> tuple[Event, ...]:

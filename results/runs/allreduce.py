@@ -8,7 +8,7 @@ clock showed. Lists by rail are in the fabric's order.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -38,20 +38,25 @@ def _metric(name: str, unit: str, **more: Any) -> Any:
 class _Row(Record):
     """A row whose `_metric` fields are measurements."""
 
-    def measurements(self, predicted_s: float | None = None) -> Iterator[Measurement]:
-        """Yield a measurement for each of them that has a value; the first has the prediction."""
+    def add_to(self, run: Run) -> None:
+        """Add a measurement for each of them that has a value; the first has the prediction."""
+        predicted_s = getattr(self, "predicted_s", None)
         for f in fields(self):
             if "metric" in f.metadata:
                 name, unit = f.metadata["metric"]
                 if (value := getattr(self, f.name)) is not None:
-                    yield Measurement(self.interval, "", name, float(value), unit, predicted_s)
+                    run.measurements.append(Measurement(self.interval, "", name, float(value), unit, predicted_s))
                 predicted_s = None
 
     @classmethod
     def values(cls, found: Found) -> dict[str, Any]:
-        """Return the fields that `measurements` wrote; None for those without a measurement."""
+        """Return the fields that `add_to` recorded; None for those without a measurement."""
         known = {f.name: found.get(f.metadata["metric"][0]) for f in fields(cls) if "metric" in f.metadata}
-        return {n: None if m is None else int(m.value) if m.unit in ("1", "B") else m.value for n, m in known.items()}
+        values = {n: m and (int(m.value) if m.unit in ("1", "B") else m.value) for n, m in known.items()}
+        if "predicted_s" in (f.name for f in fields(cls)):
+            first = next(iter(known.values()))
+            values["predicted_s"] = first and first.predicted
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +103,7 @@ class Point(_Row):
         """Add its measurements. A policy with channels in place of rails (`virtual`) has no shares by rail."""
         names = next(rails.names for rails in run.rails if rails.label == self.fabric)
         bits, predicted = 8 * self.size, self.predicted_s
-        run.measurements += self.measurements(predicted)
+        _Row.add_to(self, run)
         throughput = (bits / self.mean_s, "bit/s", bits / predicted if predicted else None)
         run.measurements.append(Measurement(self.interval, "", "throughput", *throughput))
         for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
@@ -112,8 +117,7 @@ class Point(_Row):
         def by_rail(metric: str) -> tuple[float, ...]:
             return tuple(m.value for name in rails.names if (m := found.get(f"{metric}_{name}")))
 
-        own: dict[str, Any] = {"shares": by_rail("share"), "rail_s": by_rail("rail_time")}
-        return cls(interval=interval, predicted_s=found["completion_time"].predicted, **own, **cls.values(found))
+        return cls(interval, shares=by_rail("share"), rail_s=by_rail("rail_time"), **cls.values(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +164,7 @@ class Cut(_Row):
                 probes_lost_after_repair=0, connections_lost=0, recovered=not self.error,
             )
         )  # fmt: skip
-        run.measurements += self.measurements()
+        _Row.add_to(self, run)
         if self.error:
             detail = {**self.interval.as_dict(), "error": self.error}
             run.events.append(Event(self.t_fault, SOURCE, _FAILED, detail))
@@ -186,15 +190,6 @@ class Training(_Row):
     dilation: float = _metric("time_dilation", "ratio", default=1.0)
     predicted_s: float | None
 
-    def add_to(self, run: Run) -> None:
-        """Add its measurements."""
-        run.measurements += self.measurements(self.predicted_s)
-
-    @classmethod
-    def of(cls, interval: IntervalId, found: Found) -> "Training":
-        """Read it back."""
-        return cls(interval=interval, predicted_s=found["iteration_time"].predicted, **cls.values(found))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpRun(_Row):
@@ -215,7 +210,7 @@ class DdpRun(_Row):
         """Add its measurements, Gloo's in an interval of their own; a loss for each step."""
         gloo = _beside_gloo(self.interval)
         run.measurements.append(Measurement(gloo, "", "iteration_time", self.gloo_step_s, "s"))
-        run.measurements += self.measurements()
+        _Row.add_to(self, run)
         for interval, losses in ((gloo, self.gloo_losses), (self.interval, self.losses)):
             steps = enumerate(losses, start=1)
             run.measurements += [Measurement(interval, f"step {n}", LOSS, loss, "ratio") for n, loss in steps]
@@ -329,14 +324,12 @@ class AllreduceResults:
             if "buffer_size" in values:
                 results.points.append(Point.of(interval, values, rails[interval.fabric]))
             elif "samples_per_s" in values:
-                results.trainings.append(Training.of(interval, values))
+                results.trainings.append(Training(interval, **Training.values(values)))
             elif "loss_difference" in values:
                 gloo = _beside_gloo(interval)
-                both: dict[str, Any] = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
-                gloo_step_s = found[gloo]["iteration_time"].value
-                results.ddp_runs.append(
-                    DdpRun(interval=interval, gloo_step_s=gloo_step_s, **both, **DdpRun.values(values))
-                )
+                own: dict[str, Any] = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
+                own["gloo_step_s"] = found[gloo]["iteration_time"].value
+                results.ddp_runs.append(DdpRun(interval, **own, **DdpRun.values(values)))
         return results
 
 

@@ -16,7 +16,7 @@ from railyard.results.runs.allreduce import LostRails, lost_rails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
-ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
+_ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 Origin = Literal["machine", "network", "run"]
 """Of a deviation: the machine's load; links and queues, which a loaded machine slows down too; the run itself."""
 
@@ -152,13 +152,14 @@ def judge(run: Run) -> Judgement:
     missing_records = tuple(_missing_records(run))
     if not findings:
         return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
-    verdict = _worst((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
+    verdict = worst_verdict((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
     reasons = (*_reasons(findings, labels(run)), *missing_records)
     return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings))
 
 
-def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return max(verdicts, key=ORDER.index, default="ok")
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of these verdicts; ok if there are none."""
+    return max(verdicts, key=_ORDER.index, default="ok")
 
 
 def _links(links: Sequence[LinkCheck]) -> Iterator[Finding]:
@@ -237,7 +238,7 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
 
     def verdict(key: IntervalId) -> Verdict:
         of_links = [] if key.is_replacement else links[key.fabric, dilations.get(key, 1.0)]
-        return _worst([*own_verdicts[key], *of_links])
+        return worst_verdict([*own_verdicts[key], *of_links])
 
     return {key: verdict(key) for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes))}
 
@@ -248,7 +249,7 @@ def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) 
     for finding in (finding for finding in findings if finding.verdict != "ok"):
         groups[finding.interval.fabric, finding.limit.quantity].append(finding)
     worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups.values()]
-    for finding, more in sorted(worst, key=lambda item: ORDER.index(item[0].verdict), reverse=True):
+    for finding, more in sorted(worst, key=lambda item: _ORDER.index(item[0].verdict), reverse=True):
         limit = finding.limit
         allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
         others = f" (and {more} more like it)" if more else ""

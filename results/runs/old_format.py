@@ -14,17 +14,7 @@ from typing import Any, Final
 
 from railyard.core.records import INTERVAL_FIELDS, IntervalId
 from railyard.core.units import size_name
-from railyard.results.runs.allreduce import (
-    MIN_SAMPLES_FOR_P99,
-    AllreduceResults,
-    Cut,
-    DdpRun,
-    LostRails,
-    Point,
-    Skipped,
-    Training,
-    allreduce_interval,
-)
+from railyard.results.runs import allreduce
 from railyard.results.runs.records import GoodputTrace, Rails, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
@@ -145,13 +135,13 @@ def read_multirail(run: Run, file: Path) -> None:
         part: [{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows]
         for part, rows in json.loads(file.read_text()).items()
     }
-    results = AllreduceResults([Rails(**row) for row in plain["fabrics"]])
+    results = allreduce.AllreduceResults([Rails(**row) for row in plain["fabrics"]])
     intervals: dict[IntervalId, IntervalId] = {}
     for row in plain["points"]:
         interval = _sized(row, intervals)
         typical_s = row.pop("typical_s", None) or row.pop("median_s")
-        row["p99_s"] = row["p99_s"] if row["measured"] >= MIN_SAMPLES_FOR_P99 else None
-        results.points.append(Point(interval=interval, **row, typical_s=typical_s))
+        row["p99_s"] = row["p99_s"] if row["measured"] >= allreduce.MIN_SAMPLES_FOR_P99 else None
+        results.points.append(allreduce.Point(interval=interval, **row, typical_s=typical_s))
     for row in plain["cuts"]:
         fault, _, target = (name := row.pop("fault")).partition(" ")
         del row["node"], row["rail"]
@@ -159,7 +149,7 @@ def read_multirail(run: Run, file: Path) -> None:
         interval = _sized(row, {}, fault=fault, target=target)
         intervals[replace(old, workload=name)] = interval
         intervals[replace(old, workload=size_name(row["size"]), script=name)] = interval
-        results.cuts.append(Cut(interval=interval, fault=fault, target=target, **{"carried": True, **row}))
+        results.cuts.append(allreduce.Cut(interval=interval, fault=fault, target=target, **{"carried": True, **row}))
     for row in plain["rates"]:
         size = next(cut.size for cut in results.cuts if cut.name == row["fault"])
         fault, _, target = row.pop("fault").partition(" ")
@@ -169,13 +159,13 @@ def read_multirail(run: Run, file: Path) -> None:
     for row in plain["trainings"]:
         name, samples = training_name(row.pop("model"), row.pop("batch")), row.pop("samples")
         interval = IntervalId(row.pop("fabric"), name, row.pop("policy"), repeat=row.pop("repeat"))
-        results.trainings.append(Training(interval=interval, **row, samples_per_s=samples / row["step_s"]))
+        results.trainings.append(allreduce.Training(interval=interval, **row, samples_per_s=samples / row["step_s"]))
     for row in plain["lessons"]:
         interval = IntervalId(row.pop("fabric"), "DDP", row.pop("policy"), repeat=row.pop("repeat"))
-        results.ddp_runs.append(DdpRun(interval=interval, **row))
-    results.skipped += [Skipped(**row) for row in plain["skipped"]]
+        results.ddp_runs.append(allreduce.DdpRun(interval=interval, **row))
+    results.skipped += [allreduce.Skipped(**row) for row in plain["skipped"]]
     for row in plain.get("lost", ()):
-        results.lost.append(LostRails(_sized(row, {}), row["rails"], row["kept"]))
+        results.lost.append(allreduce.LostRails(_sized(row, {}), row["rails"], row["kept"]))
     run.measurements.clear()
     results.add_to(run)
     run.loads = [replace(load, interval=intervals.get(load.interval, load.interval)) for load in run.loads]
@@ -184,7 +174,7 @@ def read_multirail(run: Run, file: Path) -> None:
 def _sized(row: dict[str, Any], intervals: dict[IntervalId, IntervalId], **fault: str) -> IntervalId:
     """Return the interval of a size, and take the fields that identify it from the row; older ones lack `allreduce`."""
     fabric, policy, repeat = (row.pop(name) for name in ("fabric", "policy", "repeat"))
-    interval = allreduce_interval(fabric, policy, row["size"], repeat, **fault)
+    interval = allreduce.allreduce_interval(fabric, policy, row["size"], repeat, **fault)
     intervals[IntervalId(fabric, size_name(row["size"]), policy, repeat=repeat)] = interval
     return interval
 

@@ -59,12 +59,7 @@ class Flow(Record):
 class ConnectivityCheck(Record):
     """A row of connectivity.csv: every ordered pair of GPUs was probed, and the answers compared with the oracle.
 
-    `last_event`: what was done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
-    `reachable` pairs have a path left by the oracle's model, `answered` ones had a probe arrive; `not_recovered` are
-    reachable and weren't answered, `unexpected_answers` were answered and aren't reachable.
-    `forwarding_failed_parts`: failed parts that forwarded packets, and slow cables that forwarded more than what is
-    left of their rate. `mismatches` describes each, a line each. Not `done`: the check was due, and the machine had no
-    time for it.
+    Its columns: docs/results.md. Not `done`: the check was due, and the machine had no time for it.
     """
 
     monotonic_ns: int
@@ -82,15 +77,9 @@ class ConnectivityCheck(Record):
 
 @dataclass(frozen=True, slots=True)
 class Replacement(Record):
-    """A row of replacement.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
+    """A row of replacement.csv: a GPU or HB domain that failed for good under a running job, and what replaced it.
 
-    Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `method` how the replacement came in
-    ("optical", "direct", "migration", "any-gpu"). Times in ms from the fault unless said: `detect_ms`;
-    `optical_links_down_ms` as configured (0 without optical switches); `replaced_ms` until the first packet between the
-    replacement and its peers; `state_transfer_ms` what moving its state took by itself; `interruption_ms` until the job
-    goes on computing new iterations. `iterations_lost` were under way or not yet in a checkpoint; `moved_bytes` crossed
-    the fabric for it; `before_s`, `after_s` are iteration times (medians), `after_predicted_s` by the model where it
-    has one.
+    Source: Rail-only IV-C. Its columns: docs/results.md. Times are ms from the fault unless said.
     """
 
     case: str

@@ -1,21 +1,6 @@
 """A run's folder: written file by file, each whole or not at all, and read back so that it can be drawn again.
 
-| file                          | what                                                                       |
-|-------------------------------|----------------------------------------------------------------------------|
-| spec.yaml                     | the experiment, resolved, with its seed: runs again as it is               |
-| results.csv, results.parquet  | a row a measurement                                                        |
-| flows.parquet                 | a row a transfer                                                           |
-| recovery.csv                  | a row a fault and repeat                                                   |
-| connectivity.csv              | a row for each time that all pairs were probed (where failure scripts run) |
-| replacement.csv               | a row for each failed GPU or domain that was replaced                      |
-| health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
-| choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
-| events.jsonl                  | monotonic ns, source, what                                                 |
-| summary.json                  | verdict, reasons, headline figures, checks                                 |
-| provenance.json               | what it ran on                                                             |
-| report.html, timeline.json    | drawn from all of it                                                       |
-| traces/                       | replayed traces in their own formats, with what was measured               |
-| run.json                      | the rest: goodput traces, link checks, loads, byte checks, fabrics, scale  |
+What each file holds, and the columns of tables: docs/results.md.
 """
 
 import errno
@@ -34,22 +19,7 @@ from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import old_format, timeline
 from railyard.results.runs import records as rows
-from railyard.results.runs.records import (
-    ByteCheck,
-    Choice,
-    ConnectivityCheck,
-    Event,
-    FabricRun,
-    Flow,
-    GoodputTrace,
-    HealthSample,
-    LinkCheck,
-    Load,
-    Measurement,
-    Rails,
-    Replacement,
-    Run,
-)
+from railyard.results.runs.records import Measurement, Run
 from railyard.results.views import report, summary
 
 FORMAT: Final = 2
@@ -65,21 +35,21 @@ RECOVERY_COLUMNS: Final = (
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part",
 )  # fmt: skip
 _PARTS: Final[dict[str, type]] = {
-    "fabrics": FabricRun,
-    "rails": Rails,
-    "goodput": GoodputTrace,
-    "links": LinkCheck,
-    "loads": Load,
-    "bytes": ByteCheck,
+    "fabrics": rows.FabricRun,
+    "rails": rows.Rails,
+    "goodput": rows.GoodputTrace,
+    "links": rows.LinkCheck,
+    "loads": rows.Load,
+    "bytes": rows.ByteCheck,
 }
 _FILES: Final[dict[str, tuple[str, type]]] = {
     "recoveries": ("recovery.csv", Recovery),
-    "connectivity_checks": ("connectivity.csv", ConnectivityCheck),
-    "replacements": ("replacement.csv", Replacement),
+    "connectivity_checks": ("connectivity.csv", rows.ConnectivityCheck),
+    "replacements": ("replacement.csv", rows.Replacement),
     "measurements": ("results.parquet", Measurement),
-    "flows": ("flows.parquet", Flow),
-    "health": ("health.parquet", HealthSample),
-    "choices": ("choices.parquet", Choice),
+    "flows": ("flows.parquet", rows.Flow),
+    "health": ("health.parquet", rows.HealthSample),
+    "choices": ("choices.parquet", rows.Choice),
 }
 _OPTIONAL: Final = {
     "connectivity.csv": "census.csv",
@@ -158,7 +128,7 @@ def _load(folder: Path) -> Run:
     kinds = _PARTS | {name: kind for name, (_, kind) in _FILES.items()}
     records: dict[str, Any] = {name: rows.from_plain(kind, parts[name]) for name, kind in kinds.items()}
     provenance = json.loads((folder / "provenance.json").read_text())
-    run = Run(spec=spec, provenance=provenance, events=[Event(**event) for event in events], **records, **rest)
+    run = Run(spec=spec, provenance=provenance, events=[rows.Event(**event) for event in events], **records, **rest)
     old_format.read_multirail(run, folder / "multirail.json")
     return run
 
