@@ -73,6 +73,11 @@ class FabricMeasurements:
         """The largest size, if it is one of the large ones."""
         return self.sizes[-1] if self.sizes[-1] >= nezha.LARGE else None
 
+    @property
+    def small(self) -> list[int]:
+        """The sizes that count as small."""
+        return [size for size in self.sizes if size <= nezha.SMALL]
+
     def starts(self, policy: str, size: int) -> tuple[Point, ...]:
         """Return the point of each start, in their order."""
         return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
@@ -148,8 +153,8 @@ class FabricMeasurements:
 
 def by_fabric(found: AllreduceResults) -> tuple[FabricMeasurements, ...]:
     """Return the measurements of each fabric that has points, in the order in which they were built."""
-    rows = ((rails, tuple(p for p in found.points if p.fabric == rails.label)) for rails in found.fabrics)
-    return tuple(FabricMeasurements(rails, points) for rails, points in rows if points)
+    points = grouped(found.points, "fabric")
+    return tuple(FabricMeasurements(r, tuple(points[r.label])) for r in found.fabrics if r.label in points)
 
 
 # Performance targets --------------------------------------------------------------------------------------------------
@@ -288,10 +293,6 @@ def sum_of_rails(m: FabricMeasurements) -> float | None:
     return m.of_ideal("nezha", m.large) if _has_unlike_rails(m) else None
 
 
-def _small_sizes(m: FabricMeasurements) -> list[int]:
-    return [size for size in m.sizes if size <= nezha.SMALL]
-
-
 def _starts(values: Sequence[float], show: Callable[[float], str]) -> str:
     """`; 0.96x to 1.04x in 3 starts`: it shows how much a few percent mean."""
     return f"; {show(min(values))} to {show(max(values))} in {len(values)} starts" if len(values) > 1 else ""
@@ -304,7 +305,7 @@ def small_latency(m: FabricMeasurements) -> tuple[float, str] | None:
     The median of all sizes is given with it: one size has few operations, so its figure varies by chance.
     """
     found = []
-    for size in _small_sizes(m):
+    for size in m.small:
         ratios = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
         if ratios:
             by_start = max(ratios, key=geometric_mean)
@@ -324,7 +325,7 @@ def _small_latency_over(baseline: str) -> Target:
 
     @_target("fabric", quantity, Limits(least=0.15), "share", "Nezha 5.2.1")
     def latency(m: FabricMeasurements) -> tuple[float, str] | None:
-        found = [ratios for size in _small_sizes(m) if (ratios := m.ratios("nezha", baseline, size))]
+        found = [ratios for size in m.small if (ratios := m.ratios("nezha", baseline, size))]
         if not found:
             return None
         by_start = [1 - median(ratios) for ratios in zip(*found, strict=False)]

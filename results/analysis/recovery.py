@@ -153,14 +153,12 @@ class RecoveryRow:
     @cached_property
     def steps(self) -> dict[str, Figure]:
         """Statistics by column of recovery.csv, in ms."""
-        found = {step: figure(getattr(r, step) for r in self.repeats) for step in STEPS}
-        return {step: made for step, made in found.items() if made}
+        return {step: found for step in STEPS if (found := figure(getattr(r, step) for r in self.repeats))}
 
     @cached_property
     def sides(self) -> dict[Side, Figure]:
         """Statistics of first packets (ms) by side of the fault; only sides of which pairs were probed."""
-        found = {side: figure(side_values(self.repeats, side)) for side in SIDES}
-        return {side: made for side, made in found.items() if made}
+        return {side: found for side in SIDES if (found := figure(side_values(self.repeats, side)))}
 
     def total(self, column: str) -> int:
         """Return the sum of a column of recovery.csv over the repeats."""

@@ -255,17 +255,16 @@ class LostRails(Record):
 
 def skipped_policies(events: Iterable[Event]) -> list[Skipped]:
     """Return the policies that didn't run."""
-    return [Skipped(**event.detail) for event in _events(events, _SKIPPED)]
+    return [Skipped(**detail) for detail in _details(events, _SKIPPED)]
 
 
 def lost_rails(events: Iterable[Event]) -> list[LostRails]:
     """Return the rails that were lost without a fault."""
-    details = [event.detail for event in _events(events, _LOST)]
-    return [LostRails(IntervalId.of(detail), tuple(detail["rails"]), detail["kept"]) for detail in details]
+    return [LostRails(IntervalId.of(d), tuple(d["rails"]), d["kept"]) for d in _details(events, _LOST)]
 
 
-def _events(events: Iterable[Event], what: str) -> list[Event]:
-    return [event for event in events if (event.source, event.what) == (SOURCE, what)]
+def _details(events: Iterable[Event], what: str) -> list[dict[str, Any]]:
+    return [event.detail for event in events if (event.source, event.what) == (SOURCE, what)]
 
 
 @dataclass
@@ -309,7 +308,7 @@ class AllreduceResults:
             else:
                 found[m.interval][m.metric] = m
         rails = {each.label: each for each in run.rails}
-        errors = {IntervalId.of(e.detail): e.detail["error"] for e in _events(run.events, _FAILED)}
+        errors = {IntervalId.of(d): d["error"] for d in _details(run.events, _FAILED)}
         faults = {r.interval for r in run.recoveries}
         results = cls(
             fabrics=run.rails,

@@ -63,7 +63,7 @@ def checks(
     return (
         *([Check("the run went to its end", False, run.failed)] if run.failed else []),
         Check("the emulation is believable", judgement.verdict != "invalid", believable),
-        *(*_bytes(run), *_dense_training(run), *_recovery(run), *_primary_path(run), *_connectivity(run)),
+        *(*_bytes(run), *_dense_training(run), *_recovery(run), *_connectivity(run)),
         *(*_too_fast(run), *_no_probe_lost(outcomes), *_losses(run), *_dwell(run, intervals)),
         *(*_required_targets(performance), *_policies(run, skipped)),
     )
@@ -98,38 +98,28 @@ def _dense_training(run: Run) -> Iterator[Check]:
 
 
 def _recovery(run: Run) -> Iterator[Check]:
-    """Faults that were injected alone, and by their first packets those of scripts beside workloads, which have no
-    connectivity checks.
+    """Check that traffic recovers from faults that rerouting helps against, and returns after their repair.
 
-    For other scripts, connectivity checks show what had to recover.
+    Faults that came alone, and by their first packets those of scripts beside workloads: for other scripts,
+    connectivity checks show what had to recover. In scripts, other faults may make the return unknowable; what died
+    beside the data plane has no detours to withdraw.
     """
     checked_scripts = {c.interval for c in run.connectivity_checks if c.script}
-    rows = [
-        r
-        for r in run.recoveries
-        if r.reroute == "on" and definition_of(r.fault).is_rerouted and r.interval not in checked_scripts
-    ]
+    kinds = {r: definition_of(r.fault) for r in run.recoveries if r.reroute == "on"}
+    rerouted = [r for r, kind in kinds.items() if kind.is_rerouted]
+    rows = [r for r in rerouted if r.interval not in checked_scripts]
     rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
     failed = [r for r in rows if not (r.first_packet_ms is not None if r.script else r.recovered)]
-    yield from _faults("traffic recovers when rerouting is on", rows, failed)
-
-
-def _faults(claim: str, rows: Sequence[Recovery], failed: Sequence[Recovery]) -> Iterator[Check]:
-    """Check that none of these faults failed."""
-    if rows:
-        names = f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
-        figures = ("faults that failed", len(failed), 0, "faults", failed[0].interval if failed else None)
-        yield Check(claim, not failed, f"{len(rows) - len(failed)} of {len(rows)} faults{names}", *figures)
-
-
-def _primary_path(run: Run) -> Iterator[Check]:
-    """Faults that came alone: of those in scripts, others may make it unknowable. What died beside the data plane, or
-    stays in use all the same, has no detours to withdraw.
-    """
-    kinds = {r: definition_of(r.fault) for r in run.recoveries if r.reroute == "on" and not r.script}
-    rows = [r for r, kind in kinds.items() if kind.is_rerouted and not kind.is_control_plane]
-    failed = [r for r in rows if r.primary_path_ms is None]
-    yield from _faults("traffic returned to its primary path after each repair", rows, failed)
+    alone = [r for r in rerouted if not r.script and not kinds[r].is_control_plane]
+    stayed = [r for r in alone if r.primary_path_ms is None]
+    for claim, faults, bad in (
+        ("traffic recovers when rerouting is on", rows, failed),
+        ("traffic returned to its primary path after each repair", alone, stayed),
+    ):
+        if faults:
+            names = f"; not: {', '.join(map(_fault_label, bad[:3]))}" if bad else ""
+            figures = ("faults that failed", len(bad), 0, "faults", bad[0].interval if bad else None)
+            yield Check(claim, not bad, f"{len(faults) - len(bad)} of {len(faults)} faults{names}", *figures)
 
 
 def _connectivity(run: Run) -> Iterator[Check]:

@@ -230,7 +230,7 @@ OPTICAL_REPLACEMENT: Final = Target(
     source="a lost carrier, a decision, ports that an optical switch moves one by one, the spare's addresses and "
     "routes",
 )
-Found = Iterable[tuple[str, str, Sample]]
+Found = Iterator[tuple[str, str, Sample]]
 """Samples with their fabric, and the fault's target where the fabric had several of that kind."""
 
 
@@ -258,7 +258,7 @@ def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[S
     return tuple(outcomes)
 
 
-def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Iterator[tuple[str, str, Sample]]:
+def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Found:
     """Yield samples of faults that affected another GPU: of the others there was nothing to recover."""
     for row in rows:
         if row.fault == fault and not row.unaffected:
@@ -284,7 +284,7 @@ def _restored_ms(recovery: Recovery) -> float | None:
     return max(recovery.goodput_after_repair_ms, recovery.primary_path_ms)
 
 
-def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Iterator[tuple[str, str, Sample]]:
+def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
     """Yield samples of faults in scripts while the controller was down, of sides with probed pairs.
 
     Far: ms from its restart, 0 if before that, of faults that were repaired long enough after it. Source: ms from the
@@ -304,7 +304,7 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Iterator[tu
                 yield script.fabric, "", _sample(value, r)
 
 
-def _replacements(run: Run) -> Iterator[tuple[str, str, Sample]]:
+def _replacements(run: Run) -> Found:
     """Yield ms beyond the time of links that are down, where an idle GPU came in by optical switches."""
     names = labels(run)
     for t in run.replacements:
