@@ -14,6 +14,7 @@ import pandas as pd
 
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
+from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point
@@ -361,8 +362,9 @@ def rail_time_spread(m: FabricMeasurements) -> tuple[float, str] | None:
 
 
 def _migration(cuts: list[Cut], combine: Callable[[list[float]], float]) -> tuple[float | None, str] | None:
-    """Return the time from the fault, of faults that fell into an operation."""
-    values = [inf if cut.migrate_ms is None else cut.migrate_ms for cut in cuts if cut.inside]
+    """Return the time from the fault, of faults that fell into an operation and of kinds that traffic is moved from."""
+    moved = [cut for cut in cuts if cut.inside and definition_of(cut.fault).is_rerouted]
+    values = [inf if cut.migrate_ms is None else cut.migrate_ms for cut in moved]
     value = combine(values) if values else inf
     return (None if value == inf else value, f"n={len(values)}") if values else None
 
