@@ -401,10 +401,9 @@ def test_scripts_and_connectivity_checks_are_on_the_timeline(run: Run) -> None:
         e
         for e in events
         if e["name"].startswith("link-down")
-        and e["name"].endswith("rail-optimized, reroute on): to goodput after repair")
-        and e["name"].endswith("rail-optimized, reroute on): to goodput after repair")
+        and e["name"].endswith("rail-optimized, reroute on): until goodput after repair")
     ]
-    (zero,) = [e for e in events if e["name"] == back["name"].replace("to goodput after repair", "to decided")]
+    (zero,) = [e for e in events if e["name"] == back["name"].replace("until goodput after repair", "until decided")]
     assert back["ts"] - zero["ts"] == pytest.approx(500_000)  # it counts from the repair
 
 
