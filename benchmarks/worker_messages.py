@@ -130,7 +130,7 @@ def serve_typed() -> None:
     """Answer typed messages until the parent ends."""
     parent = Parent(Emit, Echo)
     for command in parent:
-        if command.kind == "emit":
+        if isinstance(command, Emit):
             for _ in range(command.events):
                 parent.emit("changed", DETAIL)
             parent.send(Echo(number=command.events, detail=DETAIL))

@@ -292,7 +292,7 @@ def _workloads_are_for_the_fabrics(spec: ExperimentSpec) -> None:
     fabric = spec.fabrics[0]
     for i, workload in enumerate(spec.workloads):
         if not isinstance(fabric, workload.fabric_spec):
-            kinds = [name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec)]
+            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
             raise BadInput(
                 f"workloads.{i}.kind", workload.kind, f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
             )

@@ -86,7 +86,7 @@ def training(model: str, **keys: Any) -> dict[str, Any]:
         ({"routing": {}}, "routing: "),
         ({"reroute": ["on"]}, "reroute: ['on'] is for fabrics of GPUs"),
         ({"workloads": [{"kind": "gpt", "model": "gpt-145.6b"}]},
-            "workloads.0.kind: 'gpt' is not for multi-rail: allowed are allreduce, training, ddp"),
+            "workloads.0.kind: 'gpt' is not for multi-rail: allowed are allreduce, ddp, training"),
         ({"workloads": [SIZES, SIZES]}, "workloads.1: 'allreduce' is given twice for fabrics.0"),
         ({"fabrics": [PAIR, {"kind": "rail-only"}]},
             "fabrics.1.kind: 'rail-only' can't be in one experiment with multi-rail: make two experiments of it"),

@@ -27,11 +27,12 @@ def data_of(phases: tuple[Phase, ...]) -> dict[str, float]:
     ("data", "message"),
     [
         ("gpt", "workload: 'gpt' must be keys and values"),
-        ({}, "workload.kind: nothing is not known: allowed are collective, data-parallel, gpt, moe, trace, transfers"),
-        ({"kind": "gtp"}, "workload.kind: 'gtp' is not known: did you mean 'gpt'? allowed are collective, "
-         "data-parallel, gpt, moe, trace, transfers"),
-        ({"kind": ["gpt"]}, "workload.kind: ['gpt'] is not known: did you mean 'gpt'? allowed are collective, "
-         "data-parallel, gpt, moe, trace, transfers"),
+        ({}, "workload.kind: nothing is not known: allowed are allreduce, collective, data-parallel, ddp, "
+         "gpt, moe, trace, training, transfers"),
+        ({"kind": "gtp"}, "workload.kind: 'gtp' is not known: did you mean 'gpt'? allowed are allreduce, "
+         "collective, data-parallel, ddp, gpt, moe, trace, training, transfers"),
+        ({"kind": ["gpt"]}, "workload.kind: ['gpt'] is not known: did you mean 'gpt'? allowed are allreduce, "
+         "collective, data-parallel, ddp, gpt, moe, trace, training, transfers"),
         ({"kind": "gpt", "efficiency": 0}, "workload.efficiency: 0 must be above 0.0"),
         ({"kind": "gpt", "compute": 1.5}, "workload.compute: 1.5 must be 1.0 or less"),
         ({"kind": "gpt", "duration": 3}, "workload.duration: 3 is not a time: write a number and one of ns, us, ms, s, "
