@@ -47,12 +47,12 @@ class RailBrownout(SwitchFault):  # its targets are the rail switches
     def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
         """Give the shapers at both ends of each cable a share of their rate."""
         for link in ports(net.plan, target):
-            reshape(link, round(link.rate_bps * p.rate), net.plan.spec.mtu)
+            reshape(net, link, round(link.rate_bps * p.rate))
 
     def repair(self, net: FabricNet, target: str, p: Parameters) -> None:
         """Give the shapers their full rate."""
         for link in ports(net.plan, target):
-            reshape(link, link.rate_bps, net.plan.spec.mtu)
+            reshape(net, link, link.rate_bps)
 
     def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return for each end of each cable whether it is slow: below halfway to its full rate."""
