@@ -88,6 +88,10 @@ class FabricPlan(Protocol):
         """All cables."""
 
     @property
+    def electrical(self) -> "FabricPlan":
+        """The same fabric without its optical switches, if it has any."""
+
+    @property
     def control_processes(self) -> tuple[str, ...]:
         """The processes of the control plane that can fail."""
 

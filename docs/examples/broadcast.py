@@ -33,7 +33,8 @@ class Broadcast(Workload):
             raise BadInput(f"{setting.field}.root", self.root, "must be a GPU of the fabric, such as d0g0")
         root, rank = names[self.root], gpu_of_name(self.root).rank
         heads = [row[rank] for row in program.grid]  # the GPUs of the root's rail
-        steps = {"over the rail": {root: heads}, "in HB domains": dict(zip(heads, program.grid, strict=True))}
+        in_domains = dict(zip(heads, program.grid, strict=True))
+        steps = {"over the rail": {root: tuple(heads)}, "in HB domains": in_domains}
         for name, groups in steps.items():
             phase = program.phase(Phase(name, "broadcast", "", len(program.grid[0]), len(heads), self.bytes))
             for src, group in groups.items():

@@ -17,12 +17,11 @@ from railyard.core.config import ConfigModel
 from railyard.failure.faults import Impact, cable, fault
 from railyard.failure.faults.support.links import reshape, shaped_bps
 from railyard.failure.faults.support.processes import SwitchFault
-from railyard.topologies.build.network import FabricNet
-from railyard.topologies.fabric_kinds import Link
-from railyard.topologies.plan import Plan
+from railyard.topologies.build.network import EmulatedNet
+from railyard.topologies.fabric_kinds import FabricPlan, Link
 
 
-def ports(plan: Plan, switch: str) -> list[Link]:
+def ports(plan: FabricPlan, switch: str) -> list[Link]:
     """Return the cables of a switch, to GPUs and to spines."""
     return [link for link in plan.links if switch in (link.a.node, link.b.node)]
 
@@ -38,23 +37,23 @@ class RailBrownout(SwitchFault):  # its targets are the rail switches
 
     is_rerouted = False
 
-    def impact(self, plan: Plan, target: str, p: Parameters) -> Impact:
+    def impact(self, plan: FabricPlan, target: str, p: Parameters) -> Impact:
         """Return slow cables: what follows for the oracle, probes and concurrent faults is derived from that."""
         return Impact(
             slowed={cable(k.a.node, k.b.node): round(k.rate_bps * p.rate) for k in ports(plan.electrical, target)}
         )
 
-    def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
+    def inject(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Give the shapers at both ends of each cable a share of their rate."""
         for link in ports(net.plan, target):
             reshape(net, link, round(link.rate_bps * p.rate))
 
-    def repair(self, net: FabricNet, target: str, p: Parameters) -> None:
+    def repair(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Give the shapers their full rate."""
         for link in ports(net.plan, target):
             reshape(net, link, link.rate_bps)
 
-    def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
+    def symptoms(self, net: EmulatedNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return for each end of each cable whether it is slow: below halfway to its full rate."""
         ends = [(end, link.rate_bps) for link in ports(net.plan, target) for end in (link.a, link.b)]
         return [shaped_bps(end) < rate_bps * (1 + p.rate) / 2 for end, rate_bps in ends]

@@ -138,6 +138,11 @@ class MultirailPlan(FabricPlan):
         return f"the {self.spec.kind} fabric of {self.spec.nodes} nodes x {len(self.rails)} rails"
 
     @property
+    def electrical(self) -> "MultirailPlan":
+        """The same: no fabric of this kind has optical switches."""
+        return self
+
+    @property
     def control_processes(self) -> tuple[str, ...]:
         """None: the switches' flows are static."""
         return ()
