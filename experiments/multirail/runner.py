@@ -86,7 +86,15 @@ def run_workload(
     workload: RailWorkload, spec: ExperimentSpec, session: MultirailSession, number: int, steps: Steps
 ) -> None:
     """Measure a workload on a built fabric, as often as the experiment says. `number`: the fabric's."""
-    raise NotImplementedError(f"{workload.kind}: register a function for its class")
+    raise TypeError(type(workload))  # `measure` has checked that there is a function
+
+
+def _check_workloads(spec: ExperimentSpec) -> None:
+    """Raise BadInput for a workload, as a plugin's, whose class has no function in `run_workload`."""
+    for i, workload in enumerate(spec.workloads):
+        if run_workload.dispatch(type(workload)) is run_workload.dispatch(object):
+            needed = f"can't be measured: register a function for {type(workload).__name__} by {__name__}.run_workload"
+            raise BadInput(f"workloads.{i}.kind", workload.kind, needed)
 
 
 @run_workload.register
@@ -201,8 +209,9 @@ MIN_DILATED_BPS: Final = 200_000
 
 def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
     """Measure all workloads, then all faults, on every fabric, built anew for each dilation. `frames_per_s`: what the
-    machine carries.
+    machine carries. BadInput, before anything is built, for a workload that can't be measured.
     """
+    _check_workloads(spec)
     plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         for dilation in spec.dilations_on(number):

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
+from railyard.experiments.multirail import runner
 from railyard.experiments.spec import loading, old_names
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans, parse
 from railyard.experiments.spec.loading import load_any
 from railyard.topologies.multirail.plan import nominal_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
-from railyard.workloads.allreduce.workload import ITEM, learning_operations, sent_bytes, singles
+from railyard.workloads.allreduce.workload import ITEM, RailWorkload, learning_operations, sent_bytes, singles
 from railyard.workloads.jobs.allreduce import (
     LATER_WARMUP_OPERATIONS,
     MIN_OPERATIONS,
@@ -356,3 +357,13 @@ def test_turns_have_all_operations_that_count_in_fives(first: int, count: int) -
     assert max(sizes) < 2 * TURN_OPERATIONS
     assert parts[0][0] == first
     assert {warm for warm, _ in parts[1:]} <= {LATER_WARMUP_OPERATIONS}
+
+
+class Unmeasured(RailWorkload):
+    kind: str = "unmeasured"
+
+
+def test_a_workload_that_nothing_measures_is_refused_at_once() -> None:
+    spec = spec_of().model_copy(update={"workloads": (*spec_of().workloads, Unmeasured())})
+    with pytest.raises(BadInput, match=r"workloads.1.kind: 'unmeasured' can't be measured: register a function for "):
+        runner.measure(spec, None, 1.0, None, None)  # type: ignore[arg-type]
