@@ -7,7 +7,7 @@ half of all such numbers mean the other unit.
 import re
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 RATES: Final = {"bit": 1, "kbit": 10**3, "Kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9, "Tbit": 10**12}
 SIZES: Final = {
@@ -85,3 +85,14 @@ def format_time(seconds: float, digits: int = 4) -> str:
 Rate = Annotated[int, BeforeValidator(parse_rate), PlainSerializer(lambda v: format_rate(v, 15), return_type=str)]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(lambda v: format_size(v, 15), return_type=str)]
 Time = Annotated[float, BeforeValidator(parse_time), PlainSerializer(lambda v: format_time(v, 15), return_type=str)]
+
+
+def time_between(shortest_s: float, longest_s: float) -> AfterValidator:
+    """Return a validator of times in this range: `Annotated[Time, time_between(0.02, 1.0)]`."""
+
+    def check(value: float) -> float:
+        if not shortest_s <= value <= longest_s:
+            raise ValueError(f"must be {format_time(shortest_s)} to {format_time(longest_s)}")
+        return value
+
+    return AfterValidator(check)

@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
-from railyard.core.errors import BadInput
+from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 
 SYSTEMS: Final = Path(__file__).parent / "systems"
 
@@ -64,10 +63,7 @@ class Platform(ConfigModel):
 
 def _read_platform(path: Path) -> Platform:
     """Return a file's platform. BadInput names the file, and the key in it that can't be used."""
-    try:
-        platform = Platform.model_validate(read_yaml(path, "platform"))
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, f"platform {path.name}")[0]) from error
+    platform = parse_model(Platform, read_yaml(path, "platform"), f"platform {path.name}")
     platform._name = path.stem
     return platform
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, find_problems, is_path
-from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.units import Rate, Time, format_rate, format_time
+from railyard.core.config import ConfigModel, is_path, parse_model
+from railyard.core.errors import unknown_name_hint
+from railyard.core.units import Rate, Time, format_rate, time_between
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind, Layer
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, policy_shares
@@ -22,15 +22,13 @@ from railyard.topologies.platforms import PLATFORMS
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 """In this order: a layer's place is the number of its optical switch, where one is for all domains."""
 OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
-MIN_SWITCHING_TIME_S: Final = 1e-3
-MAX_SWITCHING_TIME_S: Final = 10.0
 
 
 class OpticalSpec(ConfigModel):
     """`switching_time`: how long the links of a reconfiguration are down, s."""
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=len(LAYERS), strict=False)] = ("rail",)
-    switching_time: Time = 0.01
+    switching_time: Annotated[Time, time_between(1e-3, 10.0)] = 0.01
 
     @field_validator("layers")
     @classmethod
@@ -38,13 +36,6 @@ class OpticalSpec(ConfigModel):
         if len(set(layers)) < len(layers):
             raise ValueError("must name a layer once")
         return layers
-
-    @field_validator("switching_time")
-    @classmethod
-    def _switching_time_in_range(cls, switching_time: float) -> float:
-        if not MIN_SWITCHING_TIME_S <= switching_time <= MAX_SWITCHING_TIME_S:
-            raise ValueError(f"must be {format_time(MIN_SWITCHING_TIME_S)} to {format_time(MAX_SWITCHING_TIME_S)}")
-        return switching_time
 
     @property
     def is_per_domain(self) -> bool:
@@ -191,7 +182,4 @@ def _kinds(names: Iterable[str]) -> str:
 
 def parse_fabric(data: object) -> FabricSpec:
     """Read a fabric from plain data (as YAML gives it). BadInput names the first field that is wrong."""
-    try:
-        return FabricSpec.model_validate(data)
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, "fabric")[0]) from error
+    return parse_model(FabricSpec, data, "fabric")

@@ -11,7 +11,7 @@ from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
 from railyard.core.config import ConfigModel, find_problems
 from railyard.core.errors import BadInput
-from railyard.core.units import Time, format_time
+from railyard.core.units import Time, time_between
 from railyard.topologies.spec import FabricSpec
 
 MAX_SETTLE_S: Final = 60
@@ -66,22 +66,11 @@ def own_margin(domains: int) -> int:
     return min(MAX_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MAX_AUTO_MARGIN
 
 
-MIN_PERIOD_S: Final = 0.005
-MAX_PERIOD_S: Final = 1.0
-
-
 class HeartbeatsSpec(ConfigModel):
     """Heartbeats between GPUs, every `period`; a sender is silent once `multiplier` periods pass without one."""
 
-    period: Time = 0.02
+    period: Annotated[Time, time_between(0.005, 1.0)] = 0.02
     multiplier: Annotated[int, Field(ge=2, le=10)] = 3
-
-    @field_validator("period")
-    @classmethod
-    def _check_period(cls, period: float) -> float:
-        if not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
-            raise ValueError(f"must be {format_time(MIN_PERIOD_S)} to {format_time(MAX_PERIOD_S)}")
-        return period
 
 
 def _heartbeats(value: object) -> object:

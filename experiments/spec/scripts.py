@@ -10,29 +10,16 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import MISSING, ConfigModel, Numbers, check_numbers, field_error, restore_on_key
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.units import Time, format_time
+from railyard.core.units import format_time
 from railyard.experiments.spec.faults import BaseFaultSpec, Repeats, check_start_time
-from railyard.failure.faults import FAULTS, fault_kinds
-from railyard.failure.scenario.random_faults import (
-    MAX_CONCURRENT,
-    REPAIRED_IDLE_S,
-    RandomFaults,
-    default_mix,
-    idle_s,
-    random_script,
-)
+from railyard.failure.faults import FAULTS
+from railyard.failure.scenario.random_faults import MAX_FAULTS, REPAIRED_IDLE_S, RandomFaults, idle_s
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Schedule, payload_rates
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-MAX_FAULTS: Final = 500
-MIN_DOWN_S: Final = 0.2
-MAX_DOWN_S: Final = 60.0
-MIN_EVERY_S: Final = 0.05
-MAX_EVERY_S: Final = 60.0
-MAX_AT_ONCE: Final = 16
 _ROUNDING_S: Final = 0.001  # random faults have rounded times, and may be repeated as a list
 
 
@@ -51,71 +38,12 @@ class ScriptFaultSpec(BaseFaultSpec):
         return self
 
 
-class RandomFaultsSpec(ConfigModel):
-    """Random faults: `count` of them, of the kinds in `mix` by weight (default: all kinds that have a weight of their
-    own and a target on the fabric).
-
-    `group_share`: the share of faults that come in groups, at one rail, server or pair of cables. `duration`: the
-    shortest and the longest time until a fault's repair. `mean_interval`: the mean of the drawn times from one
-    injection or repair to the next injection; by default, a connectivity check fits in each, and repairs wait for it.
-    `max_concurrent`: the most faults at the same time.
-    """
-
-    count: Annotated[int, Field(ge=1, le=MAX_FAULTS)] = 50
-    mix: dict[str, float] | None = None
-    group_share: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
-    duration: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
-    mean_interval: Time | None = None
-    max_concurrent: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = MAX_CONCURRENT
-
-    def script(self, name: str, plan: Plan, seed: int) -> Script:
-        """Draw a script on a fabric. The order of the kinds in the file doesn't matter."""
-        chosen = self.mix or default_mix()
-        mix = {kind: chosen[kind] for kind in fault_kinds() if kind in chosen}
-        faults = RandomFaults(self.count, mix, self.group_share, self.duration, self.mean_interval, self.max_concurrent)
-        return random_script(faults, plan, seed, name)
-
-    @field_validator("mix")
-    @classmethod
-    def _kinds_are_known(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
-        for kind, weight in (mix or {}).items():
-            if kind not in FAULTS:
-                raise field_error(kind, weight, unknown_name_hint(kind, FAULTS.names()))
-            if weight <= 0:
-                raise field_error(kind, weight, "must be above 0: the weight of this kind among all")
-        if mix == {}:
-            raise ValueError("must have 1 kind or more, or be left out")
-        return mix
-
-    @field_validator("duration")
-    @classmethod
-    def _check_down(cls, down: tuple[float, float]) -> tuple[float, float]:
-        if not MIN_DOWN_S <= down[0] <= down[1] <= MAX_DOWN_S:
-            allowed = f"{format_time(MIN_DOWN_S)} to {format_time(MAX_DOWN_S)}, the shorter one first"
-            raise ValueError(f"must be two times of {allowed}")
-        return down
-
-    @field_validator("mean_interval")
-    @classmethod
-    def _check_every(cls, every: float | None) -> float | None:
-        if every is not None and not MIN_EVERY_S <= every <= MAX_EVERY_S:
-            raise ValueError(f"must be {format_time(MIN_EVERY_S)} to {format_time(MAX_EVERY_S)}")
-        return every
-
-    @field_validator("max_concurrent")
-    @classmethod
-    def _check_at_once(cls, at_once: int, info: ValidationInfo) -> int:
-        if at_once == 1 and info.data.get("group_share"):
-            raise ValueError("must be 2 or more, or group_share 0: a group is injected at once")
-        return at_once
-
-
 class ScriptSpec(ConfigModel):
     """`faults` or `random_faults`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
 
     name: str
     faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MAX_FAULTS, strict=False)] = ()
-    random_faults: RandomFaultsSpec | None = None
+    random_faults: RandomFaults | None = None
     during: str | None = None
     on: Numbers | None = None
     repeats: Repeats | None = None
@@ -135,9 +63,7 @@ class ScriptSpec(ConfigModel):
 
     @field_validator("random_faults")
     @classmethod
-    def _check_faults_or_random(
-        cls, random_faults: RandomFaultsSpec | None, info: ValidationInfo
-    ) -> RandomFaultsSpec | None:
+    def _check_faults_or_random(cls, random_faults: RandomFaults | None, info: ValidationInfo) -> RandomFaults | None:
         if random_faults is not None and info.data.get("faults"):
             raise ValueError("can't be given together with faults: a script has one of them")
         return random_faults
@@ -210,8 +136,8 @@ def check_script(
         _check_not_hidden(script, f"{field}.faults", plans[number])
 
 
-def _check_mix(random_spec: RandomFaultsSpec, field: str, plan: Plan) -> None:
-    kinds = list(random_spec.mix or default_mix())
+def _check_mix(random_spec: RandomFaults, field: str, plan: Plan) -> None:
+    kinds = list(random_spec.mix or random_spec.weights)
     if not any(FAULTS[kind].targets(plan) for kind in kinds):
         raise BadInput(f"{field}.mix", kinds, f"can't break: {plan.title} has nothing of these kinds")
 

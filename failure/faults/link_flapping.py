@@ -4,12 +4,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle
-from typing import Any, Final
-
-from pydantic import field_validator
+from typing import Annotated, Any, Final
 
 from railyard.core.config import ConfigModel
-from railyard.core.units import Time, format_time
+from railyard.core.units import Time, format_time, time_between
 from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
 from railyard.failure.faults.support.links import CutLink, is_up, link_state, set_links
@@ -17,8 +15,6 @@ from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import End
 
 _POLL_S: Final = 0.002
-_MIN_PERIOD_S: Final = 0.02
-_MAX_PERIOD_S: Final = 1.0
 
 
 def _flap(end: End, period_s: float, ended: threading.Event) -> None:
@@ -40,14 +36,7 @@ class LinkFlapping(CutLink):
     class Parameters(ConfigModel):
         """`period`: seconds from one loss of carrier to the next."""
 
-        period: Time = 0.2
-
-        @field_validator("period")
-        @classmethod
-        def _check_bounds(cls, period: float) -> float:
-            if not _MIN_PERIOD_S <= period <= _MAX_PERIOD_S:
-                raise ValueError(f"must be {format_time(_MIN_PERIOD_S)} to {format_time(_MAX_PERIOD_S)}")
-            return period
+        period: Annotated[Time, time_between(0.02, 1.0)] = 0.2
 
     order, weight = 5, 1.0
     is_intermittent = True

@@ -2,7 +2,7 @@
 
 Stages of a draw: the number of faults of each injection (`_group_sizes`), then action by action the time of the next
 one (`_next_action_s`), which faults are injected (`_draw_group`, `_draw_single`: kinds by their weights, among the
-faults that the limits in `_is_free` allow), how long they last (`_inject`), and their repair (`_repair`).
+faults that `_free` allows), how long they last (`_inject`), and their repair (`_repair`).
 
 Groups are injected at one moment: links of one rail, links of one server, or both cables of a GPU. Two faults of which
 one would hide the other are never active together: a cut cable at a crashed GPU, or a GPU at a dead switch, which can't
@@ -11,10 +11,14 @@ report it.
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Final, NamedTuple
 
+from pydantic import Field, ValidationInfo, field_validator
+
+from railyard.core.config import ConfigModel, field_error
+from railyard.core.errors import unknown_name_hint
+from railyard.core.units import Time, format_time, time_between
 from railyard.failure.connectivity.check import duration_s
 from railyard.failure.faults import FAULTS, Fault, FaultScope, fault_kinds
 from railyard.failure.scenario.script import SETTLE_S, Script, Timed
@@ -27,37 +31,67 @@ MARGIN_S: Final = 0.2  # the duration of an action itself
 REPAIRED_IDLE_S: Final = 1.5  # from a repair to the next fault of the same part, which is prepared and checked before
 REQUIRED_IDLE_S: Final = 0.5  # from a repair to a fault of a part that the repair requires
 MIN_GAP_S: Final = 0.001  # before a drawn injection: times are whole ms, and actions follow one another
-MAX_CONCURRENT: Final = 4
+MAX_FAULTS: Final = 500
+MIN_DURATION_S: Final = 0.2
+MAX_DURATION_S: Final = 60.0
 RAIL_OR_SERVER_SHARE: Final = 2 / 3  # of the groups are of a rail or a server, the rest of the two cables of a GPU
 
 
-def default_mix() -> dict[str, float]:
-    """Return the kinds that have a weight of their own, with their weights."""
-    return {kind: FAULTS[kind].weight for kind in fault_kinds() if FAULTS[kind].weight}
+class RandomFaults(ConfigModel):
+    """Random faults, as an experiment file has them: `count` of them, of kinds by their weights in `mix` (default: all
+    kinds that have a weight of their own). Kinds without a target on the fabric are left out.
 
-
-@dataclass(frozen=True, slots=True)
-class RandomFaults:
-    """`count` faults, of kinds by their weights in `mix`; kinds without a target on the fabric are left out.
-
-    `together`: the share of faults that are injected in groups. `down`: minimum and maximum duration of a fault, s.
-    `every`: the mean time from an action to the next injection, s, drawn from an exponential distribution, so that
-    injections are a Poisson process while any fault is possible; each repair comes when its fault has lasted. None:
-    actions are as far apart as a connectivity check needs, and a fault lasts until the actions before its repair have
-    had their idle time. `at_once`: the maximum number of concurrent faults, 2 or more where some come together.
+    `group_share`: the share of faults that are injected in groups, at one rail, server or pair of cables. `duration`:
+    minimum and maximum duration of a fault, s. `mean_interval`: the mean time from an action to the next injection, s,
+    drawn from an exponential distribution, so that injections are a Poisson process while any fault is possible; each
+    repair comes when its fault has lasted. None: actions are as far apart as a connectivity check needs, and a fault
+    lasts until the actions before its repair have had their idle time. `max_concurrent`: the most faults at a time.
     """
 
-    count: int
-    mix: Mapping[str, float] = field(default_factory=default_mix)
-    together: float = 0.2
-    down: tuple[float, float] = (0.3, 2.5)
-    every: float | None = None
-    at_once: int = MAX_CONCURRENT
+    count: Annotated[int, Field(ge=1, le=MAX_FAULTS)] = 50
+    mix: dict[str, float] | None = None
+    group_share: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
+    duration: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
+    mean_interval: Annotated[Time, time_between(0.05, 60.0)] | None = None
+    max_concurrent: Annotated[int, Field(ge=1, le=16)] = 4
 
+    @field_validator("mix")
+    @classmethod
+    def _kinds_are_known(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+        for kind, weight in (mix or {}).items():
+            if kind not in FAULTS:
+                raise field_error(kind, weight, unknown_name_hint(kind, FAULTS.names()))
+            if weight <= 0:
+                raise field_error(kind, weight, "must be above 0: the weight of this kind among all")
+        if mix == {}:
+            raise ValueError("must have 1 kind or more, or be left out")
+        return mix
 
-def quiet_gap_s(plan: Plan) -> float:
-    """Return the minimum time from one action to the next, s."""
-    return SETTLE_S + duration_s(plan) + MARGIN_S
+    @field_validator("duration")
+    @classmethod
+    def _check_duration(cls, duration: tuple[float, float]) -> tuple[float, float]:
+        if not MIN_DURATION_S <= duration[0] <= duration[1] <= MAX_DURATION_S:
+            allowed = f"{format_time(MIN_DURATION_S)} to {format_time(MAX_DURATION_S)}, the shorter one first"
+            raise ValueError(f"must be two times of {allowed}")
+        return duration
+
+    @field_validator("max_concurrent")
+    @classmethod
+    def _groups_are_possible(cls, max_concurrent: int, info: ValidationInfo) -> int:
+        if max_concurrent == 1 and info.data.get("group_share"):
+            raise ValueError("must be 2 or more, or group_share 0: a group is injected at once")
+        return max_concurrent
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each kind, in the order of random draws: the order of the kinds in a file doesn't matter."""
+        mix = self.mix or {kind: FAULTS[kind].weight for kind in FAULTS}
+        return {kind: mix[kind] for kind in fault_kinds() if mix.get(kind)}
+
+    def script(self, name: str, plan: Plan, seed: int) -> Script:
+        """Draw a script. ValueError if the fabric has no target for any kind of the mix."""
+        drawn = _Draw(self, plan, random.Random(seed)).script()
+        return Script(name, tuple(sorted(drawn, key=lambda timed: timed.at_s)))
 
 
 def idle_s(repaired: FaultScope, following: FaultScope) -> float:
@@ -67,25 +101,13 @@ def idle_s(repaired: FaultScope, following: FaultScope) -> float:
     return REQUIRED_IDLE_S if repaired.required & following.affected else 0.0
 
 
-def random_script(spec: RandomFaults, plan: Plan, seed: int, name: str) -> Script:
-    """Draw a script. ValueError if the fabric has no target for any kind of the mix."""
-    drawn = _Draw(spec, plan, random.Random(seed)).script()
-    return Script(name, tuple(sorted(drawn, key=lambda timed: timed.at_s)))
-
-
 class _Candidate(NamedTuple):
-    """A fault that can be drawn, with what it affects and requires."""
+    """A fault that can be drawn, with what it affects and requires; once injected, with when, and its repair's time."""
 
     fault: Fault
     scope: FaultScope
-
-
-class _Active(NamedTuple):
-    """An injected fault, and when its repair is due."""
-
-    candidate: _Candidate
-    at_s: float
-    until_s: float
+    at_s: float = 0.0
+    until_s: float = 0.0
 
 
 class _Draw:
@@ -93,11 +115,12 @@ class _Draw:
 
     def __init__(self, spec: RandomFaults, plan: Plan, rng: random.Random) -> None:
         self._spec, self._plan, self._rng = spec, plan, rng
-        self._candidates = {kind: _candidates(kind, plan) for kind, weight in spec.mix.items() if weight}
+        self._weights = spec.weights
+        self._candidates = {kind: _candidates(kind, plan) for kind in self._weights}
         if not any(self._candidates.values()):
             raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._candidates))}")
         self._sizes = self._group_sizes()  # of the injections to come, the next one last
-        self._active: list[_Active] = []
+        self._active: list[_Candidate] = []
         self._repaired: list[tuple[float, FaultScope]] = []
 
     def script(self) -> Iterator[Timed]:
@@ -113,10 +136,10 @@ class _Draw:
 
     def _group_sizes(self) -> list[int]:
         """Return the number of faults of each injection: groups of two or three and single ones, in any order."""
-        left, sizes = round(self._spec.count * self._spec.together), list[int]()
+        left, sizes = round(self._spec.count * self._spec.group_share), list[int]()
         while left >= 2:
             size = self._rng.choice((2, 3)) if left > 3 else left
-            sizes.append(min(size, self._spec.at_once))
+            sizes.append(min(size, self._spec.max_concurrent))
             left -= sizes[-1]
         sizes += [1] * (self._spec.count - sum(sizes))
         self._rng.shuffle(sizes)
@@ -124,9 +147,9 @@ class _Draw:
 
     def _gap_s(self) -> float:
         """Return the time from an action to the next injection."""
-        if self._spec.every is None:
-            return quiet_gap_s(self._plan)
-        return max(MIN_GAP_S, round(self._rng.expovariate(1 / self._spec.every), 3))
+        if self._spec.mean_interval is None:
+            return SETTLE_S + duration_s(self._plan) + MARGIN_S  # so that a connectivity check fits in
+        return max(MIN_GAP_S, round(self._rng.expovariate(1 / self._spec.mean_interval), 3))
 
     def _next_action_s(self, now_s: float) -> float:
         """Return the time of the next action: the drawn injection, or a repair that is due before it.
@@ -134,7 +157,7 @@ class _Draw:
         After a repair the time to the next injection is drawn anew: an exponential distribution has no memory.
         """
         after_s = round(now_s + self._gap_s(), 3)
-        if self._spec.every is None:
+        if self._spec.mean_interval is None:
             return after_s
         repairs = (math.ceil(one.until_s * 1e3) / 1e3 for one in self._active if one.until_s > now_s)
         return min([after_s, *repairs])
@@ -142,7 +165,7 @@ class _Draw:
     def _inject(self, now_s: float) -> bool:
         """Inject one fault or a group, and draw how long it lasts; return False if none is possible now."""
         size = self._sizes[-1]
-        if len(self._active) + size > self._spec.at_once and self._active:
+        if len(self._active) + size > self._spec.max_concurrent and self._active:
             return False
         drawn = self._draw_group(size, now_s) if size > 1 else self._draw_single(now_s)
         if not drawn and size > 1 and not self._active:
@@ -151,8 +174,8 @@ class _Draw:
         if drawn:
             self._sizes.pop()
             shortest_s = max(one.fault.definition.min_random_s for one in drawn)
-            until_s = now_s + max(self._rng.uniform(*self._spec.down), shortest_s)
-            self._active += [_Active(one, now_s, until_s) for one in drawn]
+            until_s = now_s + max(self._rng.uniform(*self._spec.duration), shortest_s)
+            self._active += [one._replace(at_s=now_s, until_s=until_s) for one in drawn]
         return bool(drawn)
 
     def _draw_single(self, now_s: float) -> list[_Candidate]:
@@ -161,7 +184,7 @@ class _Draw:
         kinds = [kind for kind, candidates in free.items() if candidates]
         if not kinds:
             return []
-        (kind,) = self._rng.choices(kinds, [self._spec.mix[kind] for kind in kinds])
+        (kind,) = self._rng.choices(kinds, [self._weights[kind] for kind in kinds])
         return [self._rng.choice(free[kind])]
 
     def _draw_group(self, size: int, now_s: float) -> list[_Candidate]:
@@ -169,7 +192,8 @@ class _Draw:
         gpus, fabric = self._plan.gpus, self._plan.spec
         several = [[gpu for gpu in gpus if gpu.rank == rank] for rank in range(fabric.rails)]
         several += [[gpu for gpu in gpus if gpu.domain == domain] for domain in range(fabric.domains)]
-        single = [[gpu] for gpu in gpus] if size == 2 and self._kinds_at("hb") else []
+        both_cables = size == 2 and any(FAULTS[kind].layer == "hb" for kind in self._candidates)
+        single = [[gpu] for gpu in gpus] if both_cables else []
         while several or single:
             use_several = several and (not single or self._rng.random() < RAIL_OR_SERVER_SHARE)
             places = several if use_several else single
@@ -181,35 +205,32 @@ class _Draw:
                 return self._rng.sample(found, size)
         return []
 
-    def _kinds_at(self, layer: Layer) -> list[str]:
-        return [kind for kind in self._candidates if FAULTS[kind].layer == layer]
-
     def _draw_at(self, layer: Layer, gpus: Sequence[Gpu], now_s: float) -> list[_Candidate]:
         """Draw a kind for the cable of each GPU; return the faults that are possible now."""
-        kinds = self._kinds_at(layer)
+        kinds = [kind for kind in self._candidates if FAULTS[kind].layer == layer]
         if not kinds:
             return []
         if layer == "hb" and len(kinds) == 1:
             drawn = kinds * len(gpus)
         else:
-            drawn = self._rng.choices(kinds, [self._spec.mix[kind] for kind in kinds], k=len(gpus))
+            drawn = self._rng.choices(kinds, [self._weights[kind] for kind in kinds], k=len(gpus))
         named = [(self._candidates[kind], gpu.name) for kind, gpu in zip(drawn, gpus, strict=True)]
         return self._free([candidates[name] for candidates, name in named if name in candidates], now_s)
 
     def _free(self, candidates: Iterable[_Candidate], now_s: float) -> list[_Candidate]:
-        return [one for one in candidates if self._is_free(one.scope, now_s)]
+        """Return the faults that neither hide an active fault nor are hidden by one, or by one just repaired."""
+        return [
+            one
+            for one in candidates
+            if not any(one.scope.conflicts_with(active.scope) for active in self._active)
+            and all(at_s + idle_s(repaired, one.scope) <= now_s for at_s, repaired in self._repaired)
+        ]
 
-    def _is_free(self, scope: FaultScope, now_s: float) -> bool:
-        """Return whether a fault neither hides an active fault nor is hidden by one, or by one just repaired."""
-        if any(scope.conflicts_with(one.candidate.scope) for one in self._active):
-            return False
-        return all(at_s + idle_s(repaired, scope) <= now_s for at_s, repaired in self._repaired)
-
-    def _repair(self, due: Sequence[_Active], now_s: float) -> Iterator[Timed]:
+    def _repair(self, due: Sequence[_Candidate], now_s: float) -> Iterator[Timed]:
         self._active = [one for one in self._active if one not in due]
         self._repaired = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
-        self._repaired += [(now_s, one.candidate.scope) for one in due]
-        yield from (Timed(one.candidate.fault, one.at_s, round(now_s - one.at_s, 3)) for one in due)
+        self._repaired += [(now_s, one.scope) for one in due]
+        yield from (Timed(one.fault, one.at_s, round(now_s - one.at_s, 3)) for one in due)
 
 
 def _candidates(kind: str, plan: Plan) -> dict[str, _Candidate]:

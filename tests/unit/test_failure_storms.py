@@ -1,24 +1,24 @@
-"""Storms: what holds of every one that is drawn."""
+"""Random faults: laws of all drawn scripts, and scripts of certain seeds."""
 
 import hashlib
 from itertools import combinations, pairwise, product
 from statistics import mean, stdev
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.experiments.spec.experiment import nominal_plan
+from railyard.failure.connectivity.check import duration_s
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.scenario.random_faults import (
+    MARGIN_S,
     REPAIRED_IDLE_S,
     REQUIRED_IDLE_S,
     RandomFaults,
-    default_mix,
-    quiet_gap_s,
-    random_script,
 )
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.scenario.script import SETTLE_S, Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
 
@@ -33,18 +33,23 @@ def plans(draw: st.DrawFn) -> Plan:
     return nominal_plan(parse_fabric({"kind": kind, **keys}))
 
 
-EVERY = st.sampled_from([None, 0.05, 0.4, 3.0])
+INTERVALS = st.sampled_from([None, 0.05, 0.4, 3.0])
+
+
+def random_faults(count: int, **keys: Any) -> RandomFaults:
+    """Random faults with times in seconds, also shorter ones than a file may have."""
+    return RandomFaults.model_construct(count=count, **{"duration": (0.3, 2.5)} | keys)
 
 
 @st.composite
-def storms(draw: st.DrawFn, every: st.SearchStrategy[float | None] = EVERY) -> RandomFaults:
-    together = draw(st.sampled_from([0.0, 0.2, 1.0]))
-    return RandomFaults(
+def specs(draw: st.DrawFn, intervals: st.SearchStrategy[float | None] = INTERVALS) -> RandomFaults:
+    group_share = draw(st.sampled_from([0.0, 0.2, 1.0]))
+    return random_faults(
         count=draw(st.integers(1, 25)),
-        together=together,
-        down=draw(st.sampled_from([(0.1, 0.2), (0.3, 2.5), (2.0, 6.0)])),
-        every=draw(every),
-        at_once=draw(st.integers(2 if together else 1, 16)),
+        group_share=group_share,
+        duration=draw(st.sampled_from([(0.1, 0.2), (0.3, 2.5), (2.0, 6.0)])),
+        mean_interval=draw(intervals),
+        max_concurrent=draw(st.integers(2 if group_share else 1, 16)),
     )
 
 
@@ -57,53 +62,53 @@ def overlap(one: Timed, other: Timed) -> bool:
 
 
 @settings(max_examples=40)
-@given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
+@given(plan=plans(), spec=specs(), seed=st.integers(0, 2**32))
 def test_random_faults_have_valid_targets_and_repeat_by_seed(plan: Plan, spec: RandomFaults, seed: int) -> None:
-    script = random_script(spec, plan, seed, "random")
+    script = spec.script("random", plan, seed)
     assert len(script.faults) == spec.count
-    assert repr(script) == repr(random_script(spec, plan, seed, "random"))
+    assert repr(script) == repr(spec.script("random", plan, seed))
     assert all(timed.fault.target in FAULTS[timed.fault.kind].targets(plan) for timed in script.faults)
-    assert all(timed.repair_s >= spec.down[0] for timed in script.faults)
+    assert all(timed.repair_s >= spec.duration[0] for timed in script.faults)
     assert [timed.at_s for timed in script.faults] == sorted(timed.at_s for timed in script.faults)
 
 
 @settings(max_examples=40)
-@given(plan=plans(), spec=storms(st.none()), seed=st.integers(0, 2**32))
-def test_acts_leave_quiet_for_a_census_or_come_together(plan: Plan, spec: RandomFaults, seed: int) -> None:
-    faults = random_script(spec, plan, seed, "random").faults
+@given(plan=plans(), spec=specs(st.none()), seed=st.integers(0, 2**32))
+def test_actions_leave_time_for_a_check_or_are_simultaneous(plan: Plan, spec: RandomFaults, seed: int) -> None:
+    faults = spec.script("random", plan, seed).faults
     acts = sorted({round(at, 3) for timed in faults for at in (timed.at_s, end_s(timed))})
-    assert all(b - a >= quiet_gap_s(plan) - 2e-3 for a, b in pairwise(acts))
+    assert all(b - a >= SETTLE_S + duration_s(plan) + MARGIN_S - 2e-3 for a, b in pairwise(acts))
 
 
 @settings(max_examples=40)
-@given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
+@given(plan=plans(), spec=specs(), seed=st.integers(0, 2**32))
 def test_no_fault_hides_another(plan: Plan, spec: RandomFaults, seed: int) -> None:
-    faults = random_script(spec, plan, seed, "random").faults
+    faults = spec.script("random", plan, seed).faults
     for one, other in combinations(faults, 2):
         first, second = one.fault.scope(plan), other.fault.scope(plan)
         if overlap(one, other):
             assert not first.conflicts_with(second), f"{one} and {other}"
         apart_s = other.at_s - end_s(one) + MS
         if first.affected & (second.affected | second.required) and apart_s > 0:
-            assert apart_s >= REPAIRED_IDLE_S, "the next one there is prepared before it strikes"
+            assert apart_s >= REPAIRED_IDLE_S, "the next one there is prepared before its injection"
         if first.required & second.affected and apart_s > 0:
             assert apart_s >= REQUIRED_IDLE_S, "the repair takes its time"
 
 
 @settings(max_examples=40)
-@given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
+@given(plan=plans(), spec=specs(), seed=st.integers(0, 2**32))
 def test_random_faults_respect_the_maximum_of_concurrent_ones(plan: Plan, spec: RandomFaults, seed: int) -> None:
-    faults = random_script(spec, plan, seed, "random").faults
+    faults = spec.script("random", plan, seed).faults
     for timed in faults:
         there = [other for other in faults if other.at_s - EPS <= timed.at_s < end_s(other) - EPS]
-        assert len(there) <= spec.at_once
-    if not spec.together:
+        assert len(there) <= spec.max_concurrent
+    if not spec.group_share:
         assert len({timed.at_s for timed in faults}) == spec.count
 
 
 def test_groups_have_the_share_asked_for_and_one_place() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}))
-    faults = random_script(RandomFaults(50, together=0.4), plan, 3, "random").faults
+    faults = random_faults(50, group_share=0.4).script("random", plan, 3).faults
     groups = [[f.fault for f in faults if f.at_s == at] for at in sorted({f.at_s for f in faults})]
     grouped = [group for group in groups if len(group) > 1]
     assert sum(map(len, grouped)) == 20
@@ -138,74 +143,81 @@ def as_text(script: Script) -> str:
     ],
 )
 def test_random_faults_of_a_seed_never_change(kind: str, domains: int, rails: int, digest: str) -> None:
-    """Three seeds of the default storm, byte for byte: results that were published can be had again."""
+    """Three seeds of the default mix, byte for byte: results that were published can be had again."""
     plan = nominal_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}))
-    drawn = [as_text(random_script(RandomFaults(50), plan, seed, "storm")) for seed in (1, 2, 3)]
+    drawn = [as_text(random_faults(50).script("storm", plan, seed)) for seed in (1, 2, 3)]
     assert hashlib.sha256("".join(drawn).encode()).hexdigest()[:16] == digest
 
 
 def test_random_faults_of_every_option_never_change() -> None:
     """Digest of scripts of several fabrics, mixes, intervals, group shares and limits."""
     mixes = [
-        default_mix(),
+        None,
         {"hb-port-down": 2.0, "gpu-crash": 1.0},
         {"rail-switch-reboot": 1.0, "link-slow": 3.0, "hb-port-down": 1.0, "spine-crash": 2.0},
     ]
     digest = hashlib.sha256()
     for kind, domains, rails in (("rail-optimized", 3, 2), ("single-switch", 2, 3), ("dual-plane", 3, 2)):
         plan = nominal_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}))
-        for mix, every, together, at_once in product(mixes, (None, 0.05, 0.7), (0.0, 0.3, 1.0), (2, 9)):
-            spec = RandomFaults(17, mix, together, (0.1, 0.2), every, at_once)
-            digest.update(repr(random_script(spec, plan, 1, "random")).encode())
-    assert digest.hexdigest()[:16] == "b40c5cf45038eed8"
+        for mix, interval, share, most in product(mixes, (None, 0.05, 0.7), (0.0, 0.3, 1.0), (2, 9)):
+            keys = {"mix": mix, "group_share": share, "mean_interval": interval, "max_concurrent": most}
+            spec = random_faults(17, duration=(0.2, 0.3), **keys)
+            digest.update(repr(spec.script("random", plan, 1)).encode())
+    assert digest.hexdigest()[:16] == "aae46375e73e54c6"
 
 
 def test_mean_interval_of_injections_is_as_asked() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = random_script(RandomFaults(300, together=0, down=(0.2, 0.3), every=2.0), plan, 5, "random").faults
+    faults = random_faults(300, group_share=0, duration=(0.2, 0.3), mean_interval=2.0).script("random", plan, 5).faults
     gaps = [b.at_s - a.at_s for a, b in pairwise(faults)]
     assert 1.7 < mean(gaps) < 2.3
     assert 1.4 < stdev(gaps) < 2.6, "of a Poisson process it is the mean"
 
 
 @settings(max_examples=40)
-@given(plan=plans(), spec=storms(st.sampled_from([0.05, 0.4, 3.0])), seed=st.integers(0, 2**32))
+@given(plan=plans(), spec=specs(st.sampled_from([0.05, 0.4, 3.0])), seed=st.integers(0, 2**32))
 def test_drawn_faults_last_no_longer_than_asked(plan: Plan, spec: RandomFaults, seed: int) -> None:
-    faults = random_script(spec, plan, seed, "random").faults
+    faults = spec.script("random", plan, seed).faults
     reboots = {timed.at_s for timed in faults if timed.fault.kind == "rail-switch-reboot"}
     for timed in faults:
-        most_s = max(spec.down[1], FAULTS["rail-switch-reboot"].min_random_s) if timed.at_s in reboots else spec.down[1]
+        most_s = (
+            max(spec.duration[1], FAULTS["rail-switch-reboot"].min_random_s)
+            if timed.at_s in reboots
+            else spec.duration[1]
+        )
         assert timed.repair_s <= most_s + 2 * MS
 
 
-def test_as_many_are_there_at_once_as_there_may_be() -> None:
+def test_maximum_of_concurrent_faults_is_reached() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}))
-    links = RandomFaults(60, {"link-down": 1.0}, together=0, down=(3.0, 5.0), every=0.1, at_once=12)
-    faults = random_script(links, plan, 1, "random").faults
+    links = random_faults(
+        60, mix={"link-down": 1.0}, group_share=0, duration=(3.0, 5.0), mean_interval=0.1, max_concurrent=12
+    )
+    faults = links.script("random", plan, 1).faults
     assert max(sum(other.at_s <= timed.at_s < end_s(other) for other in faults) for timed in faults) == 12
 
 
-def test_what_comes_back_by_itself_has_the_time_for_it() -> None:
+def test_reboots_last_long_enough_to_finish() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = random_script(
-        RandomFaults(20, {"rail-switch-reboot": 1.0}, down=(0.2, 0.2), every=0.05), plan, 1, "random"
-    ).faults
+    reboots = random_faults(20, mix={"rail-switch-reboot": 1.0}, duration=(0.2, 0.2), mean_interval=0.05)
+    faults = reboots.script("random", plan, 1).faults
     assert all(timed.repair_s > dict(timed.fault.parameters)["down"] for timed in faults)
 
 
-def test_of_two_faults_that_overlap_there_are_many() -> None:
+def test_many_faults_overlap() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = random_script(RandomFaults(50), plan, 1, "random").faults
+    faults = random_faults(50).script("random", plan, 1).faults
     assert sum(overlap(a, b) for a, b in combinations(faults, 2)) >= 20
-    assert {timed.fault.kind for timed in faults} >= set(default_mix()) - {"spine-crash", "rail-switch-reboot"}
+    assert {timed.fault.kind for timed in faults} >= set(RandomFaults().weights) - {"spine-crash", "rail-switch-reboot"}
 
 
-def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
+def test_kinds_without_weight_or_target_are_left_out() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
-    only = random_script(RandomFaults(10, {"gpu-crash": 1.0, "spine-crash": 5.0, "link-down": 0.0}), plan, 1, "random")
+    mix = {"gpu-crash": 1.0, "spine-crash": 5.0, "link-down": 0.0}
+    only = random_faults(10, mix=mix).script("random", plan, 1)
     assert {timed.fault.kind for timed in only.faults} == {"gpu-crash"}
     with pytest.raises(ValueError, match="nothing of the mix can break on this fabric: spine-crash"):
-        random_script(RandomFaults(10, {"spine-crash": 1.0}), plan, 1, "random")
+        random_faults(10, mix={"spine-crash": 1.0}).script("random", plan, 1)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +235,7 @@ def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
         (("link-down", "d0g1"), ("link-down", "d1g1"), False),
     ],
 )
-def test_which_faults_hide_each_other(one: tuple[str, str], other: tuple[str, str], clash: bool) -> None:
+def test_faults_conflict_if_one_hides_the_other(one: tuple[str, str], other: tuple[str, str], clash: bool) -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
     first, second = (Fault(*what).scope(plan) for what in (one, other))
     assert first.conflicts_with(second) == second.conflicts_with(first) == clash

@@ -14,7 +14,7 @@ from railyard.experiments.spec.experiment import nominal_plan, parse
 from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.scenario.pairs import affected_pairs
-from railyard.failure.scenario.random_faults import RandomFaults, default_mix, random_script
+from railyard.failure.scenario.random_faults import RandomFaults
 from railyard.results.runs.targets import first_packet_target
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import parse_fabric
@@ -84,8 +84,8 @@ def test_oracle_slows_the_cables_of_a_plugin_kind() -> None:
 
 
 def test_random_faults_draw_a_plugin_kind_if_the_mix_names_it() -> None:
-    assert "rail-brownout" not in default_mix()
-    script = random_script(RandomFaults(20, {"rail-brownout": 1.0, "link-down": 1.0}), PLAN, 1, "random")
+    assert "rail-brownout" not in RandomFaults().weights
+    script = RandomFaults(count=20, mix={"rail-brownout": 1.0, "link-down": 1.0}).script("random", PLAN, 1)
     assert {timed.fault.kind for timed in script.faults} == {"rail-brownout", "link-down"}
 
 
