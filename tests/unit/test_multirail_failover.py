@@ -19,12 +19,11 @@ from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, Ti
 from railyard.workloads.allreduce.engine.worker import run_operations
 from railyard.workloads.allreduce.transport.links import DATA
 from railyard.workloads.allreduce.transport.rendezvous import (
+    ACK,
     AGGREGATOR,
     Hello,
     HelloListener,
     RailConnections,
-    read_hello,
-    send_ack,
 )
 from tests.unit.multirail_net import Net, free_port, on_all
 
@@ -200,12 +199,11 @@ def test_closed_connection_is_dialled_again_before_use() -> None:
         connections.step()  # calls
         assert poller.poll(5000), "it calls"
         listener.accept()
-        caller = listener.unidentified.pop()
+        (caller,) = listener.unidentified
         deadline = time.monotonic() + 5
         while connections.missing and time.monotonic() < deadline:
             connections.step()
-            if read_hello(caller) is not None:
-                send_ack(caller)
+            listener.identify(lambda _, sock: sock.send(ACK) == 1)
         assert connections.missing == []
         return caller
 

@@ -7,7 +7,7 @@ protocol. One thread serves all rails: sums and system calls take long, and the 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -103,7 +103,7 @@ class RailChanges:
             self._router.drop(rail)
         restored = [rail for rail in message["restored"] if self._transport.joined(rail)]
         for rail in restored:
-            self._transport.install(rail)
+            self._transport.install(rail, self._router)
         self.epoch = None
         self._pending.append(message)
         jobs = [Job(*job) for job in message["jobs"]]
@@ -117,17 +117,18 @@ class RailChanges:
             self._router.begin_barriers(operation)
         return restored, [rail for rail in message["restored"] if rail not in restored]
 
-    def apply(self, op: int, planners: PlannerSet) -> None:
-        """Let planners know the decisions that count from operation `op` on."""
+    def plan(self, op: int, call: Call, itemsize: int, planners: PlannerSet) -> tuple[list[Job], list[Job]]:
+        """Return the jobs of operation `op` as planned, and those to begin: with the jobs on dead rails replaced.
+
+        Before, the planners get the decisions that count from `op` on.
+        """
         due = [change for change in self._pending if change["latest"] < op]
         self._pending = self._pending[len(due) :]
         for change in due:
             planners.rails_changed(change["dead"], change["restored"])
-
-    def jobs_to_begin(self, op: int, planned: Sequence[Job]) -> list[Job]:
-        """Return the jobs of operation `op`: as planned, but those on dead rails replaced."""
+        planned = jobs_of(call, op, planners.current.planner.plan(call.length, itemsize))
         kept = [job for job in planned if self._replaced_up_to.get(job.rail, 0) < op]
-        return kept + [job for job in self._moved_jobs if job.op == op]
+        return planned, kept + [job for job in self._moved_jobs if job.op == op]
 
 
 class Node:
@@ -156,9 +157,8 @@ class Node:
             self._coordinator = Coordinator(
                 layout.size, names, self._send_to_all, lambda size, among: planners.current.planner.best(size, among)
             )
-        self.transport = Transport(rank, layout, make, self, self.copies)
+        self.transport = Transport(rank, layout, make, self._on_message, self._on_disconnect)
         self._router = PieceRouter(layout.size, self.transport.send, self._give_up, self.copies)
-        self.buffer_for, self.on_received = self._router.buffer_for, self._router.on_received
         self.changes = RailChanges(self.transport, self._router)
         self._progress: ProgressThread | None = None
 
@@ -177,14 +177,28 @@ class Node:
                 raise GroupBroken(why)
             self.transport.poll(0.005)
         for rail in rails:
-            self.transport.install(rail)
+            self.transport.install(rail, self._router)
         self._progress = ProgressThread(self._serve_idly, self.transport.wake)
 
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do a collective: `result` is right when this returns. GroupBroken if that is impossible."""
         assert self._progress is not None  # it has joined
+        changes, router, planners = self.changes, self._router, self.planners
         with self._progress.exclusive():
-            self._run(call, source, result)
+            self._next_heartbeat_at = self.timeouts.next_heartbeat(
+                time.monotonic(), self._next_heartbeat_at, self._heartbeat_at
+            )
+            self._serve_until(lambda: changes.epoch is None and planners.current.up_to_date(), call)
+            self._op += 1
+            operation = Operation(self._op, call, self.rank, self.layout, source, result)
+            router.enter(operation)
+            planned, jobs = changes.plan(self._op, call, source.itemsize, planners)
+            for job in jobs:
+                router.begin(job)
+            self._serve_until(lambda: changes.epoch is None and router.done and self.transport.flushed(), call)
+            self.last = operation.record(planned)
+            planners.current.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
+            self.samples.append((time.monotonic_ns(), self.transport.moved()))
 
     def set_policy(self, policy: str) -> None:
         """Plan by another policy from the next operation on: on all nodes alike."""
@@ -203,32 +217,17 @@ class Node:
             self._progress.close()
         self.transport.close()
 
-    def _run(self, call: Call, source: Array, result: Array) -> None:
-        changes, router, planners = self.changes, self._router, self.planners
-        self._next_heartbeat_at = self.timeouts.next_heartbeat(
-            time.monotonic(), self._next_heartbeat_at, self._heartbeat_at
-        )
-        self._serve_until(lambda: changes.epoch is None and planners.current.up_to_date(), call)
-        self._op += 1
-        changes.apply(self._op, planners)
-        operation = Operation(self._op, call, self.rank, self.layout, source, result)
-        router.enter(operation)
-        planned = jobs_of(call, self._op, planners.current.planner.plan(call.length, source.itemsize))
-        for job in changes.jobs_to_begin(self._op, planned):
-            router.begin(job)
-        self._serve_until(lambda: changes.epoch is None and router.done and self.transport.flushed(), call)
-        self.last = operation.record(planned)
-        planners.current.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
-        self.samples.append((time.monotonic_ns(), self.transport.moved()))
-
     def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:
-        began = time.monotonic()
+        began, limit_s = time.monotonic(), self.timeouts.operation_s
         self._send_heartbeat(began)
         self.transport.deliver_own()
         while self._failed is None and not is_done():
             now = time.monotonic()
-            if self._send_heartbeat(now):
-                self._check_timeout(now - began, call)
+            if self._send_heartbeat(now) and now - began > limit_s + (0 if self._coordinator else _GRACE_S):
+                absent = self._liveness.absent(self._peers, self._op, now)
+                missing_ranks, action = ", ".join(f"rank {rank}" for rank in absent), f"operation {self._op} ({call})"
+                why = f"{missing_ranks} never came to {action}" if absent else f"{action} didn't end"
+                self._give_up(f"{why} in {limit_s:g} s")
             self.transport.poll(max(0.0, self._next_heartbeat_at - now))
         if self._failed is not None:
             raise GroupBroken(self._failed)
@@ -265,16 +264,7 @@ class Node:
                 self._send_to_coordinator(ready)
         return True
 
-    def _check_timeout(self, waited: float, call: Call) -> None:
-        limit = self.timeouts.operation_s
-        if waited <= limit + (0 if self._coordinator is not None else _GRACE_S):
-            return
-        absent = self._liveness.absent(self._peers, self._op, time.monotonic())
-        missing_ranks, action = ", ".join(f"rank {rank}" for rank in absent), f"operation {self._op} ({call})"
-        why = f"{missing_ranks} never came to {action}" if absent else f"{action} didn't end"
-        self._give_up(f"{why} in {limit:g} s")
-
-    def on_disconnect(self, rail: int, why: str) -> None:
+    def _on_disconnect(self, rail: int, why: str) -> None:
         """Report a live rail whose connection is gone; fail where no rail leads to a peer any more."""
         self._suspect(rail, why, certain=True)
         gone = self.transport.unreachable_peers()
@@ -283,8 +273,7 @@ class Node:
         elif gone:
             self._fail(f"no rail leads to rank 0 any more: {self.layout.rails[rail].name}: {why}")
 
-    def on_message(self, peer: int, rail: int, message: Message) -> None:
-        """Handle a control message by its type."""
+    def _on_message(self, peer: int, rail: int, message: Message) -> None:
         match message["type"]:
             case "heartbeat":
                 self._liveness.received(peer, rail, Heartbeat(*message["state"]), time.monotonic())

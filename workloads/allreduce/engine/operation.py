@@ -161,7 +161,7 @@ class PieceRouter:
         fail: Callable[[str], None],
         copies: Copies,
     ) -> None:
-        self._nodes, self._send_frame, self._fail, self._copies = nodes, send, fail, copies
+        self._nodes, self._send_frame, self._fail, self.copies = nodes, send, fail, copies
         self._latest = 0
         self.operations: dict[int, Operation] = {}
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
@@ -251,7 +251,7 @@ class PieceRouter:
         for rail, header, view in self._early.pop((job.op, job.number), []):
             if rail == job.rail and self._fits(header):
                 task.buffer_for(header.seq)[:] = view
-                self._copies.early += header.length
+                self.copies.early += header.length
                 self._piece_done(operation, job, task, header.seq)
 
     def _piece_done(self, operation: Operation, job: Job, task: Task, seq: int) -> None:

@@ -7,7 +7,6 @@ to node. When one node's connection is lost, all are closed: the rail is dead, a
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,18 +14,9 @@ import numpy as np
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker
 from railyard.workloads.allreduce.engine.tasks import DTYPES, Array, scratch
 from railyard.workloads.allreduce.transport.links import DATA, Framed, Header, Links, Pacer
-from railyard.workloads.allreduce.transport.rendezvous import Hello, HelloListener, send_ack
+from railyard.workloads.allreduce.transport.rendezvous import ACK, Hello, HelloListener
 
 _POLL_S: Final = 0.05
-
-
-@dataclass
-class _Sum:
-    """Sum of a piece so far, of `count` nodes."""
-
-    header: Header
-    array: Array
-    count: int = 0
 
 
 class Aggregator:
@@ -36,13 +26,13 @@ class Aggregator:
         self._rail, self._nodes, self._group = rail, layout.size, layout.group
         self._setup_s, address = layout.rails[rail].setup_s, layout.aggregators[rail]
         assert address is not None  # an aggregator is made for a rail that has one
-        self._poller = Links(self._on_disconnect)
         self._listener = HelloListener(make, {rail: address})
-        self._poller.listen(self._listener.sockets[0])
+        self._poller = Links(self._on_disconnect, self._listener.sockets)
         self._links: dict[int, Framed] = {}
         self._incarnation = 0
         self._complete = False  # all nodes are connected, and have the acknowledgement
-        self._sums: dict[tuple[int, int, int], _Sum] = {}
+        # by operation, task and piece: the first node's header, the sum so far, and of how many nodes it is
+        self._sums: dict[tuple[int, int, int], tuple[Header, Array, int]] = {}
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Serve until `stop()` is true, then close."""
@@ -50,10 +40,6 @@ class Aggregator:
             if self._poller.poll(0.001 if self._listener.unidentified else _POLL_S):
                 self._listener.accept()
             self._listener.identify(self._add)
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections."""
         self._lost(None)
         self._listener.close()
         self._poller.close()
@@ -79,29 +65,24 @@ class Aggregator:
         if len(self._links) == self._nodes:
             self._complete = True
             for link in self._links.values():  # not before: what is passed on to all nodes must reach all
-                send_ack(link.sock)
+                link.sock.send(ACK)
         return True
 
     def _on_received(self, header: Header, view: memoryview) -> None:
         """Add a node's piece. One that does not fit its sum is left out, so the sum is never sent: rank 0 finds out."""
         array = np.frombuffer(view, DTYPES[header.dtype])
-        if header.parts == 1:
-            self._send(header, array)
-            return
-        key = (header.op, header.task, header.seq)
-        partial_sum = self._sums.get(key)
-        if partial_sum is None:
-            partial_sum = self._sums[key] = _Sum(header, array)
-        elif header == partial_sum.header:
-            np.add(partial_sum.array, array, out=partial_sum.array)
-        else:
-            return
-        partial_sum.count += 1
-        if partial_sum.count == self._nodes:
-            del self._sums[key]
-            self._send(header, partial_sum.array)
-
-    def _send(self, header: Header, array: Array) -> None:
+        if header.parts != 1:
+            key = (header.op, header.task, header.seq)
+            first_header, total, count = self._sums.get(key, (header, array, 0))
+            if header != first_header:
+                return
+            if count:
+                np.add(total, array, out=total)
+            if count + 1 < self._nodes:
+                self._sums[key] = header, total, count + 1
+                return
+            self._sums.pop(key, None)
+            array = total
         data, reply = array.view(np.uint8).data, header._replace(kind=DATA)
         for link in list(self._links.values()):
             self._poller.put(link, reply, data, starts_message=header.seq == 0)

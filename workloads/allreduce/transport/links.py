@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -143,7 +143,13 @@ class Framed:
 
     def flush(self) -> None:
         """Send a turn's bytes, or what the kernel takes, or what may go by now. Broken if the other end is gone."""
-        left = _MAX_SEND_BYTES if self._pacer is None else self._allowed()
+        left = _MAX_SEND_BYTES
+        if self._pacer is not None:
+            self._start_next_message()
+            if self.next_send_at > time.monotonic():
+                return
+            if self._message_starts:
+                left = min(left, self._message_starts[0][0] - self.sent_bytes)
         if not left or not self._queue:
             return
         views, size = [], left
@@ -169,38 +175,13 @@ class Framed:
 
     def read(self) -> None:
         """Receive what there is. Broken at its end."""
-        self._receive()
-        missing = 0 if self._header is None else self._header.length - self._filled_bytes
-        # let the kernel wake this process for a good part of what is missing, not for every packet
-        low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
-        if low_water != self._low_water:
-            with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake it more often
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
-            self._low_water = low_water
-
-    def _allowed(self) -> int:
-        """Return how many bytes may go now."""
-        self._start_next_message()
-        if self.next_send_at > time.monotonic():
-            return 0
-        starts = self._message_starts
-        return min(_MAX_SEND_BYTES, starts[0][0] - self.sent_bytes) if starts else _MAX_SEND_BYTES
-
-    def _start_next_message(self) -> None:
-        """Begin the set-up of the next message if all before it is sent."""
-        assert self._pacer is not None
-        if self._message_starts and self._message_starts[0][0] == self.sent_bytes:
-            self._pacer.start_message(self._message_starts.popleft()[1])
-        self.next_send_at = self._pacer.next_send_at
-
-    def _receive(self) -> None:
         budget = _MAX_READ_BYTES
         while budget > 0:
             target = self._staging[self._staged_bytes :] if self._header is None else self._target[self._filled_bytes :]
             try:
                 count = self.sock.recv_into(target)
             except BlockingIOError:
-                return
+                break
             except OSError as problem:
                 raise Broken(problem.strerror or str(problem)) from problem
             if count == 0:
@@ -214,7 +195,21 @@ class Framed:
                 self._filled_bytes += count
                 self._finish_if_full()
             if count < len(target):
-                return  # that was all; the poller tells of more
+                break  # that was all; the poller tells of more
+        missing = 0 if self._header is None else self._header.length - self._filled_bytes
+        # let the kernel wake this process for a good part of what is missing, not for every packet
+        low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
+        if low_water != self._low_water:
+            with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake it more often
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._low_water = low_water
+
+    def _start_next_message(self) -> None:
+        """Begin the set-up of the next message if all before it is sent."""
+        assert self._pacer is not None
+        if self._message_starts and self._message_starts[0][0] == self.sent_bytes:
+            self._pacer.start_message(self._message_starts.popleft()[1])
+        self.next_send_at = self._pacer.next_send_at
 
     def _unpack(self) -> None:
         """Take the frames out of the staging buffer; no more once a frame has led to closing the connection."""
@@ -240,20 +235,21 @@ class Framed:
 
 
 class Links:
-    """Many connections served by one thread. `on_disconnect(link, why)`: it is gone, and no longer served."""
+    """Many connections served by one thread, which also watches listening sockets.
 
-    def __init__(self, on_disconnect: Callable[[Framed, str], None]) -> None:
+    `on_disconnect(link, why)`: it is gone, and no longer served.
+    """
+
+    def __init__(self, on_disconnect: Callable[[Framed, str], None], listening: Iterable[socket.socket] = ()) -> None:
         self._on_disconnect = on_disconnect
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
+        for sock in listening:
+            self._epoll.register(sock, select.EPOLLIN)
         self._links: dict[int, Framed] = {}  # by file number
         self._writing: set[int] = set()
         self._delayed: dict[int, Framed] = {}  # have something to send that may not go yet
-
-    def listen(self, sock: socket.socket) -> None:
-        """Let `poll` watch a listening socket."""
-        self._epoll.register(sock, select.EPOLLIN)
 
     def add(self, link: Framed) -> None:
         """Serve a connection."""

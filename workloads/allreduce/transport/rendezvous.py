@@ -6,27 +6,27 @@ other end hangs up before the rail is used. Of two connections from the same nod
 counts how often a rail has returned: a Hello of another one is refused.
 """
 
-import errno
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.commands import CONTROL_TOS
 from railyard.workloads.allreduce.engine.jobs import Address, Layout, SocketMaker
-from railyard.workloads.allreduce.transport.links import CONTROL, DATA, UNSENT_BYTES, Header
+from railyard.workloads.allreduce.transport.links import CONTROL, DATA, UNSENT_BYTES
 
 Key = tuple[int, int]
 """Purpose of a connection, DATA or CONTROL as its frames, and the rank (or AGGREGATOR) at its other end."""
 AGGREGATOR: Final = 0xFFFF
 _HELLO: Final = struct.Struct("!4sIHHHI")
 _MAGIC: Final = b"RYMR"
-_ACK: Final = b"+"
+ACK: Final = b"+"
+"""Answer to a Hello."""
 _ATTEMPT_TIMEOUT_S: Final = 0.25
 _RETRY_S: Final = 0.02
 _MISSING_AGGREGATOR: Final = "its aggregator, or a rank that this waits for,"
@@ -40,28 +40,6 @@ class Hello(NamedTuple):
     rank: int
     purpose: int
     incarnation: int
-
-    def pack(self) -> bytes:
-        """Return the bytes on the wire."""
-        return _HELLO.pack(_MAGIC, *self)
-
-
-def read_hello(sock: socket.socket) -> Hello | None:
-    """Return a connection's Hello, None if it has not come yet. ConnectionError if it is closed or of no node."""
-    try:
-        hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
-    except BlockingIOError:
-        return None
-    if not hello or not _MAGIC.startswith(hello[: len(_MAGIC)]):
-        raise ConnectionError("no hello")
-    if len(hello) < _HELLO.size:
-        return None
-    return Hello(*_HELLO.unpack(sock.recv(_HELLO.size))[1:])
-
-
-def send_ack(sock: socket.socket) -> None:
-    """Answer a Hello."""
-    sock.send(_ACK)
 
 
 def configure_socket(sock: socket.socket, purpose: int = DATA) -> socket.socket:
@@ -108,10 +86,13 @@ class HelloListener:
         """Hand each connection whose Hello has come to `keep`; close those that it refuses, or that are lost."""
         for sock in list(self.unidentified):
             try:
-                hello = read_hello(sock)
-                if hello is None:
-                    continue
-                is_kept = keep(hello, sock)
+                start = sock.recv(_HELLO.size, socket.MSG_PEEK)
+                if 0 < len(start) < _HELLO.size and _MAGIC.startswith(start[: len(_MAGIC)]):
+                    continue  # the rest is on its way
+                is_hello = start.startswith(_MAGIC)
+                is_kept = is_hello and keep(Hello(*_HELLO.unpack(sock.recv(_HELLO.size))[1:]), sock)
+            except BlockingIOError:
+                continue
             except OSError:
                 is_kept = False
             self.unidentified.remove(sock)
@@ -133,45 +114,36 @@ class _Attempt:
     hello_sent: bool = False
 
 
+@dataclass
 class RailConnections:
     """Connections of one rail until all stand. `dials` and `expects`: by purpose and rank; `step` is called often.
 
     `hello`: this node's, with any purpose.
     """
 
-    def __init__(
-        self,
-        hello: Hello,
-        dials: Mapping[Key, Address],
-        expects: Sequence[Key],
-        make: SocketMaker,
-        own_ip: str,
-    ) -> None:
-        self._hello, self._dials, self._expects = hello, dict(dials), list(expects)
-        self._make, self._own_ip = make, own_ip
-        self._attempts: dict[Key, _Attempt] = {}
-        self._retry_at: dict[Key, float] = {}
-        self.dialled: dict[Key, socket.socket] = {}
-        self.accepted: dict[Key, socket.socket] = {}
-        self._answered_peers: set[int] = set()
-
-    @property
-    def never_answered(self) -> list[int]:
-        """Missing peers that never answered, or else all: a peer that did and is gone again has given up on them."""
-        return [peer for peer in self.missing if peer not in self._answered_peers] or self.missing
+    hello: Hello
+    dials: Mapping[Key, Address]
+    expects: Sequence[Key]
+    make: SocketMaker
+    own_ip: str
+    dialled: dict[Key, socket.socket] = field(default_factory=dict)
+    accepted: dict[Key, socket.socket] = field(default_factory=dict)
+    answered_peers: set[int] = field(default_factory=set)
+    _attempts: dict[Key, _Attempt] = field(default_factory=dict)
+    _retry_at: dict[Key, float] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[int]:
         """Ranks (or AGGREGATOR) with which a connection is missing."""
-        missing = (self._dials.keys() - self.dialled.keys()) | (set(self._expects) - self.accepted.keys())
+        missing = (self.dials.keys() - self.dialled.keys()) | (set(self.expects) - self.accepted.keys())
         return sorted({peer for _, peer in missing})
 
     def accept_connection(self, hello: Hello, sock: socket.socket) -> bool:
         """Keep an accepted connection if it is expected, in this incarnation; return whether it is. OSError if lost."""
         key = (hello.purpose, hello.rank)
-        if hello != self._hello._replace(purpose=hello.purpose, rank=hello.rank) or key not in self._expects:
+        if hello != self.hello._replace(purpose=hello.purpose, rank=hello.rank) or key not in self.expects:
             return False
-        send_ack(configure_socket(sock, hello.purpose))
+        configure_socket(sock, hello.purpose).send(ACK)
         if key in self.accepted:
             self.accepted[key].close()
         self.accepted[key] = sock
@@ -182,16 +154,21 @@ class RailConnections:
         now = time.monotonic()
         for key in [key for key, sock in self.dialled.items() if _is_closed(sock)]:
             self.dialled.pop(key).close()
-        for key in self._dials.keys() - self.dialled.keys():
+        for key in self.dials.keys() - self.dialled.keys():
             attempt = self._attempts.get(key)
-            if attempt is None:
-                if now >= self._retry_at.get(key, 0.0):
-                    self._dial(key, now)
-            elif self._is_answered(key, attempt):
-                self.dialled[key] = self._attempts.pop(key).sock
-                self._answered_peers.add(key[1])
-            elif key in self._attempts and now - attempt.since > _ATTEMPT_TIMEOUT_S:
-                self._give_up(key)
+            try:
+                if attempt is None:
+                    if now >= self._retry_at.get(key, 0.0):
+                        self._dial(key, now)
+                elif self._is_answered(key, attempt):
+                    self.dialled[key] = self._attempts.pop(key).sock
+                    self.answered_peers.add(key[1])
+                elif now - attempt.since > _ATTEMPT_TIMEOUT_S:
+                    raise TimeoutError
+            except OSError:  # refused, closed again, or the NIC is gone: the next attempt may succeed
+                if failed := self._attempts.pop(key, None):
+                    failed.sock.close()
+                self._retry_at[key] = now + _RETRY_S
 
     def close(self) -> None:
         """Close all connections and attempts."""
@@ -200,43 +177,25 @@ class RailConnections:
             sock.close()
 
     def _dial(self, key: Key, now: float) -> None:
-        try:
-            sock = self._make(self._hello.rail)
-        except OSError:  # the NIC is gone; it may return, and the other rails go on meanwhile
-            self._retry_at[key] = now + _RETRY_S
-            return
-        try:
-            configure_socket(sock, key[0]).bind((self._own_ip, 0))
-            problem = sock.connect_ex(self._dials[key])
-        except OSError as error:
-            problem = error.errno or errno.EIO
-        self._attempts[key] = _Attempt(sock, now)
-        if problem not in (0, errno.EINPROGRESS):
-            self._give_up(key)
+        self._attempts[key] = _Attempt(self.make(self.hello.rail), now)
+        sock = configure_socket(self._attempts[key].sock, key[0])
+        sock.bind((self.own_ip, 0))
+        with suppress(BlockingIOError):
+            sock.connect(self.dials[key])
 
     def _is_answered(self, key: Key, attempt: _Attempt) -> bool:
-        """Send the Hello once connected; return whether it was answered. Give up on an error."""
+        """Send the Hello once connected; return whether it was answered. OSError if it failed."""
         poller = select.poll()
         poller.register(attempt.sock, select.POLLIN if attempt.hello_sent else select.POLLOUT)
         if not poller.poll(0):
             return False
-        try:
-            if not attempt.hello_sent:
-                attempt.sock.send(self._hello._replace(purpose=key[0]).pack())
-                attempt.hello_sent = True
-                return False
-            if attempt.sock.recv(1) == _ACK:
-                return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # refused, or closed again: the next attempt may succeed
-        self._give_up(key)
+        if attempt.hello_sent:
+            if attempt.sock.recv(1) != ACK:
+                raise ConnectionError
+            return True
+        attempt.sock.send(_HELLO.pack(_MAGIC, *self.hello._replace(purpose=key[0])))
+        attempt.hello_sent = True
         return False
-
-    def _give_up(self, key: Key) -> None:
-        self._attempts.pop(key).sock.close()
-        self._retry_at[key] = time.monotonic() + _RETRY_S
 
 
 def _is_closed(sock: socket.socket) -> bool:
@@ -250,7 +209,7 @@ def _is_closed(sock: socket.socket) -> bool:
 
 
 class Rendezvous:
-    """Listeners of a node and the rails that are joining. `step` is called often while `busy`.
+    """Listeners of a node, and the `connections` of rails that are joining. `step` is called often while `busy`.
 
     `incarnations`: by rail, how often it has returned.
     """
@@ -260,28 +219,32 @@ class Rendezvous:
         rails = range(len(layout.rails))
         self.incarnations: dict[int, int] = {}
         self.listener = HelloListener(make, {rail: layout.nodes[rail][rank] for rail in rails})
-        self._connections: dict[int, RailConnections] = {}
+        self.connections: dict[int, RailConnections] = {}
         for rail in rails:
             self.begin(rail, 0)
 
     @property
     def busy(self) -> bool:
         """True if a rail is joining or a Hello is awaited."""
-        return bool(self.listener.unidentified or self._connections)
+        return bool(self.listener.unidentified or self.connections)
 
     def joined(self, rail: int) -> bool:
         """Return whether all connections stand of a rail that is joining."""
-        return rail in self._connections and not self._connections[rail].missing
+        return rail in self.connections and not self.connections[rail].missing
 
     def missing(self, rail: int) -> list[str]:
-        """Return the names of the peers that a rail lacks."""
-        peers = self._connections[rail].never_answered
+        """Return the names of the peers that a rail lacks: that never answered, or else all.
+
+        A peer that did answer and is gone again has given up on those that did not.
+        """
+        missing, answered = self.connections[rail].missing, self.connections[rail].answered_peers
+        peers = [peer for peer in missing if peer not in answered] or missing
         return [_MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}" for peer in peers]
 
     def begin(self, rail: int, incarnation: int) -> None:
         """Join a rail's next incarnation."""
-        if rail in self._connections:
-            self._connections[rail].close()
+        if rail in self.connections:
+            self.connections[rail].close()
         self.incarnations[rail] = incarnation
         rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]
         addresses = self._layout.nodes[rail]
@@ -297,32 +260,19 @@ class Rendezvous:
         else:
             dials[CONTROL, 0] = addresses[0]
         hello = Hello(self._layout.group, rail, rank, DATA, incarnation)
-        self._connections[rail] = RailConnections(hello, dials, expects, self._make, addresses[rank][0])
-
-    def take(self, rail: int) -> RailConnections:
-        """Return the connections of a rail that has joined; the caller owns them."""
-        return self._connections.pop(rail)
+        self.connections[rail] = RailConnections(hello, dials, expects, self._make, addresses[rank][0])
 
     def step(self) -> None:
         """Continue all connections that do not stand yet."""
+        joining = self.connections
         self.listener.identify(
-            lambda hello, sock: (
-                hello.rail in self._connections and self._connections[hello.rail].accept_connection(hello, sock)
-            )
+            lambda hello, sock: hello.rail in joining and joining[hello.rail].accept_connection(hello, sock)
         )
-        for connections in self._connections.values():
+        for connections in joining.values():
             connections.step()
-
-    def send_control(self, header: Header, text: bytes) -> None:
-        """Send to all peers whose control connection stands, before all rails have joined."""
-        for connections in self._connections.values():
-            for (purpose, _), sock in connections.accepted.items():
-                if purpose == CONTROL:
-                    with suppress(OSError):
-                        sock.sendmsg([header.pack(), text])
 
     def close(self) -> None:
         """Close everything."""
-        for connections in self._connections.values():
+        for connections in self.connections.values():
             connections.close()
         self.listener.close()

@@ -6,18 +6,18 @@ NIC, where the kernel keeps little of either (links.UNSENT_BYTES).
 """
 
 import json
-import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker
-from railyard.workloads.allreduce.engine.tasks import Copies, scratch
-from railyard.workloads.allreduce.transport.links import CONTROL, DATA, Broken, Framed, Header, Links, Message, Pacer
-from railyard.workloads.allreduce.transport.rendezvous import AGGREGATOR, Key, Rendezvous
+from railyard.workloads.allreduce.engine.operation import PieceRouter
+from railyard.workloads.allreduce.engine.tasks import scratch
+from railyard.workloads.allreduce.transport.links import CONTROL, Broken, Framed, Header, Links, Message, Pacer
+from railyard.workloads.allreduce.transport.rendezvous import AGGREGATOR, Rendezvous
 
 _MAX_UNACKNOWLEDGED: Final = 64
 _JOIN_POLL_S: Final = 0.003
@@ -28,24 +28,20 @@ class ReliableChannel:
     """Numbered messages with one peer, which arrive once and in order. Number 0, a heartbeat's, is not kept. Pure."""
 
     last_received: int = 0
+    unacknowledged: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MAX_UNACKNOWLEDGED))
     _sent: int = 0
-    _unacknowledged: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MAX_UNACKNOWLEDGED))
     _out_of_order: dict[int, Message] = field(default_factory=dict)
 
     def write(self, message: Message) -> tuple[int, bytes]:
         """Return a message's number and text, which are kept for rails that join later."""
         self._sent += 1
-        self._unacknowledged.append((self._sent, json.dumps(message).encode()))
-        return self._unacknowledged[-1]
+        self.unacknowledged.append((self._sent, json.dumps(message).encode()))
+        return self.unacknowledged[-1]
 
     def acknowledge(self, number: int) -> None:
         """Forget the messages up to a number, which the peer has."""
-        while self._unacknowledged and self._unacknowledged[0][0] <= number:
-            self._unacknowledged.popleft()
-
-    def unacknowledged(self) -> tuple[tuple[int, bytes], ...]:
-        """Return the messages that the peer may lack."""
-        return tuple(self._unacknowledged)
+        while self.unacknowledged and self.unacknowledged[0][0] <= number:
+            self.unacknowledged.popleft()
 
     def received(self, number: int, text: bytes) -> Iterator[Message]:
         """Yield the messages that are due now: none for a copy, or while an earlier one is missing."""
@@ -56,22 +52,6 @@ class ReliableChannel:
             while self.last_received + 1 in self._out_of_order:
                 self.last_received += 1
                 yield self._out_of_order.pop(self.last_received)
-
-
-class Listener(Protocol):
-    """Receiver of what comes in."""
-
-    def buffer_for(self, rail: int, header: Header) -> memoryview:
-        """Return where the bytes of a data frame are received."""
-
-    def on_received(self, rail: int, header: Header, view: memoryview) -> None:
-        """Handle a complete data frame."""
-
-    def on_message(self, peer: int, rail: int, message: Message) -> None:
-        """Handle a control message."""
-
-    def on_disconnect(self, rail: int, why: str) -> None:
-        """Handle the loss of a connection of a live rail."""
 
 
 @dataclass
@@ -88,17 +68,26 @@ class _Rail:
 
 
 class Transport:
-    """All connections of a node. `poll` serves them; everything else only queues, and sends what may go at once."""
+    """All connections of a node. `poll` serves them; everything else only queues, and sends what may go at once.
 
-    def __init__(self, rank: int, layout: Layout, make: SocketMaker, listener: Listener, copies: Copies) -> None:
-        self.rank, self.layout, self._listener, self._copies = rank, layout, listener, copies
+    `on_message(peer, rail, message)` gets control messages, `on_disconnect(rail, why)` each lost connection of a live
+    rail.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        layout: Layout,
+        make: SocketMaker,
+        on_message: Callable[[int, int, Message], None],
+        on_disconnect: Callable[[int, str], None],
+    ) -> None:
+        self.rank, self.layout, self._on_message, self._on_disconnect = rank, layout, on_message, on_disconnect
         self._rendezvous = Rendezvous(rank, layout, make)
         self.incarnations = self._rendezvous.incarnations
         self.joined, self.missing = self._rendezvous.joined, self._rendezvous.missing
-        self._links = Links(self._lost)
+        self._links = Links(self._lost, self._rendezvous.listener.sockets)
         self.wake = self._links.wake
-        for sock in self._rendezvous.listener.sockets:
-            self._links.listen(sock)
         self._link_peers: dict[Framed, tuple[int, str]] = {}  # rail, and name of the peer at the other end
         self._live: dict[int, _Rail] = {}
         self._moved_before = dict.fromkeys(range(len(layout.rails)), 0)
@@ -157,17 +146,26 @@ class Transport:
                 link.sock.close()
         self._rendezvous.begin(rail, incarnation)
 
-    def install(self, rail: int) -> None:
-        """Use a rail that has joined."""
-        connections, spec = self._rendezvous.take(rail), self.layout.rails[rail]
-        accepted, dialled = connections.accepted.items(), connections.dialled.items()
-        pacer = Pacer(spec.setup_s, spec.cpu_s_per_byte, 1 / spec.rate)
-        outgoing = next(self._framed(rail, sock, key, pacer) for key, sock in dialled if key[0] == DATA)
-        incoming = next((self._framed(rail, sock, key) for key, sock in accepted if key[0] == DATA), outgoing)
-        control = {key[1]: self._framed(rail, sock, key) for key, sock in (*accepted, *dialled) if key[0] == CONTROL}
-        self._live[rail] = _Rail(outgoing, incoming, control)
+    def install(self, rail: int, router: PieceRouter) -> None:
+        """Use a rail that has joined, with `router` for the data that comes in."""
+        connections, spec = self._rendezvous.connections.pop(rail), self.layout.rails[rail]
+        data: list[Framed] = []
+        control: dict[int, Framed] = {}
+        for is_dialled, sockets in ((True, connections.dialled), (False, connections.accepted)):
+            for (purpose, peer), sock in sockets.items():
+                if purpose == CONTROL:
+                    receive = partial(self._receive_control, peer, rail)
+                    link = control[peer] = Framed(sock, lambda header: scratch(header.length), receive)
+                else:
+                    pacer = Pacer(spec.setup_s, spec.cpu_s_per_byte, 1 / spec.rate) if is_dialled else None
+                    buffer_for, receive = partial(router.buffer_for, rail), partial(router.on_received, rail)
+                    link = Framed(sock, buffer_for, receive, pacer, router.copies)
+                    data.append(link)
+                self._link_peers[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
+                self._links.add(link)
+        self._live[rail] = _Rail(data[0], data[-1], control)
         for peer, channel in self._channels.items():
-            for number, text in channel.unacknowledged():
+            for number, text in tuple(channel.unacknowledged):
                 self._links.put(control[peer], Header(CONTROL, seq=number, length=len(text)), text)
 
     def close(self) -> None:
@@ -181,7 +179,11 @@ class Transport:
     def abandon(self, why: str) -> None:
         """Before all rails have joined: abort the group on the nodes that can be reached."""
         text = json.dumps({"type": "abort", "why": why}).encode()
-        self._rendezvous.send_control(Header(CONTROL, seq=1, length=len(text)), text)
+        for connections in self._rendezvous.connections.values():
+            for (purpose, _), sock in connections.accepted.items():
+                if purpose == CONTROL:
+                    with suppress(OSError):
+                        sock.sendmsg([Header(CONTROL, seq=1, length=len(text)).pack(), text])
 
     def poll(self, timeout_s: float) -> None:
         """Serve what comes within `timeout_s` seconds."""
@@ -196,7 +198,7 @@ class Transport:
     def deliver_own(self) -> None:
         """Deliver rank 0's messages to itself."""
         while self._own_messages:
-            self._listener.on_message(self.rank, -1, self._own_messages.popleft())
+            self._on_message(self.rank, -1, self._own_messages.popleft())
 
     def _lost(self, link: Framed, why: str) -> None:
         """One connection is gone; the rest of its rail stays until all nodes agree that it is dead."""
@@ -209,26 +211,14 @@ class Transport:
             if link not in (state.outgoing, state.incoming):
                 del self._link_peers[link]
                 link.sock.close()
-        self._listener.on_disconnect(rail, f"{peer_name}: {why}")
+        self._on_disconnect(rail, f"{peer_name}: {why}")
 
     def _send_on_all_rails(self, peer: int, header: Header, text: bytes) -> None:
         for rail in self.live:
             if rail in self._live and peer in self._live[rail].control:
                 self._links.put(self._live[rail].control[peer], header, text)
 
-    def _framed(self, rail: int, sock: socket.socket, key: Key, pacer: Pacer | None = None) -> Framed:
-        purpose, peer = key
-
-        def on_control(header: Header, view: memoryview) -> None:
-            for message in self._channels[peer].received(header.seq, bytes(view)):
-                self._channels[peer].acknowledge(message.get("received", {}).get(str(self.rank), 0))
-                self._listener.on_message(peer, rail, message)
-
-        if purpose == CONTROL:
-            link = Framed(sock, lambda header: scratch(header.length), on_control, pacer)
-        else:
-            buffer_for = partial(self._listener.buffer_for, rail)
-            link = Framed(sock, buffer_for, partial(self._listener.on_received, rail), pacer, self._copies)
-        self._link_peers[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
-        self._links.add(link)
-        return link
+    def _receive_control(self, peer: int, rail: int, header: Header, view: memoryview) -> None:
+        for message in self._channels[peer].received(header.seq, bytes(view)):
+            self._channels[peer].acknowledge(message.get("received", {}).get(str(self.rank), 0))
+            self._on_message(peer, rail, message)
