@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from railyard.core.errors import BadInput, unknown_name_hint
@@ -44,9 +44,30 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1,
 """Of an experiment's fabrics, counted from 0."""
 
 
-def restore_on_key(data: object) -> object:
-    """Return data with the key `on`, which YAML 1.1 reads as true."""
-    return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
+class OnFabrics(ConfigModel):
+    """Base of what may be for some of an experiment's fabrics alone: those whose numbers are in `on`."""
+
+    on: Numbers | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _restore_on_key(cls, data: object) -> object:
+        """Rename the key `on`, which YAML 1.1 reads as true."""
+        return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
+
+    def is_on(self, number: int) -> bool:
+        """Return whether it is for the fabric with this number."""
+        return self.on is None or number in self.on
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise ValueError("must be lower-case letters, digits and single hyphens between them")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain)]
+"""A name that becomes part of a label or a folder's name."""
 
 
 def check_numbers(on: tuple[int, ...] | None, fabrics: int, field: str) -> None:

@@ -4,6 +4,7 @@ Inside the code they are plain numbers: bit/s, bytes, seconds. A number without 
 half of all such numbers mean the other unit.
 """
 
+import math
 import re
 from typing import Annotated, Final
 
@@ -87,12 +88,13 @@ Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(lambda v: for
 Time = Annotated[float, BeforeValidator(parse_time), PlainSerializer(lambda v: format_time(v, 15), return_type=str)]
 
 
-def time_between(shortest_s: float, longest_s: float) -> AfterValidator:
-    """Return a validator of times in this range: `Annotated[Time, time_between(0.02, 1.0)]`."""
+def time_between(shortest_s: float, longest_s: float = math.inf, reason: str = "") -> AfterValidator:
+    """Return a validator of times in this range: `Annotated[Time, time_between(0.02, 1.0)]`. `reason`: why not less."""
+    upper = " or more" if longest_s == math.inf else f" to {format_time(longest_s)}"
 
     def check(value: float) -> float:
         if not shortest_s <= value <= longest_s:
-            raise ValueError(f"must be {format_time(shortest_s)} to {format_time(longest_s)}")
+            raise ValueError(f"must be {format_time(shortest_s)}{upper}" + (f": {reason}" if reason else ""))
         return value
 
     return AfterValidator(check)

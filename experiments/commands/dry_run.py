@@ -19,9 +19,8 @@ from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
 from railyard.experiments.spec.replacements import with_spares
-from railyard.experiments.spec.scripts import fault_dict
+from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
-from railyard.failure.scenario.script import Timed
 from railyard.results.views.format import NOTHING
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
@@ -216,37 +215,28 @@ def format_shares(shares: Shares) -> str:
 def _print_faults(spec: ExperimentSpec, console: Console) -> None:
     """Print a table of faults and scripts for each fabric that has any, and the least time that all of them take."""
     for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-        if not (spec.faults_on(number) or spec.scripts_on(number)):
+        if not spec.scripts_on(number):
             continue
         table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
-        for fault in spec.faults_on(number):
-            table.add_row("", *_fault_cells(Timed(fault.fault, fault.at, fault.repair)), str(spec.times(fault)))
         for script in spec.scripts_on(number):
-            table.add_section()
-            title = script.name + (f" during {script.during}" if script.during else "")
-            title += f" (seed {spec.seed})" if script.random_faults else ""
-            first = (title, str(spec.times(script)))
-            for timed in script.script(nominal_plan(fabric), spec.seed).faults:
-                table.add_row(first[0], *_fault_cells(timed), first[1])
-                first = ("", "")
+            drawn = script.script(nominal_plan(fabric), spec.seed)
+            title, times = drawn.name + (f" during {script.during}" if script.during else ""), str(spec.times(script))
+            if isinstance(script, ScriptSpec):
+                table.add_section()
+                title += f" (seed {spec.seed})" if script.random_faults else ""
+            for timed in drawn.faults:
+                data = fault_dict(timed)
+                at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
+                parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
+                table.add_row(title, at, data["kind"], data["target"], data["repair"], parameters, times)
+                title = times = ""  # once for each script
         console.print(f"[bold]faults[/] on {label}, {_size(fabric)}", highlight=False)
         console.print(table, "")
     if spec.fault_runs:
-        counts = [
-            f"{n:,} {what}{'' if n == 1 else 's'}"
-            for n, what in ((spec.injections, "injection"), (spec.fault_runs, "run"))
-        ]
+        counts = ((spec.injections, "injection"), (spec.fault_runs, "run"))
+        total = " in ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts)
         least = format_time(round(min_duration_s(spec)))
-        reroutes = " and ".join(spec.reroute)
-        console.print(f"{' in '.join(counts)}, reroute {reroutes}: {least} or more", highlight=False)
-
-
-def _fault_cells(timed: Timed) -> tuple[str, ...]:
-    """Return time, kind, target, time until the repair, and parameters of a fault."""
-    data = fault_dict(timed)
-    at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
-    parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
-    return at, timed.fault.kind, timed.fault.target, data["repair"], parameters
+        console.print(f"{total}, reroute {' and '.join(spec.reroute)}: {least} or more", highlight=False)
 
 
 def min_duration_s(spec: ExperimentSpec) -> float:
@@ -256,8 +246,6 @@ def min_duration_s(spec: ExperimentSpec) -> float:
     """
     total = 0.0
     for number, plan in enumerate(map(nominal_plan, spec.gpu_fabrics)):
-        for fault in spec.faults_on(number):
-            total += (fault.at + fault.repair + AFTER_S) * spec.times(fault)
         for script in spec.scripts_on(number):
             for repeat in range(spec.times(script)):
                 faults = script.script(plan, spec.seed + repeat).faults

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from railyard.controller.health.estimator import HealthSpec, RegistryKind
+from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
@@ -23,11 +23,11 @@ from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.controller_events import FaultInterval, active_detours, false_alarms
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
-from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
+from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.scenario.script import Script
 from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Measurement, Run
 from railyard.results.theory.predict import WHOLE
 from railyard.workloads.replay.job import first_phases
@@ -49,41 +49,28 @@ class FaultInjector:
     connectivity: ConnectivityChecker
     run: Run
 
-    def fault(self, spec: FaultSpec, repeat: int, progress: Progress) -> None:
-        """Run one fault by itself."""
-        self._await_detours_withdrawn()
-        script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
-        interval = replace(self._interval(repeat), part=f"{spec.kind} {spec.target}")
-        selections = [monitored_pairs(spec.fault, self.session.plan)]
-        self._play(script, interval, selections, spec.registry, None, 0, progress)
-
-    def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
-        """Run a script, beside streams or a workload."""
-        self._await_detours_withdrawn()
-        plan = self.session.plan
-        script = spec.script(plan, seed)
-        interval = self._interval(repeat, script.name, workload.label if workload else "")
-        # the faults that random faults come to are recorded nowhere else
-        what = {**interval.as_dict(), "seed": seed, "faults": [fault_dict(timed) for timed in script.faults]}
-        self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
-        selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in script.faults])
-        self._play(script, interval, selections, spec.registry, workload, seed, progress)
-
-    def _play(
-        self,
-        script: Script,
-        interval: IntervalId,
-        selections: Sequence[PairSelection],
-        registry: RegistryKind | None,
-        workload: Workload | None,
-        seed: int,
-        progress: Progress,
+    def inject(
+        self, spec: FaultSpec | ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress
     ) -> None:
-        """Run a script and record it. With a registry, health scores run meanwhile, for faults of the registry."""
-        session = self.session
+        """Run a fault by itself, or a script, beside streams or a workload, and record it.
+
+        With a registry, health scores run meanwhile, for faults of the registry.
+        """
+        self._await_detours_withdrawn()
+        session, plan = self.session, self.session.plan
+        script = spec.script(plan, seed)
+        interval = session.interval(workload.label if workload else "", repeat, script=script.name)
+        interval = replace(interval, reroute=self.reroute, part="" if script.name else spec.label)
+        if script.name:
+            # the faults that random faults come to are recorded nowhere else
+            what = {**interval.as_dict(), "seed": seed, "faults": [fault_dict(timed) for timed in script.faults]}
+            self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
+            selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in script.faults])
+        else:
+            selections = (monitored_pairs(script.faults[0].fault, plan),)
         with ExitStack() as stack:
-            if registry is not None:
-                session.controller.start_health(HealthSpec(registry=registry))
+            if spec.registry is not None:
+                session.controller.start_health(HealthSpec(registry=spec.registry))
                 stack.callback(session.controller.stop_health)
             with session.watched(self.run, interval, faulted=True):
                 if workload is None:
@@ -93,9 +80,6 @@ class FaultInjector:
             if workload is not None:
                 record_broken(session, workload, interval, done, self.run)
         self._record(interval, seen)
-
-    def _interval(self, repeat: int, script: str = "", workload: str = "") -> IntervalId:
-        return replace(self.session.interval(workload, repeat, script=script), reroute=self.reroute)
 
     def _await_detours_withdrawn(self) -> None:
         """Wait until no detour is left: the next fault would not affect its traffic. CheckFailed if one stays."""
@@ -174,25 +158,24 @@ class FaultInjector:
         repair_ms = (row.t_repair - row.t_fault) / 1e6
         if any(seen.bps):
             self.run.goodput.append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
-        self.run.connectivity_checks += [self._connectivity(interval, check) for check in seen.connectivity_checks]
-
-    def _connectivity(self, interval: IntervalId, seen: ConnectivityResult) -> ConnectivityCheck:
-        """Return a row. Without rerouting no pair has to recover: the row says only how many are cut off."""
-        verdict = seen.verdict if self.reroute == "on" else replace(seen.verdict, not_recovered=())
-        return ConnectivityCheck(
-            interval=interval,
-            monotonic_ns=seen.at_ns,
-            last_event=seen.act,
-            broken=len(seen.broken),
-            pairs=seen.pairs,
-            reachable=seen.reachable,
-            answered=seen.answered,
-            not_recovered=len(verdict.not_recovered),
-            unexpected_answers=len(verdict.impossible),
-            forwarding_failed_parts=len(verdict.carried),
-            mismatches="\n".join(verdict.lines()),
-            done=seen.taken,
-        )
+        for check in seen.connectivity_checks:
+            # without rerouting no pair has to recover: the row says only how many are cut off
+            verdict = check.verdict if self.reroute == "on" else replace(check.verdict, not_recovered=())
+            shown = ConnectivityCheck(
+                interval=interval,
+                monotonic_ns=check.at_ns,
+                last_event=check.act,
+                broken=len(check.broken),
+                pairs=check.pairs,
+                reachable=check.reachable,
+                answered=check.answered,
+                not_recovered=len(verdict.not_recovered),
+                unexpected_answers=len(verdict.impossible),
+                forwarding_failed_parts=len(verdict.carried),
+                mismatches="\n".join(verdict.lines()),
+                done=check.taken,
+            )
+            self.run.connectivity_checks.append(shown)
 
 
 WORKLOAD: Final = "heartbeats"
@@ -250,20 +233,16 @@ def inject_faults(
 
     CheckFailed also if the fabric isn't as before at the end.
     """
-    if not (spec.faults_on(number) or spec.scripts_on(number)):
+    scripts = spec.scripts_on(number)
+    if not scripts:
         return
     heartbeats = spec.heartbeats if reroute == "on" else "off"
     with ConnectivityChecker(session.net) as connectivity, heartbeats_running(session, heartbeats, run):
         injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
-        for fault in spec.faults_on(number):
-            for repeat in range(times := spec.times(fault)):
-                what = f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}"
-                with steps.step(what + repeat_suffix(repeat, times), total=2):
-                    injector.fault(fault, repeat, steps.reached)
-        for script in spec.scripts_on(number):
+        for script in scripts:
             for repeat in range(times := spec.times(script)):
-                seed, what = spec.seed + repeat, f"{session.label}: {script.name}, reroute {reroute}"
+                seed, what = spec.seed + repeat, f"{session.label}: {script.label}, reroute {reroute}"
                 beside = next((w for w in make(seed) if w.label == script.during), None) if script.during else None
-                with steps.step(what + repeat_suffix(repeat, times), total=2 * script.size):
-                    injector.script(script, repeat, seed, beside, steps.reached)
+                with steps.step(what + repeat_suffix(repeat, times), total=2 * script.injections):
+                    injector.inject(script, repeat, seed, beside, steps.reached)
         injector.check_restored(before)

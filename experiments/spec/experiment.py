@@ -1,15 +1,14 @@
 """Specification of an experiment: its keys, its labels, and the checks across sections."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from itertools import count
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
 
 from railyard.core import plugins
-from railyard.core.config import ConfigModel, find_problems, parse_by_kind, parse_model
+from railyard.core.config import ConfigModel, PlainName, find_problems, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
@@ -17,7 +16,7 @@ from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, check_fau
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
-from railyard.experiments.spec.scripts import ScriptSpec, check_lasts, check_script, phases_of
+from railyard.experiments.spec.scripts import ScriptSpec, check_script
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.plan import nominal_plan as nominal_multirail_plan
@@ -29,15 +28,6 @@ from railyard.workloads.allreduce.workload import RailWorkload
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec, check_background, check_patterns
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec, build, parse_workload
-
-_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-
-
-def plain_name(name: str) -> str:
-    """Return an experiment's name, which becomes part of a folder's. ValueError for other characters."""
-    if not _NAME.fullmatch(name):
-        raise ValueError("must be lower-case letters, digits and single hyphens between them")
-    return name
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -79,7 +69,7 @@ class ExperimentSpec(ConfigModel):
     in `GPU_KEYS` are for fabrics of GPUs.
     """
 
-    name: str
+    name: PlainName
     title: str = ""
     description: str = ""
     fabrics: Annotated[tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, strict=False)]
@@ -100,11 +90,6 @@ class ExperimentSpec(ConfigModel):
     replacement_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_plain(cls, name: str) -> str:
-        return plain_name(name)
 
     @field_validator("fabrics", mode="before")
     @classmethod
@@ -183,17 +168,17 @@ class ExperimentSpec(ConfigModel):
         """Return the faults of a fabric, by its number."""
         return tuple(fault for fault in self.faults if fault.is_on(fabric))
 
-    def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
-        """Return the scripts of a fabric, by its number."""
-        return tuple(script for script in self.scripts if script.on is None or fabric in script.on)
+    def scripts_on(self, fabric: int) -> tuple[FaultSpec | ScriptSpec, ...]:
+        """Return the faults, then the scripts of a fabric, by its number: a fault by itself is a script of one."""
+        return *self.faults_on(fabric), *(script for script in self.scripts if script.is_on(fabric))
 
     def replacements_on(self, fabric: int) -> tuple[ReplacementSpec, ...]:
         """Return the replacements of a fabric, by its number."""
-        return tuple(item for item in self.replacements if item.on is None or fabric in item.on)
+        return tuple(item for item in self.replacements if item.is_on(fabric))
 
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
-        has_faults = self.gpu_fabrics and (self.faults_on(fabric) or self.scripts_on(fabric))
+        has_faults = self.gpu_fabrics and self.scripts_on(fabric)
         return self.reroute if has_faults else ("on",)
 
     def times(self, what: FaultSpec | ScriptSpec) -> int:
@@ -211,7 +196,8 @@ class ExperimentSpec(ConfigModel):
     @property
     def fault_runs(self) -> int:
         """Number of runs of faults and scripts in all."""
-        return sum(self.times(what) * len(self.reroutes_on(n)) for n, what in self._fault_specs)
+        fabrics = range(len(self.fabrics))
+        return sum(self.times(what) * len(self.reroutes_on(n)) for n in fabrics for what in self.scripts_on(n))
 
     @property
     def replacement_runs(self) -> int:
@@ -222,15 +208,10 @@ class ExperimentSpec(ConfigModel):
     def injections(self) -> int:
         """Number of faults that are injected in all."""
         return sum(
-            self.times(what) * (what.size if isinstance(what, ScriptSpec) else 1) * len(self.reroutes_on(n))
-            for n, what in self._fault_specs
+            self.times(what) * what.injections * len(self.reroutes_on(n))
+            for n in range(len(self.fabrics))
+            for what in self.scripts_on(n)
         )
-
-    @property
-    def _fault_specs(self) -> Iterator[tuple[int, FaultSpec | ScriptSpec]]:
-        for fabric in range(len(self.fabrics)):
-            yield from ((fabric, fault) for fault in self.faults_on(fabric))
-            yield from ((fabric, script) for script in self.scripts_on(fabric))
 
 
 Sections = Mapping[str, frozenset[str]]
@@ -338,28 +319,20 @@ def _faults_fit(spec: ExperimentSpec) -> None:
 def _scripts_fit(spec: ExperimentSpec) -> None:
     names = [script.name for script in spec.scripts]
     plans = [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
-    phases: dict[str, dict[int, frozenset[str]]] = {label: {} for label in spec.workload_labels}
+
+    @cache
+    def schedules(label: str) -> list[Schedule]:
+        n = spec.workload_labels.index(label)
+        return [
+            build(spec.workloads[n], plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{n}", spec.seed)[0]
+            for plan in plans
+        ]
+
     for i, script in enumerate(spec.scripts):
         if script.name in names[:i]:
             raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
-        if script.during in phases and any(fault.after for fault in script.faults):
-            phases[script.during] = phases[script.during] or dict(enumerate(map(phases_of, _schedules(spec, script))))
-        check_script(script, f"scripts.{i}", plans, phases)
-        if script.during and script.random_faults:
-            check_lasts(script, f"scripts.{i}", plans, list(_schedules(spec, script)), _seeds(spec, script))
-
-
-def _schedules(spec: ExperimentSpec, script: ScriptSpec) -> Iterator[Schedule]:
-    """That of the workload beside a script, on each fabric."""
-    number = spec.workload_labels.index(script.during or "")
-    workload, field = spec.workloads[number], f"workloads.{number}"
-    for plan in map(nominal_plan, spec.gpu_fabrics):
-        yield build(workload, plan.spec, plan.rail_bps, plan.hb_bps, field, spec.seed)[0]
-
-
-def _seeds(spec: ExperimentSpec, script: ScriptSpec) -> range:
-    """Of a script's repeats."""
-    return range(spec.seed, spec.seed + spec.times(script))
+        seeds = range(spec.seed, spec.seed + spec.times(script))
+        check_script(script, f"scripts.{i}", plans, spec.workload_labels, schedules, seeds)
 
 
 def _workloads_fit(spec: ExperimentSpec) -> None:

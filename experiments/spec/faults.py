@@ -1,29 +1,34 @@
 """Faults in an experiment's file: what breaks, when and for how long, and which targets are allowed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import (
     Field,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     ValidationError,
-    field_validator,
     model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import ConfigModel, Numbers, check_numbers, field_error, find_problems, restore_on_key
+from railyard.core.config import ConfigModel, OnFabrics, check_numbers, field_error, find_problems
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.units import Size, Time, format_time
+from railyard.core.units import Size, Time, time_between
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.definition import NoParameters
+from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.fabric_kinds import FabricPlan
+from railyard.topologies.plan import Plan
 
 MIN_AT_S: Final = 0.5
 MIN_REPAIR_S: Final = 0.1
+AT_REASON: Final = "recovery is measured by what flows before"
+StartTime = Annotated[Time, time_between(MIN_AT_S, reason=AT_REASON)]
+RepairTime = Annotated[Time, time_between(MIN_REPAIR_S, reason="the fault must be detected and rerouted first")]
+Repeats = Annotated[int, Field(ge=1, le=1000)]
 
 
 def kinds_with(parameter: object) -> list[str]:
@@ -106,42 +111,28 @@ class BaseFaultSpec(ConfigModel):
         return FAULTS[self.kind].registry(self.parameters)
 
 
-Repeats = Annotated[int, Field(ge=1, le=1000)]
+class FaultSpec(OnFabrics, BaseFaultSpec):
+    """A fault by itself, at most `repeats` times: like a script of one fault, without a name or a workload."""
 
-
-class FaultSpec(BaseFaultSpec):
-    """A fault by itself, at most `repeats` times; with `on`, only on some of the experiment's fabrics."""
-
-    on: Numbers | None = None
+    injections: ClassVar[int] = 1
+    during: ClassVar[str | None] = None
+    at: StartTime = 1.0
+    repair: RepairTime = 2.0
     repeats: Repeats | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _restore_on_key(cls, data: object) -> object:
-        return restore_on_key(data)
+    def script(self, plan: Plan, seed: int) -> Script:
+        """Return the script of this fault, which is the same on every fabric and for every seed."""
+        return Script("", (Timed(self.fault, self.at, self.repair),))
 
-    def is_on(self, number: int) -> bool:
-        """Return whether it is injected on a fabric."""
-        return self.on is None or number in self.on
+    @property
+    def label(self) -> str:
+        """Kind and target."""
+        return f"{self.kind} {self.target}"
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Identity of its results on a fabric."""
         return self.kind, self.target
-
-    @field_validator("at")
-    @classmethod
-    def _check_start(cls, at: float) -> float:
-        return check_start_time(at)
-
-    @field_validator("repair")
-    @classmethod
-    def _check_repair(cls, repair: float) -> float:
-        if repair < MIN_REPAIR_S:
-            raise ValueError(
-                f"must be {format_time(MIN_REPAIR_S)} or more: the fault must be detected and rerouted first"
-            )
-        return repair
 
 
 class RailFaultSpec(FaultSpec):
@@ -163,40 +154,17 @@ class RailFaultSpec(FaultSpec):
         """Kind and target, and what it interrupts."""
         return self.kind, self.target, self.size, self.policy
 
-    @field_validator("at")
-    @classmethod
-    def _check_start(cls, at: float) -> float:
-        return at
-
-    @field_validator("repair")
-    @classmethod
-    def _check_repair(cls, repair: float) -> float:
-        return repair
-
-
-def check_start_time(at: float) -> float:
-    """Return the time of a fault. ValueError if there is too little traffic before it to compare with."""
-    if at < MIN_AT_S:
-        raise ValueError(f"must be {format_time(MIN_AT_S)} or more: recovery is measured by what flows before")
-    return at
-
 
 def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> None:
     """Raise BadInput for a target that a fabric doesn't have, or that another fault has too. `plans`: of all."""
     for i, fault in enumerate(faults):
         check_numbers(fault.on, len(plans), f"faults.{i}.on")
         for number, plan in enumerate(plans):
-            if fault.is_on(number):
-                problem = FAULTS[fault.kind].target_problem(plan, fault.target) or _duplicate_of(
-                    fault, faults[:i], number
-                )
-                if problem:
-                    raise BadInput(f"faults.{i}.target", fault.target, problem)
-
-
-def _duplicate_of(fault: FaultSpec, earlier: Sequence[FaultSpec], number: int) -> str:
-    """Name an earlier fault with the same kind and target on this fabric, which identify results; empty if none has."""
-    for n, other in enumerate(earlier):
-        if other.is_on(number) and other.identity == fault.identity:
-            return f"is faults.{n}'s too, of the same kind on fabric {number}: choose another target"
-    return ""
+            if not fault.is_on(number):
+                continue
+            if problem := FAULTS[fault.kind].target_problem(plan, fault.target):
+                raise BadInput(f"faults.{i}.target", fault.target, problem)
+            for n, other in enumerate(faults[:i]):
+                if other.is_on(number) and other.identity == fault.identity:
+                    allowed = f"is faults.{n}'s too, of the same kind on fabric {number}: choose another target"
+                    raise BadInput(f"faults.{i}.target", fault.target, allowed)

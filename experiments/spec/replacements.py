@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, Numbers, find_problems, parse_by_kind, restore_on_key
+from railyard.core.config import OnFabrics, find_problems, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.units import Time
 from railyard.failure.faults import Fault
@@ -49,7 +49,7 @@ WAYS: Final[Mapping[tuple[Case, bool], tuple[Way, ...]]] = {
 DEFAULT_JOB: Final = GptSpec.model_validate({"kind": "gpt", "duration": "1s"})
 
 
-class ReplacementSpec(ConfigModel):
+class ReplacementSpec(OnFabrics):
     """A case of Rail-only IV-C: `failed` (a GPU; of case server an HB domain) fails in the middle of an iteration.
 
     `iterations` of the job are measured before and after. Every `checkpoint_every` of them each rank keeps its state;
@@ -65,12 +65,6 @@ class ReplacementSpec(ConfigModel):
     checkpoint_every: Annotated[int, Field(ge=1, le=1000)] = 1
     gpus: Annotated[int, Field(ge=1)] = 1
     switching_time: Time | None = None
-    on: Numbers | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _restore_on_key(cls, data: object) -> object:
-        return restore_on_key(data)
 
     @field_validator("gpus")
     @classmethod
@@ -78,10 +72,6 @@ class ReplacementSpec(ConfigModel):
         if gpus > 1 and info.data.get("case") != "large-domain":
             raise ValueError("is for case large-domain alone")
         return gpus
-
-    def is_on(self, number: int) -> bool:
-        """Return True if the replacement takes place on the fabric with this number."""
-        return self.on is None or number in self.on
 
     def way_on(self, fabric: FabricSpec) -> Way:
         """Return the way that is given, or the paper's for this kind of fabric."""
@@ -97,18 +87,12 @@ def _parsed(data: object) -> object:
     """Item by item, so that a message gives the field's own path."""
     if not isinstance(data, list):
         return data
-    return [_parsed_one(item, f"replacements.{n}") for n, item in enumerate(data)]
-
-
-def _parsed_one(data: object, field: str) -> object:
-    if not isinstance(data, Mapping):
-        return data
-    job = data.get("workload")
-    try:
+    items = list[object]()
+    for n, item in enumerate(data):
+        field, job = f"replacements.{n}", item.get("workload") if isinstance(item, Mapping) else None
         parsed = {"workload": parse_by_kind(job, stateful_kinds(), f"{field}.workload")} if job is not None else {}
-        return ReplacementSpec.model_validate({**data, **parsed})
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, field)[0]) from error
+        items.append(parse_model(ReplacementSpec, {**item, **parsed}, field) if isinstance(item, Mapping) else item)
+    return items
 
 
 Replacements = Annotated[tuple[ReplacementSpec, ...], BeforeValidator(_parsed), Field(strict=False)]

@@ -3,18 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
-from railyard.core.config import ConfigModel, find_problems
-from railyard.core.errors import BadInput
+from railyard.core.config import ConfigModel, parse_model
 from railyard.core.units import Time, time_between
 from railyard.topologies.spec import FabricSpec
 
-MAX_SETTLE_S: Final = 60
 MAX_AUTO_MARGIN: Final = 300
 PolicyName = Annotated[str, AfterValidator(HEALTH_POLICIES.checked)]
 
@@ -34,7 +32,7 @@ class RoutingSpec(ConfigModel):
     dwell: Time | Literal["none"] = Damping().dwell_ns / 1e9
     noise: Annotated[int, Field(ge=0, le=100)] = Damping().noise
     delta: Annotated[int, Field(ge=0, le=100)] = DELTA
-    settle: Annotated[Time, Field(le=MAX_SETTLE_S)] = 0.7
+    settle: Annotated[Time, Field(le=60)] = 0.7
     health: HealthSpec = HealthSpec()
 
     @field_validator("policies")
@@ -77,14 +75,9 @@ def _heartbeats(value: object) -> object:
     """Parse `off`, which YAML 1.1 reads as false, or the keys; errors give the field's own path."""
     if value is False or value == "off":
         return "off"
-    if isinstance(value, HeartbeatsSpec):
-        return value
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping | HeartbeatsSpec):
         raise ValueError("must be off, or keys and values: period, multiplier")
-    try:
-        return HeartbeatsSpec.model_validate(value)
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, "heartbeats")[0]) from error
+    return parse_model(HeartbeatsSpec, value, "heartbeats")
 
 
 Heartbeats = Annotated[HeartbeatsSpec | Literal["off"], BeforeValidator(_heartbeats)]

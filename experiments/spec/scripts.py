@@ -1,17 +1,16 @@
 """Failure scripts in an experiment file: a list of faults, or random faults drawn from the seed, beside a workload."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import MISSING, ConfigModel, Numbers, check_numbers, field_error, restore_on_key
+from railyard.core.config import MISSING, OnFabrics, PlainName, check_numbers, field_error
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import format_time
-from railyard.experiments.spec.faults import BaseFaultSpec, Repeats, check_start_time
+from railyard.experiments.spec.faults import AT_REASON, MIN_AT_S, BaseFaultSpec, Repeats
 from railyard.failure.faults import FAULTS
 from railyard.failure.scenario.random_faults import MAX_FAULTS, REPAIRED_IDLE_S, RandomFaults, idle_s
 from railyard.failure.scenario.script import Script, Timed
@@ -19,7 +18,6 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Schedule, payload_rates
 
-_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROUNDING_S: Final = 0.001  # random faults have rounded times, and may be repeated as a list
 
 
@@ -30,40 +28,23 @@ class ScriptFaultSpec(BaseFaultSpec):
 
     @model_validator(mode="after")
     def _check_start(self) -> "ScriptFaultSpec":
-        try:
-            if self.after is None:
-                check_start_time(self.at)
-        except ValueError as error:
-            raise field_error("at", format_time(self.at), str(error)) from None
+        if self.after is None and self.at < MIN_AT_S:
+            raise field_error("at", format_time(self.at), f"must be {format_time(MIN_AT_S)} or more: {AT_REASON}")
         return self
 
 
-class ScriptSpec(ConfigModel):
+class ScriptSpec(OnFabrics):
     """`faults` or `random_faults`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
 
-    name: str
+    name: PlainName
     faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MAX_FAULTS, strict=False)] = ()
     random_faults: RandomFaults | None = None
     during: str | None = None
-    on: Numbers | None = None
     repeats: Repeats | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _restore_on_key(cls, data: object) -> object:
-        return restore_on_key(data)
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_plain(cls, name: str) -> str:
-        """It becomes part of a label."""
-        if not _NAME.fullmatch(name):
-            raise ValueError("must be lower-case letters, digits and single hyphens between them")
-        return name
 
     @field_validator("random_faults")
     @classmethod
-    def _check_faults_or_random(cls, random_faults: RandomFaults | None, info: ValidationInfo) -> RandomFaults | None:
+    def _no_faults_beside(cls, random_faults: RandomFaults | None, info: ValidationInfo) -> RandomFaults | None:
         if random_faults is not None and info.data.get("faults"):
             raise ValueError("can't be given together with faults: a script has one of them")
         return random_faults
@@ -82,8 +63,13 @@ class ScriptSpec(ConfigModel):
         return self
 
     @property
-    def size(self) -> int:
-        """Number of faults."""
+    def label(self) -> str:
+        """The name, as faults have a label too."""
+        return self.name
+
+    @property
+    def injections(self) -> int:
+        """Number of faults that a run of the script injects."""
         return self.random_faults.count if self.random_faults else len(self.faults)
 
     @property
@@ -111,35 +97,51 @@ def fault_dict(timed: Timed) -> dict[str, Any]:
 
 
 def check_script(
-    script: ScriptSpec, field: str, plans: Sequence[Plan], phases: Mapping[str, Mapping[int, frozenset[str]]]
+    script: ScriptSpec,
+    field: str,
+    plans: Sequence[Plan],
+    workloads: Sequence[str],
+    schedules: Callable[[str], Sequence[Schedule]],
+    seeds: Iterable[int],
 ) -> None:
-    """Raise BadInput for an unknown fabric, target, workload or phase.
+    """Raise BadInput for an unknown fabric, target, workload or phase, and for random faults that outlast a workload.
 
-    `plans`: all the experiment's fabrics. `phases`: by workload and number of the fabric.
+    `plans`: all the experiment's fabrics. `schedules`: those of a workload, by its label, on each fabric. `seeds` of
+    the script's repeats. A list of faults may be longer than the workload would take on an intact fabric: the faults
+    may slow it down, and those that come too late fail the run.
     """
     check_numbers(script.on, len(plans), f"{field}.on")
-    if script.during is not None and script.during not in phases:
-        allowed = unknown_name_hint(script.during, phases) if phases else "is no workload: the experiment has none"
-        raise BadInput(f"{field}.during", script.during, allowed)
-    for number in range(len(plans)) if script.on is None else script.on:
-        if script.random_faults:
-            _check_mix(script.random_faults, f"{field}.random_faults", plans[number])
+    during, random_faults = script.during, script.random_faults
+    if during is not None and during not in workloads:
+        allowed = unknown_name_hint(during, workloads) if workloads else "is no workload: the experiment has none"
+        raise BadInput(f"{field}.during", during, allowed)
+    for number, plan in enumerate(plans):
+        if not script.is_on(number):
+            continue
         for i, fault in enumerate(script.faults):
-            problem = FAULTS[fault.kind].target_problem(plans[number], fault.target)
-            if problem:
+            if problem := FAULTS[fault.kind].target_problem(plan, fault.target):
                 raise BadInput(f"{field}.faults.{i}.target", fault.target, problem)
-            if fault.after is not None and script.during is not None:
-                known = phases[script.during][number]
+            if fault.after is not None and during is not None:
+                schedule = schedules(during)[number]
+                known = {schedule.phases[transfer.phase].name for _, transfer in schedule.transfers}
                 if fault.after not in known:
-                    allowed = unknown_name_hint(fault.after, known).replace("known", f"a phase of {script.during}", 1)
+                    allowed = unknown_name_hint(fault.after, known).replace("known", f"a phase of {during}", 1)
                     raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
-        _check_not_hidden(script, f"{field}.faults", plans[number])
-
-
-def _check_mix(random_spec: RandomFaults, field: str, plan: Plan) -> None:
-    kinds = list(random_spec.mix or random_spec.weights)
-    if not any(FAULTS[kind].targets(plan) for kind in kinds):
-        raise BadInput(f"{field}.mix", kinds, f"can't break: {plan.title} has nothing of these kinds")
+        _check_not_hidden(script, f"{field}.faults", plan)
+        if not random_faults:
+            continue
+        kinds = list(random_faults.mix or random_faults.weights)
+        if not any(FAULTS[kind].targets(plan) for kind in kinds):
+            allowed = f"can't break: {plan.title} has nothing of these kinds"
+            raise BadInput(f"{field}.random_faults.mix", kinds, allowed)
+        if during is not None:
+            rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+            lasts_s = line_rate_duration_s(schedules(during)[number], rates, plan.spec)
+            over_s = max(timed.at_s + timed.repair_s for seed in seeds for timed in script.script(plan, seed).faults)
+            if over_s > lasts_s:
+                label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
+                allowed = f"{label}: make it longer, or {field}.random_faults.count less"
+                raise BadInput(f"{field}.during", during, allowed)
 
 
 def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
@@ -157,29 +159,3 @@ def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
                 f"one must begin {format_time(min_gap_s)} after the other's repair"
             )
             raise BadInput(f"{field}.{j}.target", other.target, allowed)
-
-
-def phases_of(schedule: Schedule) -> frozenset[str]:
-    """Return the names of the phases in which a schedule sends something."""
-    return frozenset(schedule.phases[transfer.phase].name for _, transfer in schedule.transfers)
-
-
-def check_lasts(
-    script: ScriptSpec, field: str, plans: Sequence[Plan], schedules: Sequence[Schedule], seeds: Iterable[int]
-) -> None:
-    """Raise BadInput for random faults that last longer than the workload would on an intact fabric.
-
-    `plans` and `schedules` of all fabrics; `seeds` of the script's repeats. Faults in a list aren't checked: those that
-    come too late fail the run, and a workload that they slow down may be long enough for the last of them.
-    """
-    for number in range(len(plans)) if script.on is None else script.on:
-        plan = plans[number]
-        lasts_s = line_rate_duration_s(
-            schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec
-        )
-        drawn = [timed for seed in seeds for timed in script.script(plan, seed).faults]
-        over_s = max(timed.at_s + timed.repair_s for timed in drawn)
-        if over_s > lasts_s:
-            label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
-            allowed = f"{label}: make it longer, or {field}.random_faults.count less"
-            raise BadInput(f"{field}.during", script.during, allowed)

@@ -82,12 +82,12 @@ class Runs:
         do, did, left = self._do, self.did, self.left
 
         class FaultInjector:
-            def fault(self, fault: FaultSpec, repeat: int, progress: object) -> None:
-                do(f"{fault.kind} {fault.target} {reroute} {repeat}")
-
-            def script(self, script: ScriptSpec, repeat: int, seed: int, workload: Any, progress: object) -> None:
+            def inject(
+                self, script: FaultSpec | ScriptSpec, repeat: int, seed: int, workload: Any, progress: object
+            ) -> None:
+                drawn = f" seed {seed}" if isinstance(script, ScriptSpec) else ""
                 beside = f" beside {workload.label}" if workload else ""
-                do(f"{script.name} {reroute} {repeat} seed {seed}{beside}")
+                do(f"{script.label} {reroute} {repeat}{drawn}{beside}")
 
             def check_restored(self, before: StateSnapshot) -> None:
                 left.append((did[-1], before))

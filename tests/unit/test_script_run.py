@@ -83,7 +83,7 @@ def test_recovery_needs_packets_and_goodput(
 
 def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(),)), "off")
-    scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 4, lambda _: None)
+    scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 4, 1, None, lambda _: None)
     (_, script, selections, _, census, _) = scene.asked[0]
     assert script == Script("", (Timed(CUT, 1.0, 2.0),))
     assert (len(selections), census) == (1, "census")
@@ -111,7 +111,7 @@ def test_script_records_a_row_per_fault_and_one_trace(monkeypatch: pytest.Monkey
     scene = Scene(monkeypatch, script_of((fault_run(), fault_run(hang, 3 * SECOND))))
     faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "rail-switch-hang", "target": "rail1", "at": "2s"}]
     spec = ScriptSpec.model_validate({"name": "two", "faults": faults})
-    scene.injector.script(spec, 2, 7, None, lambda _: None)
+    scene.injector.inject(spec, 2, 7, None, lambda _: None)
     assert [(row.fault, row.script, row.repeat) for row in scene.run.recoveries] == [
         ("link-down", "two", 2),
         ("rail-switch-hang", "two", 2),
@@ -136,7 +136,7 @@ def test_connectivity_is_judged_only_with_rerouting(
 ) -> None:
     taken = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 12, 10, 9, WRONG)
     scene = Scene(monkeypatch, script_of((fault_run(),), (taken,)), reroute)
-    scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
+    scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
     (row,) = scene.run.connectivity_checks
     assert (row.last_event, row.broken, row.pairs, row.reachable, row.answered) == (
         "inject link-down d0g1",
@@ -151,7 +151,7 @@ def test_connectivity_is_judged_only_with_rerouting(
 def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 0, 0, 0, Verdict(), taken=False)
     scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
-    scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
+    scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
     (row,) = scene.run.connectivity_checks
     assert (row.done, row.pairs, row.broken, row.mismatches) == (False, 0, 1, "")
 
@@ -162,12 +162,12 @@ def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pyt
     scene.session.on_event(1, "rerouted", {"routes": 3, "detours": 3})
     fault = FaultSpec(kind="link-down", target="d0g1")
     with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
-        scene.injector.fault(fault, 0, lambda _: None)
+        scene.injector.inject(fault, 0, 1, None, lambda _: None)
     assert scene.asked == []
     withdrawn = threading.Timer(0.02, scene.session.on_event, [2, "rerouted", {"routes": 3, "detours": 0}])
     monkeypatch.setattr(fault_script, "RESTORE_S", 10.0)
     withdrawn.start()
-    scene.injector.fault(fault, 0, lambda _: None)
+    scene.injector.inject(fault, 0, 1, None, lambda _: None)
     assert len(scene.asked) == 1
 
 
@@ -197,7 +197,7 @@ def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> 
     scene.controller.stop_health = lambda: did.append("stopped")
     scene.meanwhile = lambda _: did.append("broken")
     spec = FaultSpec.model_validate({"kind": "registry-crash", "target": "registry", "registry": "etcd"})
-    scene.injector.fault(spec, 0, lambda _: None)
+    scene.injector.inject(spec, 0, 1, None, lambda _: None)
     assert did == ["etcd", "broken", "stopped"]
 
 
@@ -253,7 +253,7 @@ class Beside(Scene):
     def play(self) -> Run:
         faults = [{"kind": "link-down", "target": "d0g1", "at": "100ms", "after": "moe-a2a"}]
         spec = ScriptSpec.model_validate({"name": "cut", "faults": faults, "during": "moe"})
-        self.injector.script(spec, 0, 1, self.workload, lambda _: None)
+        self.injector.inject(spec, 0, 1, self.workload, lambda _: None)
         return self.run
 
 

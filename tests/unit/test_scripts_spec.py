@@ -191,7 +191,7 @@ def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
 
 def test_scripts_are_counted_by_fabric_and_by_fault() -> None:
     spec = spec_of(ALL)
-    assert [[script.name for script in spec.scripts_on(n)] for n in (0, 1)] == [
+    assert [[script.label for script in spec.scripts_on(n)] for n in (0, 1)] == [
         ["cut", "away", "wild"],
         ["away", "wild"],
     ]
@@ -225,7 +225,7 @@ def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
     spec = spec_of(ALL)
     wild, plan = spec.scripts[2], nominal_plan(spec.gpu_fabrics[0])
     drawn = wild.script(plan, 3)
-    assert (drawn.name, len(drawn.faults), wild.size) == ("wild", 7, 7)
+    assert (drawn.name, len(drawn.faults), wild.injections) == ("wild", 7, 7)
     assert {timed.fault.kind for timed in drawn.faults} <= {"link-down", "gpu-crash"}
     assert drawn == wild.script(plan, 3)
     assert drawn != wild.script(plan, 4)

@@ -7,9 +7,9 @@ those of Nezha Eq. 1 to 6 (balancing/costs.py) with rails as they are emulated. 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from railyard.core.config import Numbers, check_numbers, restore_on_key
+from railyard.core.config import Numbers, OnFabrics, check_numbers
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.multirail.plan import MultirailPlan
@@ -46,24 +46,14 @@ def learning_operations(policy: str, operations: int) -> int:
     return operations if definition_of(policy).learns else WARMUP_OPERATIONS
 
 
-class RailWorkload(Workload):
+class RailWorkload(OnFabrics, Workload):
     """Base of all kinds. `on`: only on some of the experiment's fabrics. `number` is always that of a fabric."""
 
     fabric_spec: ClassVar[type[BaseFabricSpec]] = MultirailSpec
-    on: Numbers | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _restore_on_key(cls, data: object) -> object:
-        return restore_on_key(data)
 
     def build(self, setting: Setting) -> Built:
         """Raise: an allreduce engine sends, without a schedule."""
         raise NotImplementedError
-
-    def is_on(self, number: int) -> bool:
-        """Return whether it runs on a fabric."""
-        return self.on is None or number in self.on
 
     def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
         """Raise BadInput, for a field below `field`, if it can't run on these fabrics of the experiment."""
