@@ -233,7 +233,7 @@ def run_in_sandbox() -> int:
         net = FabricNet(plan, datapath_choice(detect())[0])  # routes need no controller, and it would take time
         with console.status("building the fabric"):
             net.start()
-        steering = Steering(task["policy"], Context(plan.spec.kind), Damping(margin=None, dwell_ns=0))
+        steering = Steering(task["policy"], Context(plan.spec.definition.joins_rails), Damping(margin=None, dwell_ns=0))
         with console.status("changing scores"):
             series = Bench(plan, steering).rounds(task["rounds"])
         net.stop()
@@ -254,7 +254,7 @@ def _check_policy(name: str, plan: Plan) -> None:
     """BadInput unless routes change under it when a rail goes hot."""
     if name not in HEALTH_POLICIES:
         raise BadInput("--policy", name, unknown_name_hint(name, HEALTH_POLICIES))
-    choose, gpus, context = HEALTH_POLICIES[name].choose, plan.gpus, Context(plan.spec.kind)
+    choose, gpus, context = HEALTH_POLICIES[name].choose, plan.gpus, Context(plan.spec.definition.joins_rails)
     idle, one_hot = hot(plan, None, 0), hot(plan, 1, 0)
     if all(choose(gpus[0], dst, idle, context) == choose(gpus[0], dst, one_hot, context) for dst in gpus[1:]):
         raise BadInput("--policy", name, "must be one that goes by scores: under it nothing changes")

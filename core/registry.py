@@ -3,7 +3,7 @@
 A definition is registered by a module of the registry's package folder, by a plugin file, or by an installed package
 (core/plugins.py). Everything is loaded when the registry is first read.
 
-    FAULTS: Final = Registry[FaultKind]("fault kind", "railyard.failure.faults", check=missing_parts)
+    FAULTS: Final = Registry("fault kind", "railyard.failure.faults", FaultKind, required=["inject(net, target, p)"])
 
     @FAULTS.register("rail-brownout")
     class RailBrownout(FaultKind): ...
@@ -33,12 +33,21 @@ class Registry(Generic[T]):
     """Definitions of one sort by name, in the order in which they were registered: built-in ones first."""
 
     def __init__(
-        self, sort: str, package: str | None = None, check: Callable[[str, T], Iterable[str]] = lambda *_: ()
+        self,
+        sort: str,
+        package: str | None = None,
+        base: type | None = None,
+        required: Iterable[str] = (),
+        check: Callable[[str, T], Iterable[str]] = lambda *_: (),
+        holds_classes: bool = False,
     ) -> None:
-        """`sort`: what it holds, for messages. `package`: the folder of built-in definitions. `check`: yields what is
-        missing or wrong in a definition, a phrase each.
+        """`sort`: what it holds, for messages. `package`: the folder of built-in definitions.
+
+        Definitions must be instances of `base` (subclasses if it `holds_classes`) that have the `required` parts:
+        attributes and methods (as `path(src, dst)`) in place of those of `base`. `check` yields what else is wrong.
         """
-        self.sort, self._package, self._check = sort, package, check
+        self.sort, self._package, self._base, self._check = sort, package, base, check
+        self._required, self._holds_classes = tuple(required), holds_classes
         self._entries: dict[str, tuple[T, Source]] = {}
         self._is_loaded = package is None
         self._lock = threading.RLock()
@@ -65,11 +74,19 @@ class Registry(Generic[T]):
         if name in self._entries:
             first = self._entries[name][1]
             raise BadDefinition(source, name, f"is already registered as {self.sort}, at {first.file}:{first.line}")
-        problems = list(self._check(name, definition))
-        if problems:
+        if problems := list(self._problems(name, definition)):
             raise BadDefinition(source, name, f"is not a whole {self.sort}: {'; '.join(problems)}")
         self._entries[name] = definition, source
         return definition
+
+    def _problems(self, name: str, definition: T) -> Iterable[str]:
+        """Return what is missing or wrong in a definition, a phrase each."""
+        given = definition if isinstance(definition, type) and self._holds_classes else type(definition)
+        if self._base is not None and not issubclass(given, self._base):
+            return [f"must be {'a subclass' if self._holds_classes else 'an instance'} of {self._base.__name__}"]
+        attributes = {part: part.partition("(")[0] for part in self._required}
+        missing = [p for p, a in attributes.items() if getattr(given, a, None) is getattr(self._base, a, None)]
+        return [*(f"{part} is missing" for part in missing), *self._check(name, definition)]
 
     def _load(self) -> None:
         """Import every module of the package, then the plugins that the parent process had loaded, once."""

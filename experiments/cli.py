@@ -4,12 +4,13 @@ A command is a file in experiments/commands/ with a function `command`, whose do
 `dry-run`. A command's module is imported only when that command is called, so that `--help` is quick.
 """
 
-import ast
 import os
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,9 +34,10 @@ def commands() -> dict[str, str]:
         source = path.read_text(encoding="utf-8")
         if "\ndef command(" not in source:
             continue  # shared by commands
-        functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        text = next(ast.get_docstring(node) or "" for node in functions if node.name == "command")
-        found[path.stem.replace("_", "-")] = text
+        docstring = re.search(
+            r'\ndef command\(.*?\n    """(.*?)"""', source, re.DOTALL
+        )  # ast.parse takes ten times as long
+        found[path.stem.replace("_", "-")] = cleandoc(docstring[1]) if docstring else ""
     return found
 
 

@@ -186,17 +186,11 @@ class FabricKind:
         )
 
 
-def _problems(name: str, kind: object) -> Iterator[str]:
-    """Yield what is missing or wrong in a kind."""
-    if not isinstance(kind, FabricKind):
-        yield "it must be an instance of a subclass of FabricKind"
-        return
-    if kind.Spec is not None:
+def _problems(name: str, kind: FabricKind) -> Iterator[str]:
+    if kind.Spec is not None or not hasattr(kind, "default_policy"):
         return  # the rest is asked of fabrics of GPUs alone
-    policy = getattr(kind, "default_policy", None)
-    if policy is None:
-        yield "it lacks default_policy"
-    elif policy not in FORWARDING_POLICIES:
+    policy = kind.default_policy
+    if policy not in FORWARDING_POLICIES:
         yield f"its default_policy {policy!r} is no forwarding policy: {', '.join(FORWARDING_POLICIES)}"
     elif not FORWARDING_POLICIES[policy].fits(kind.joins_rails):
         yield f"its default_policy {policy!r} does not fit it"
@@ -208,4 +202,6 @@ def _problems(name: str, kind: object) -> Iterator[str]:
         yield "each plane of a rail needs a switch of its own"
 
 
-FABRIC_KINDS: Final = Registry[FabricKind]("fabric kind", "railyard.topologies.kinds", check=_problems)
+FABRIC_KINDS: Final = Registry[FabricKind](
+    "fabric kind", "railyard.topologies.kinds", FabricKind, ["default_policy"], _problems
+)

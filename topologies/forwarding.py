@@ -163,13 +163,9 @@ def shares_of(found: Path | Shares) -> Shares:
 _TRIED: Final = (Shape("rail-only", 2, 2), Shape("rail-only", 3, 3))
 
 
-def _problems(name: str, policy: object) -> Iterator[str]:
-    """Yield what is missing or wrong. The rule is tried for every pair of two small fabrics."""
-    if not isinstance(policy, ForwardingPolicy):
-        yield "it must be an instance of a subclass of ForwardingPolicy"
-        return
+def _problems(name: str, policy: ForwardingPolicy) -> Iterator[str]:
+    """Try the rule for every pair of two small fabrics."""
     if type(policy).path is ForwardingPolicy.path:
-        yield "it lacks path(src, dst, fabric)"
         return
     for shape in _TRIED:
         by_ranks: dict[tuple[int, int], Path | Shares] = {}
@@ -199,7 +195,7 @@ def rule_problem(policy: ForwardingPolicy, src: Gpu, dst: Gpu, fabric: Fabric) -
 
 
 FORWARDING_POLICIES: Final = Registry[ForwardingPolicy](
-    "forwarding policy", "railyard.topologies.policies", check=_problems
+    "forwarding policy", "railyard.topologies.policies", ForwardingPolicy, ["path(src, dst, fabric)"], _problems
 )
 
 

@@ -37,10 +37,7 @@ class RailKind:
     is_tcp: bool = False
 
 
-def _problems(name: str, kind: object) -> Iterator[str]:
-    if not isinstance(kind, RailKind):
-        yield "must be a RailKind"
-        return
+def _problems(name: str, kind: RailKind) -> Iterator[str]:
     for field in ("rate_bps", "effective_bps"):
         if not 0 < getattr(kind, field) < math.inf:
             yield f"{field} must be above 0"
@@ -49,4 +46,4 @@ def _problems(name: str, kind: object) -> Iterator[str]:
             yield f"{field} must be 0 or more"
 
 
-RAIL_KINDS: Final = Registry[RailKind]("rail kind", "railyard.topologies.rail_kinds", check=_problems)
+RAIL_KINDS: Final = Registry[RailKind]("rail kind", "railyard.topologies.rail_kinds", RailKind, check=_problems)

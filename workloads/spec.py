@@ -6,7 +6,7 @@ Sizes follow from the duration asked for unless they are given. A duration is th
 and their times can be compared. For `transfers` it is the duration of one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -106,16 +106,9 @@ class Workload(ConfigModel):
         return None
 
 
-def _missing(name: str, definition: type[Workload]) -> Iterator[str]:
-    """Yield what a definition lacks."""
-    given: object = definition
-    if not (isinstance(given, type) and issubclass(given, Workload)):
-        yield "must be a subclass of Workload"
-    elif definition.build is Workload.build:
-        yield "build is missing"
-
-
-WORKLOADS: Final = Registry[type[Workload]]("workload kind", "railyard.workloads.jobs", check=_missing)
+WORKLOADS: Final = Registry[type[Workload]](
+    "workload kind", "railyard.workloads.jobs", Workload, ["build(setting)"], holds_classes=True
+)
 """Every kind of workload by its name: `kind` in YAML."""
 
 

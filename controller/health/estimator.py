@@ -78,7 +78,9 @@ def _missing_parts(_name: str, estimator: object) -> Iterator[str]:
         yield f"must return a number, 0 (blocked) to 100 (idle), not {score!r}"
 
 
-ESTIMATORS: Final = Registry[Estimator]("score estimator", "railyard.controller.health.estimators", _missing_parts)
+ESTIMATORS: Final = Registry[Estimator](
+    "score estimator", "railyard.controller.health.estimators", check=_missing_parts
+)
 
 
 def pooled(links: Iterable[Load]) -> Load:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import Path, Share, Shares, path_of
 
 BEST: Final = 100
@@ -54,11 +53,12 @@ DELTA: Final = 10
 class Context:
     """Input of a policy besides the scores.
 
-    `delta`: points of h-score for `health-spray`, percent of the best score for `health-best...`. `assigned`: the
-    oracle's answer (`oracle.by_pair`). ValueError for a delta outside 0 to 100.
+    `spine`: whether the NIC network joins rails. `delta`: points of h-score for `health-spray`, percent of the best
+    score for `health-best...`. `assigned`: the oracle's answer (`oracle.by_pair`). ValueError for a delta outside 0 to
+    100.
     """
 
-    kind: str = "rail-only"
+    spine: bool = False
     seed: int = 0
     delta: int = DELTA
     assigned: Mapping[tuple[Gpu, Gpu], Shares] = field(default_factory=dict)
@@ -66,11 +66,6 @@ class Context:
     def __post_init__(self) -> None:
         if not 0 <= self.delta <= BEST:
             raise ValueError(f"delta is 0 to {BEST}, not {self.delta}")
-
-    @property
-    def spine(self) -> bool:
-        """True if the NIC network joins rails."""
-        return FABRIC_KINDS[self.kind].joins_rails
 
 
 Choose = Callable[[Gpu, Gpu, Scores, Context], Shares]
@@ -96,11 +91,8 @@ class HealthPolicy:
     """Whether `context.assigned` has the best paths for the load of the whole interval (oracle.py)."""
 
 
-def _missing_parts(_name: str, policy: object) -> Iterator[str]:
-    """What a policy lacks, found by asking it for the paths of an idle 2x2 fabric."""
-    if not isinstance(policy, HealthPolicy):
-        yield "must be a HealthPolicy, which @health_policy(NAME) makes of a function"
-        return
+def _problems(_name: str, policy: HealthPolicy) -> Iterator[str]:
+    """Ask the policy for the paths of an idle 2x2 fabric."""
     if not policy.choose.__doc__:
         yield "has no docstring, whose first line describes it"
     try:
@@ -113,7 +105,7 @@ def _missing_parts(_name: str, policy: object) -> Iterator[str]:
 
 
 HEALTH_POLICIES: Final = Registry[HealthPolicy](
-    "health-routing policy", "railyard.controller.health.policies", _missing_parts
+    "health-routing policy", "railyard.controller.health.policies", HealthPolicy, check=_problems
 )
 
 

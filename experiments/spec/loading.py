@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core import plugins
-from railyard.core.config import MISSING, YAML_ERRORS, is_path, parse_yaml, read_yaml, yaml_error_message
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.spec import old_names
 from railyard.experiments.spec.old_names import rename_path
 from railyard.results.published.catalogue import FIGURES
 
-if TYPE_CHECKING:  # slow to load, and `list` doesn't need it
+# core.config and the specification are imported where they are used: they are slow to load, and `list` needs neither
+if TYPE_CHECKING:
     from railyard.experiments.spec.experiment import ExperimentSpec, Sections
 
 FOLDER: Final = Path(__file__).parents[1] / "catalog"
@@ -58,7 +58,7 @@ def is_figure(name_or_file: str) -> bool:
 
 
 def _is_file(name_or_file: str) -> bool:
-    return "/" in name_or_file or is_path(name_or_file)
+    return "/" in name_or_file or name_or_file.endswith((".yaml", ".yml"))
 
 
 def _unknown(name: str, what: str, known: list[str]) -> BadInput:
@@ -68,6 +68,8 @@ def _unknown(name: str, what: str, known: list[str]) -> BadInput:
 
 def read(name_or_file: str) -> dict[str, Any]:
     """Return the keys and values of an experiment's file, not yet checked. BadInput if it can't be read."""
+    from railyard.core.config import read_yaml
+
     data = read_yaml(path_of(name_or_file), "FILE", name_or_file)
     if not isinstance(data, dict):
         raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
@@ -84,6 +86,7 @@ def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
 
 def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a changed copy of the data; later overrides win. BadInput, with a near miss, for an unknown key."""
+    from railyard.core.config import YAML_ERRORS, parse_yaml, yaml_error_message
     from railyard.experiments.spec.experiment import sections
 
     changed = deepcopy(dict(data))
@@ -137,6 +140,8 @@ def _put(container: Any, path: list[str], value: object, field: str) -> None:
 
 def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterable[int]:
     """Return the numbers of the items that a step means; `*` is all, of workloads those whose kind has the key."""
+    from railyard.core.config import MISSING
+
     if not items:
         raise BadInput(field, MISSING, "to change: the list is empty")
     if step == "*":

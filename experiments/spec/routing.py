@@ -50,7 +50,7 @@ class RoutingSpec(ConfigModel):
     def steering(self, policy: str, fabric: FabricSpec, seed: int, assigned: Assigned) -> Steering:
         """Return what agents need to apply a policy. `assigned`: the paths of a policy that knows the load."""
         damping = self.damping(fabric) if HEALTH_POLICIES[policy].is_damped else Damping(None, 0, 0)
-        return Steering(policy, Context(fabric.kind, seed, self.delta, assigned), damping)
+        return Steering(policy, Context(fabric.definition.joins_rails, seed, self.delta, assigned), damping)
 
 
 def own_margin(domains: int) -> int:

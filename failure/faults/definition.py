@@ -140,23 +140,7 @@ class FaultKind:
         return None
 
 
-_REQUIRED: Final = {
-    "targets": "targets(plan)",
-    "impact": "impact(plan, target, p)",
-    "inject": "inject(net, target, p)",
-    "repair": "repair(net, target, p)",
-    "symptoms": "symptoms(net, target, p)",
-}
-
-
-def _missing_parts(name: str, definition: object) -> Iterator[str]:
-    """Yield what a definition lacks."""
-    if not isinstance(definition, FaultKind):
-        yield "it must be a subclass of FaultKind"
-        return
-    for part, signature in _REQUIRED.items():
-        if getattr(type(definition), part) is getattr(FaultKind, part):
-            yield f"the method {signature} is missing"
+def _problems(name: str, definition: FaultKind) -> Iterator[str]:
     if not type(definition).__doc__:
         yield "the docstring is missing"
     model: object = definition.Parameters
@@ -170,7 +154,19 @@ def _missing_parts(name: str, definition: object) -> Iterator[str]:
             yield f"Parameters.{key} needs a default"
 
 
-FAULTS: Final = Registry[FaultKind]("fault kind", "railyard.failure.faults", check=_missing_parts)
+FAULTS: Final = Registry[FaultKind](
+    "fault kind",
+    "railyard.failure.faults",
+    FaultKind,
+    [
+        "targets(plan)",
+        "impact(plan, target, p)",
+        "inject(net, target, p)",
+        "repair(net, target, p)",
+        "symptoms(net, target, p)",
+    ],
+    _problems,
+)
 Definition = TypeVar("Definition", bound=type)
 
 

@@ -89,7 +89,7 @@ def _missing_parts(_name: str, compute: object) -> Iterator[str]:
         yield "has no docstring, whose first line describes it"
 
 
-FIGURES: Final = Registry[Compute]("figure", __name__, _missing_parts)
+FIGURES: Final = Registry[Compute]("figure", __name__, check=_missing_parts)
 """Functions by the name of the figure or table."""
 
 

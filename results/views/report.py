@@ -73,13 +73,13 @@ class Section:
 
 
 def _missing(name: str, definition: type[Section]) -> Iterator[str]:
-    if not definition.title:
-        yield "title"
     if not (_FOLDER / "sections" / definition.template).is_file():
         yield f"template {definition.template}, which is not a file of results/views/sections"
 
 
-SECTIONS: Final = Registry[type[Section]]("report section", "railyard.results.views.sections", check=_missing)
+SECTIONS: Final = Registry[type[Section]](
+    "report section", "railyard.results.views.sections", Section, ["title"], _missing, holds_classes=True
+)
 
 
 section = SECTIONS.register

@@ -71,7 +71,7 @@ class Agents:
         stale_s: float = 1.0,
         **known: Any,
     ) -> None:
-        context = Context(self.fabric.net.plan.spec.kind, **known)
+        context = Context(self.fabric.net.plan.spec.definition.joins_rails, **known)
         self.process.steer(Steering(policy, context, damping), address, stale_s, watched)
 
     def gpus_that_told(self, what: str, since: int = 0) -> set[str]:

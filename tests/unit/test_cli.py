@@ -237,6 +237,15 @@ def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixtur
         assert len(spec.description) > 200, "a description teaches"
 
 
+@pytest.mark.parametrize("command", ["list", "--help"])
+def test_quick_commands_import_no_heavy_modules(command: str) -> None:
+    program = f"import sys; from railyard.experiments import cli; cli.main([{command!r}]); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy = {"matplotlib", "mininet", "networkx", "numpy", "os_ken", "pandas", "psutil", "scapy", "scipy", "torch"}
+    ours = {"railyard.core.config", "railyard.experiments.spec.experiment", "railyard.topologies.spec"}
+    assert not (heavy | ours) & set(run.stdout.splitlines()[-1].split())
+
+
 @pytest.mark.parametrize("name", loading.names())
 def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     spec = load(name)

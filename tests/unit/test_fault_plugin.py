@@ -108,8 +108,7 @@ class Broken(FaultKind):
         (
             "mine",
             "",
-            "'mine' is not a whole fault kind: the method repair(net, target, p) is missing; "
-            "the method symptoms(net, target, p) is missing",
+            "'mine' is not a whole fault kind: repair(net, target, p) is missing; symptoms(net, target, p) is missing",
         ),
         ("link-down", "", "'link-down' is already registered as fault kind, at failure/faults/link_down.py"),
     ],

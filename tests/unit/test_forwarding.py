@@ -137,10 +137,10 @@ class Raises(ForwardingPolicy):
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
-        (NoRule(), "it lacks path(src, dst, fabric)"),
+        (NoRule(), "path(src, dst, fabric) is missing"),
         (WrongRail(), "path(d0g0, d1g1) gives rail 0, but dr from d0g0 to d1g1 crosses rail 1"),
         (Raises(), "path(d0g0, d1g1) raises IndexError: list index out of range"),
-        (object(), "it must be an instance of a subclass of ForwardingPolicy"),
+        (object(), "must be an instance of ForwardingPolicy"),
     ],
 )
 def test_incomplete_policy_is_refused_with_the_reason(policy: ForwardingPolicy, problem: str) -> None:
@@ -163,7 +163,7 @@ class WrongPolicy(FabricKind):
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        (NoPolicy(), "it lacks default_policy"),
+        (NoPolicy(), "default_policy is missing"),
         (WrongPolicy(), "its default_policy 'spine' does not fit it"),
     ],
 )

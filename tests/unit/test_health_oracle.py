@@ -88,7 +88,7 @@ def test_no_policy_with_one_path_a_pair_beats_it(flows: int) -> None:
         best = last(plan, wanted, assign(plan, wanted, loads), loads)
         known = idle(3, 3)
         for name in ("dr", "rd", "random"):
-            context = Context(plan.spec.kind, seed)
+            context = Context(plan.spec.definition.joins_rails, seed)
             paths = [HEALTH_POLICIES[name].choose(flow.src, flow.dst, known, context)[0].path for flow in wanted]
             assert best <= last(plan, wanted, paths, loads) * 1.02, name
 

@@ -41,7 +41,9 @@ def test_section_without_title_or_template_is_refused() -> None:
 
         template: ClassVar[str] = "none.html.j2"
 
-    with pytest.raises(BadDefinition, match=r"is not a whole report section: title; template none\.html\.j2"):
+    with pytest.raises(
+        BadDefinition, match=r"is not a whole report section: title is missing; template none\.html\.j2"
+    ):
         section("untitled")(Untitled)
     assert "untitled" not in SECTIONS
 

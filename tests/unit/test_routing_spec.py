@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policy import default_policies
+from railyard.controller.health.policy import Context, default_policies
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.routing import MAX_AUTO_MARGIN, RoutingSpec, own_margin
@@ -101,7 +101,7 @@ def test_agents_are_told_what_was_written() -> None:
     fabric = FabricSpec(kind="rail-optimized", domains=3, rails=4)
     steering = spec.steering("health-drd", fabric, 7, {})
     assert (steering.policy, steering.damping) == ("health-drd", Damping(20, 0, 3))
-    assert (steering.context.kind, steering.context.seed, steering.context.delta) == ("rail-optimized", 7, 30)
+    assert steering.context == Context(spine=True, seed=7, delta=30)
 
 
 def test_nothing_damps_the_oracle() -> None:

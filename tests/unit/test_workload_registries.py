@@ -33,7 +33,7 @@ def test_workload_kind_without_build_is_refused() -> None:
     class Empty(Workload):
         pass
 
-    with pytest.raises(BadDefinition, match="'empty' is not a whole workload kind: build is missing"):
+    with pytest.raises(BadDefinition, match=r"'empty' is not a whole workload kind: build\(setting\) is missing"):
         WORKLOADS.add("empty", Empty)
     assert "empty" not in WORKLOADS
 

@@ -331,20 +331,15 @@ class AllreduceEngine:
         return 2 * (nodes - 1) / nodes * size / rails[rail].rate
 
 
-def _problems(name: str, engine: object) -> Iterator[str]:
-    if not isinstance(engine, AllreduceEngine):
-        yield "must be an instance of a subclass of AllreduceEngine"
-        return
+def _problems(name: str, engine: AllreduceEngine) -> Iterator[str]:
     if type(engine).start is AllreduceEngine.start and engine.ranks is None:
         yield "`ranks` or the method start(net, policy) is missing"
-    if not engine.equation:
-        yield "`equation` is missing"
     if name in ALLREDUCE_POLICIES:
         yield f"an allreduce policy is called {name} too"
 
 
 ALLREDUCE_ENGINES: Final = Registry[AllreduceEngine](
-    "allreduce engine", "railyard.workloads.allreduce.engines", check=_problems
+    "allreduce engine", "railyard.workloads.allreduce.engines", AllreduceEngine, ["equation"], _problems
 )
 
 

@@ -88,14 +88,7 @@ def beyond(field: str, numbers: tuple[int, ...], count: int) -> Iterator[tuple[s
             yield f"{field}{i}", number, f"must be below {count}: the fabric has no more"
 
 
-def _missing(name: str, definition: BackgroundKind) -> Iterator[str]:
-    """Yield what a definition lacks."""
-    given: object = definition
-    if not isinstance(given, BackgroundKind):
-        yield "must be an instance of BackgroundKind"
-    elif not hasattr(given, "value"):
-        yield "value, the type of the key's value, is missing"
-
-
-BACKGROUNDS: Final = Registry[BackgroundKind]("background kind", "railyard.workloads.background.kinds", check=_missing)
+BACKGROUNDS: Final = Registry[BackgroundKind](
+    "background kind", "railyard.workloads.background.kinds", BackgroundKind, ["value"]
+)
 """Every kind of background load by its key in YAML."""

@@ -57,19 +57,16 @@ class Algorithm(ABC):
                 transport.emit(program, number, in_flight)
 
 
-def _missing(name: str, definition: Algorithm) -> Iterator[str]:
-    """Yield what a definition lacks."""
-    given: object = definition
-    if not isinstance(given, Algorithm):
-        yield "must be an instance of Algorithm"
-        return
+def _problems(name: str, definition: Algorithm) -> Iterator[str]:
     if bool(definition.collective) != bool(definition.algorithm):
         yield "collective and algorithm must be given together"
     if definition.equation and type(definition).closed_form_s is Algorithm.closed_form_s:
         yield f"names {definition.equation}, but closed_form_s is missing"
 
 
-ALGORITHMS: Final = Registry[Algorithm]("collective algorithm", "railyard.workloads.collectives", check=_missing)
+ALGORITHMS: Final = Registry[Algorithm](
+    "collective algorithm", "railyard.workloads.collectives", Algorithm, check=_problems
+)
 """Every algorithm by its full name, such as all-gather-ring: `Phase.collective`."""
 
 

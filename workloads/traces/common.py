@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
@@ -156,14 +156,7 @@ class TraceFormat(ABC):
         """Return the trace. BadInput says where it can't be read."""
 
 
-def _missing(name: str, definition: TraceFormat) -> Iterator[str]:
-    """Yield what a definition lacks."""
-    given: object = definition
-    if not isinstance(given, TraceFormat):
-        yield "must be an instance of TraceFormat"
-
-
-TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads.traces.formats", check=_missing)
+TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads.traces.formats", TraceFormat)
 """Every format of trace files by name: `format` of a workload of kind trace."""
 
 

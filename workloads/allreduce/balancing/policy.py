@@ -99,20 +99,17 @@ class AllreducePolicy:
         return max(times)
 
 
-def _problems(name: str, policy: object) -> Iterator[str]:
-    if not isinstance(policy, AllreducePolicy):
-        yield "must be an instance of a subclass of AllreducePolicy"
-        return
-    if type(policy).planner is AllreducePolicy.planner:
-        yield "the method planner(rails, costs, argument) is missing"
-    if not policy.equation:
-        yield "`equation` is missing"
+def _problems(name: str, policy: AllreducePolicy) -> Iterator[str]:
     if ":" in name:
         yield "its name must not contain a colon"
 
 
 ALLREDUCE_POLICIES: Final = Registry[AllreducePolicy](
-    "allreduce policy", "railyard.workloads.allreduce.balancing.policies", check=_problems
+    "allreduce policy",
+    "railyard.workloads.allreduce.balancing.policies",
+    AllreducePolicy,
+    ["planner(rails, costs, argument)", "equation"],
+    _problems,
 )
 
 
