@@ -1,11 +1,13 @@
 """What ranks put into operations, and what has to come out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, checked, latencies_s
-from railyard.workloads.allreduce.engine.worker import draw_input, elements, expected, outcome, rotated, wrong
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
+from railyard.workloads.allreduce.engine.worker import draw_input, expected, outcome, wrong
 
 NODES = 4
 
@@ -18,7 +20,7 @@ def asked(collective: str = "allreduce", dtype: str = "float32", size: int = 400
 @pytest.mark.parametrize("index", [0, 5])
 def test_sum_in_any_order_is_right_and_a_stale_one_wrong(dtype: str, index: int) -> None:
     operations = asked(dtype=dtype)
-    parts = [rotated(draw_input(operations, NODES, rank), index) for rank in range(NODES)]
+    parts = [np.roll(draw_input(operations, NODES, rank), index) for rank in range(NODES)]
     backwards = parts[3] + parts[2] + parts[1] + parts[0]
     reference = outcome(operations, NODES, 0, expected(operations, NODES, 0), index)
     assert wrong(backwards, reference, NODES) == 0
@@ -29,14 +31,14 @@ def test_sum_in_any_order_is_right_and_a_stale_one_wrong(dtype: str, index: int)
 
 
 def test_expected_results_differ_by_collective_and_rank() -> None:
-    parts = [rotated(draw_input(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
+    parts = [np.roll(draw_input(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
     gathered = expected(asked("all_gather"), NODES, 1)
     assert np.array_equal(outcome(asked("all_gather"), NODES, 1, gathered, 2), np.concatenate(parts))
     told = expected(asked("broadcast"), NODES, 3)
     assert np.array_equal(outcome(asked("broadcast"), NODES, 3, told, 2), parts[0])
     scattered = asked("reduce_scatter", "int64", 8 * 13)
-    assert elements(scattered, NODES) == 12
-    whole = sum(rotated(draw_input(scattered, NODES, rank), 2) for rank in range(NODES))
+    assert len(draw_input(scattered, NODES, 0)) == 12
+    whole = sum(np.roll(draw_input(scattered, NODES, rank), 2) for rank in range(NODES))
     mine = outcome(scattered, NODES, 2, expected(scattered, NODES, 2), 2)
     assert isinstance(whole, np.ndarray)
     assert np.array_equal(mine, whole[6:9])
@@ -48,17 +50,17 @@ def test_a_result_of_another_size_is_all_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "field"),
+    ("values", "field"),
     [
-        (asked("all_reduce"), "collective"),
-        (asked(dtype="flot32"), "dtype"),
-        (asked(dtype="datetime64"), "dtype"),
-        (asked(size=-1), "size_bytes"),
+        ({"collective": "all_reduce"}, "collective"),
+        ({"dtype": "flot32"}, "dtype"),
+        ({"dtype": "datetime64"}, "dtype"),
+        ({"size": -1}, "size_bytes"),
     ],
 )
-def test_impossible_operations_name_their_field(operations: Operations, field: str) -> None:
+def test_impossible_operations_name_their_field(values: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as problem:
-        checked(operations)
+        asked(**values)
     assert problem.value.field == field
 
 

@@ -37,8 +37,7 @@ class Group:
     ) -> None:
         if not 0 <= rank < layout.size:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
-        self.rank, self.size = rank, layout.size
-        self._rails = layout.rails
+        self.rank, self.size, self.layout = rank, layout.size, layout
         self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]  # of the last operations, in turn
         self._node: Node | None = None
         self.copies = Copies()
@@ -75,21 +74,15 @@ class Group:
 
         Each sample is returned once; the latest 50,000 are kept.
         """
-        if self._node is None:
-            return []
-        samples = list(self._node.samples)
-        self._node.samples.clear()
+        samples = []
+        while self._node is not None and self._node.samples:
+            samples.append(self._node.samples.popleft())
         return samples
 
     @property
     def live_rails(self) -> list[int]:
-        """The rails in use now."""
-        return self._node.transport.live if self._node else []
-
-    @property
-    def dead_rails(self) -> list[int]:
-        """The rails that were lost and have not returned."""
-        return [rail for rail in range(len(self._rails)) if rail not in self.live_rails] if self._node else []
+        """The rails in use now; the others were lost and have not returned."""
+        return self._node.transport.live if self._node else list(range(len(self.layout.rails)))
 
     def set_policy(self, policy: str) -> None:
         """Plan by another policy from the next operation on: on all ranks, between the same two operations.
@@ -97,7 +90,7 @@ class Group:
         A policy that was used before keeps what it has learned. BadInput for one that is not known.
         """
         if self._node is None:
-            self.policy = make_planner(policy, self._rails, self.size)
+            self.policy = make_planner(policy, self.layout.rails, self.size)
         else:
             self._node.set_policy(policy)
             self.policy = self._node.planners.current.planner

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 from pydantic import InstanceOf
@@ -161,11 +161,6 @@ class RankConfig:
     folder: str = ""
 
     @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return self.layout.size
-
-    @property
     def interfaces(self) -> tuple[str, ...]:
         """Interfaces of the NICs that the engine is to use."""
         assert self.placement.devices is not None  # ranks are on a fabric's nodes
@@ -174,7 +169,8 @@ class RankConfig:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """`count` times the same collective, one after the other, of `size_bytes` of `dtype` on each node.
+    """`count` times the same collective, one after the other, of `size_bytes` of `dtype` on each node; BadInput if
+    impossible.
 
     Rank r's input of operation i comes from `seed`, r and i (worker.py). `check`: compare each result with numpy's sum,
     after its time was taken. `gap_s`: how long a node computes (sleeps) before each operation. `policy`: of Railyard's
@@ -190,20 +186,16 @@ class Operations:
     gap_s: float = 0.0
     policy: str = ""
 
-
-def checked(operations: Operations) -> np.dtype[Any]:
-    """Return the type of the elements. BadInput for operations that no engine can run."""
-    if operations.collective not in COLLECTIVES:
-        raise BadInput("collective", operations.collective, unknown_name_hint(operations.collective, COLLECTIVES))
-    for name, value in (("size_bytes", operations.size_bytes), ("count", operations.count)):
-        if value < 0:
-            raise BadInput(name, value, "must be 0 or more")
-    try:
-        dtype = np.dtype(operations.dtype)
-    except TypeError:
-        raise BadInput("dtype", operations.dtype, "must be a type that numpy knows") from None
-    dtype_code(dtype)
-    return dtype
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise BadInput("collective", self.collective, unknown_name_hint(self.collective, COLLECTIVES))
+        for name, value in (("size_bytes", self.size_bytes), ("count", self.count)):
+            if value < 0:
+                raise BadInput(name, value, "must be 0 or more")
+        try:
+            dtype_code(np.dtype(self.dtype))
+        except TypeError:
+            raise BadInput("dtype", self.dtype, "must be a type that numpy knows") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from railyard.workloads.allreduce.engine.tasks import (
     Relay,
     Ring,
     Segment,
-    Span,
     Task,
     Tree,
     dtype_code,
@@ -95,17 +94,6 @@ class Operation:
         self.digest = crc32(str(self.call).encode())
         self.dtype_code = dtype_code(self.result.dtype)
 
-    @property
-    def done(self) -> bool:
-        """True if all jobs have ended."""
-        return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
-
-    def drop(self, rail: int) -> None:
-        """Forget the jobs of a dead rail."""
-        for number in [number for number, job in self.jobs.items() if job.rail == rail]:
-            del self.jobs[number]
-            self.tasks.pop(number, None)
-
     def state(self, job: Job) -> JobState:
         """Return the progress of a job."""
         task = self.tasks.get(job.number)
@@ -124,27 +112,22 @@ class Operation:
     def task_of(self, job: Job) -> Task:
         """Return the task that does a job."""
         span, nodes, piece_bytes = (job.start, job.start + job.length), self.layout.size, self.layout.piece_bytes
-        on_tree = self.layout.aggregators[job.rail] is not None
-        if job.action == "broadcast":
-            if on_tree:
-                return Tree(self.rank, [(span, job.root)], self.result, self.result, piece_bytes)
-            return Relay(self.rank, nodes, job.root, span, self.result, piece_bytes)
+        source, result, only_gathers = self.source, self.result, job.action == "all_gather"
         if job.action == "barrier":
-            empty = np.empty(0, np.uint8)
-            if on_tree:
-                return Tree(self.rank, [((0, 0), ALL)], empty, empty)
-            return Ring(self.rank, [(0, 0)] * nodes, empty, empty)
-        gathers = job.action == "all_gather"
-        source = self.result if gathers else self.source
-        if job.action == "allreduce":
-            parts: list[tuple[Span, int]] = [(span, ALL)]
-            chunks = split_evenly(job.start, job.length, nodes)
-        else:
+            source = result = np.empty(0, np.uint8)
+        elif job.action in ("all_gather", "broadcast"):
+            source = result
+        if job.action in ("reduce_scatter", "all_gather"):
             chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(nodes)]
-            parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]
-        if on_tree:
-            return Tree(self.rank, parts, source, self.result, piece_bytes)
-        return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "reduce_scatter", piece_bytes)
+            parts = [(chunk, n if only_gathers else ALL) for n, chunk in enumerate(chunks)]
+        else:
+            chunks = split_evenly(job.start, job.length, nodes)
+            parts = [(span, job.root if job.action == "broadcast" else ALL)]
+        if self.layout.aggregators[job.rail] is not None:
+            return Tree(self.rank, parts, source, result, piece_bytes)
+        if job.action == "broadcast":
+            return Relay(self.rank, nodes, job.root, span, result, piece_bytes)
+        return Ring(self.rank, chunks, source, result, not only_gathers, job.action != "reduce_scatter", piece_bytes)
 
 
 class PieceRouter:
@@ -170,7 +153,10 @@ class PieceRouter:
     @property
     def done(self) -> bool:
         """True if all operations have ended here."""
-        return all(operation.done for operation in reversed(self.operations.values()))
+        return all(
+            len(operation.tasks) == len(operation.jobs) and all(task.done for task in operation.tasks.values())
+            for operation in reversed(self.operations.values())
+        )
 
     def busy(self, rails: int) -> tuple[int, ...]:
         """Return by rail what it has to do: IDLE, DATA, or nothing but a BARRIER."""
@@ -213,7 +199,9 @@ class PieceRouter:
     def drop(self, rail: int) -> None:
         """Forget the jobs of a dead rail."""
         for operation in self.operations.values():
-            operation.drop(rail)
+            for number in [number for number, job in operation.jobs.items() if job.rail == rail]:
+                del operation.jobs[number]
+                operation.tasks.pop(number, None)
 
     def buffer_for(self, rail: int, header: Header) -> memoryview:
         """Return where a frame is received: in its task's buffer, or aside if it is early or of no task."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Collective, Timeouts
-from railyard.workloads.allreduce.engine.tasks import Span, common, merged, missing
+from railyard.workloads.allreduce.engine.tasks import Span, merged, missing
 from railyard.workloads.allreduce.transport.links import Message
 
 Action = Collective | Literal["barrier"]
@@ -84,19 +84,16 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
         return [] if complete_ranks else [(job, itemsize)]
     if job.action in ("reduce_scatter", "all_gather"):  # a node that does not report the job has left its operation
         return [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
-    end, states = job.start + job.length, states_by_rank.values()
-    if complete_ranks:
-        lacking = merged(span for state in states if not state.done for span in missing(job.start, end, state.final))
-        if some_not_begun:  # a broadcast's root has all of it before the others begin
-            lacking = merged([(job.start, end)])
-        root = min(complete_ranks)
-        return [(job._replace(action="broadcast", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
-    if job.length == 0:
+    if job.length == 0 and not complete_ranks:
         return [(job, itemsize)]
-    final_everywhere: list[Span] = [(job.start, end)] if len(states) == nodes else []
-    for state in states:
-        final_everywhere = common(final_everywhere, state.final)
-    return [(job._replace(start=a, length=b - a), itemsize) for a, b in missing(job.start, end, final_everywhere)]
+    end, states = job.start + job.length, states_by_rank.values()
+    lacking = merged(span for state in states if not state.done for span in missing(job.start, end, state.final))
+    # a node that does not report the job has nothing of it; a broadcast's root has all of it before the others begin
+    if some_not_begun if complete_ranks else len(states) < nodes:
+        lacking = merged([(job.start, end)])
+    if complete_ranks:
+        job = job._replace(action="broadcast", root=min(complete_ranks))
+    return [(job._replace(start=a, length=b - a), itemsize) for a, b in lacking]
 
 
 @dataclass
@@ -280,7 +277,14 @@ class LivenessMonitor:
         heartbeats = {rank: heartbeat for rank in ranks if (heartbeat := self._heartbeats.get(rank)) is not None}
         if len(heartbeats) < len(ranks):
             return {}
-        idle = {(rank, rail) for rank in heartbeats for rail in alive if self._has_stalled(rank, rail, now)}
+        idle = set()
+        for rank, heartbeat in heartbeats.items():
+            for rail in alive:
+                number, moved_at = self._moved[rank, rail]
+                # by a busy node's own heartbeats: it sends none while it can't run
+                still_s = (heartbeat.number - number) * self.timeouts.heartbeat_s
+                if (still_s if heartbeat.busy[rail] else now - moved_at) >= self.timeouts.stall_s:
+                    idle.add((rank, rail))
         found = {}
         for rail in alive:
             working = [heartbeat for heartbeat in heartbeats.values() if heartbeat.busy[rail]]
@@ -290,13 +294,6 @@ class LivenessMonitor:
             if required <= idle and all(heartbeat.op >= first for heartbeat in heartbeats.values()):
                 found[rail] = f"nothing moved for {self.timeouts.stall_s * 1000:.0f} ms"
         return found
-
-    def _has_stalled(self, rank: int, rail: int, now: float) -> bool:
-        """Whether nothing moved for long enough, by a busy node's own heartbeats: it sends none while it can't run."""
-        heartbeat, (number, moved_at) = self._heartbeats[rank], self._moved[rank, rail]
-        if heartbeat.busy[rail]:
-            return (heartbeat.number - number) * self.timeouts.heartbeat_s >= self.timeouts.stall_s
-        return now - moved_at >= self.timeouts.stall_s
 
     def mismatch(self) -> str | None:
         """Return the ranks that were called for unlike things in the same operation, None if there are none."""

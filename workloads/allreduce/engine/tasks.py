@@ -7,7 +7,7 @@ one input and one result, each with a range of elements (Nezha sections 3.2 and 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, pairwise
+from itertools import accumulate, cycle, pairwise
 from math import floor
 from typing import Any, Final, NamedTuple
 
@@ -84,11 +84,16 @@ class Segment:
     length: int
 
 
-def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Return whole elements by share, `length` in all: rounded down, and the rest to the largest remainders."""
+def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
+    """Return a segment for each rail that gets an element; of an empty buffer an empty one, for the largest share.
+
+    Elements by share are rounded down, and the rest goes to the largest remainders. ValueError for impossible shares.
+    """
     total = sum(shares)
     if length < 0 or total <= 0 or min(shares) < 0:
         raise ValueError(f"length {length}, shares {tuple(shares)}: each must be 0 or more, and one above 0")
+    if length == 0:
+        return (Segment(max(range(len(shares)), key=lambda rail: shares[rail]), 0, 0),)
     exact = [length * share / total for share in shares]
     counts = [floor(part) for part in exact]
     order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
@@ -96,19 +101,10 @@ def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
         if (left := length - sum(counts)) == 0:  # float rounding of huge lengths may be off by more than one
             break
         counts[index] = max(0, counts[index] + (1 if left > 0 else -1))
-    return tuple(counts)
-
-
-def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
-    """Return a segment for each rail that gets an element; of an empty buffer an empty one, for the largest share."""
-    if length == 0:
-        return (Segment(max(range(len(shares)), key=lambda rail: shares[rail]), 0, 0),)
-    segments, start = [], 0
-    for rail, count in enumerate(split_by_share(length, shares)):
-        if count:
-            segments.append(Segment(rail, start, count))
-        start += count
-    return tuple(segments)
+    starts = accumulate(counts, initial=0)
+    return tuple(
+        Segment(rail, start, count) for rail, (start, count) in enumerate(zip(starts, counts, strict=False)) if count
+    )
 
 
 def split_evenly(start: int, length: int, count: int) -> list[Span]:
@@ -136,12 +132,6 @@ def merged(spans: Iterable[Span]) -> list[Span]:
         else:
             out.append((start, end))
     return out
-
-
-def common(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """Return what is in both."""
-    others = merged(second)
-    return merged((max(a, c), min(b, d)) for a, b in merged(first) for c, d in others if max(a, c) < min(b, d))
 
 
 def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
@@ -289,16 +279,13 @@ class Tree(_InOrder):
         split = [(span, owner) for (a, b), owner in self.parts for span in pieces(a, b - a, longest)]
         self._spans, self._owners = [span for span, _ in split], [owner for _, owner in split]
 
-    def begin(self) -> Iterator[Piece]:
-        """Yield a window of this node's pieces."""
-        yield from self._next_pieces()
-
     def on_received(self, seq: int) -> Iterator[Piece]:
         """Count a piece, and yield those that the window lets go."""
         self._received_count += 1
-        yield from self._next_pieces()
+        yield from self.begin()
 
-    def _next_pieces(self) -> Iterator[Piece]:
+    def begin(self) -> Iterator[Piece]:
+        """Yield this node's pieces that the window lets go."""
         while self._sent < min(len(self._spans), self._received_count + WINDOW):
             (start, end), owner = self._spans[self._sent], self._owners[self._sent]
             if owner == self.rank and self._sent > self._received_count and self._owners[self._sent - 1] != owner:

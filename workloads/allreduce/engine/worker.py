@@ -48,15 +48,14 @@ def result_array(collective: str, array: Array, nodes: int) -> Array:
     return np.empty(array.size * nodes, array.dtype) if collective == "all_gather" else array
 
 
-def elements(operations: jobs.Operations, nodes: int) -> int:
-    """Return how many elements a rank puts in; for a ReduceScatter a multiple of the nodes."""
-    length = operations.size_bytes // jobs.checked(operations).itemsize
-    return length - length % nodes if operations.collective == "reduce_scatter" else length
-
-
 def draw_input(operations: jobs.Operations, nodes: int, rank: int) -> Array:
-    """Return a rank's elements of operation 0: integers of all values (sums wrap), floats of 0.5 to 1."""
-    dtype, length = jobs.checked(operations), elements(operations, nodes)
+    """Return a rank's elements of operation 0: integers of all values (sums wrap), floats of 0.5 to 1.
+
+    For a ReduceScatter their number is a multiple of the nodes.
+    """
+    dtype = np.dtype(operations.dtype)
+    length = operations.size_bytes // dtype.itemsize
+    length -= length % nodes if operations.collective == "reduce_scatter" else 0
     random = np.random.default_rng((operations.seed, rank))
     if dtype.kind in "iu":
         return np.frombuffer(random.bytes(length * dtype.itemsize), dtype)
@@ -76,18 +75,12 @@ def expected(operations: jobs.Operations, nodes: int, rank: int) -> Array:
     return total.astype(parts[0].dtype)
 
 
-def rotated(first: Array, index: int, parts: int = 1) -> Array:
-    """Return a copy of operation 0's elements as operation `index` has them, each of `parts` equal parts on its own."""
-    return np.roll(first.reshape(parts, -1), index, axis=1).reshape(-1)
-
-
 def outcome(operations: jobs.Operations, nodes: int, rank: int, first: Array, index: int) -> Array:
     """Return the result of operation `index` on a rank, from that of operation 0 (`expected`)."""
-    whole = rotated(first, index, nodes if operations.collective == "all_gather" else 1)
-    if operations.collective == "reduce_scatter":
-        part = len(whole) // nodes
-        return whole[rank * part : (rank + 1) * part]
-    return whole
+    if operations.collective == "all_gather":  # of each rank its elements, moved on
+        return np.roll(first.reshape(nodes, -1), index, axis=1).reshape(-1)
+    whole = np.roll(first, index)
+    return whole.reshape(nodes, -1)[rank] if operations.collective == "reduce_scatter" else whole
 
 
 def wrong(result: Array, reference: Array, nodes: int) -> int:
@@ -124,7 +117,7 @@ def _run(
     before()
     for index in range(operations.count):
         if is_checked:
-            array[:] = rotated(first, index)
+            array[:] = np.roll(first, index)
         if operations.gap_s:
             time.sleep(operations.gap_s)
         start = time.monotonic_ns()
@@ -154,7 +147,7 @@ def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport
         report.errors.append(str(problem))
     report.migrations, migrations = list(group.migrations), group.migrations
     migrations.clear()
-    report.dead_rails = tuple(group.dead_rails)
+    report.dead_rails = tuple(rail for rail in range(len(group.layout.rails)) if rail not in group.live_rails)
     report.copies = {why: count - copies[why] for why, count in asdict(group.copies).items()}
     report.rail_bytes_over_time = group.take_samples()
     return report
@@ -198,7 +191,7 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
         report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
 
     try:
-        _run(engine, report, config.nodes, operations, before, after)
+        _run(engine, report, config.layout.size, operations, before, after)
     except Exception as problem:  # another library's, of any kind
         report.errors.append(f"{type(problem).__name__}: {problem}")
     return report
@@ -244,13 +237,6 @@ def serve(parent: Parent, program: Program, task: jobs.RankConfig) -> None:
     program.end(engine)
 
 
-def _aggregate(parent: Parent, task: jobs.AggregatorTask) -> None:
-    task.placement.enter(task.layout.size + task.rail)
-    aggregator = Aggregator(task.rail, task.layout, task.placement.socket_maker())
-    parent.send(Ready())
-    aggregator.run(lambda: False)
-
-
 _OWN: Final = Program(
     lambda task: Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker()),
     Group.close,
@@ -289,7 +275,10 @@ def main() -> None:
     parent = Parent(jobs.Join, jobs.Run, jobs.Leave)
     task = parent.receive().task
     if isinstance(task, jobs.AggregatorTask):
-        _aggregate(parent, task)
+        task.placement.enter(task.layout.size + task.rail)
+        aggregator = Aggregator(task.rail, task.layout, task.placement.socket_maker())
+        parent.send(Ready())
+        aggregator.run(lambda: False)
     else:
         serve(parent, _OWN, task)
 

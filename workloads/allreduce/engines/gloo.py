@@ -31,10 +31,10 @@ class Gloo:
         import torch.distributed as dist
 
         os.environ["GLOO_SOCKET_IFNAME"] = config.interfaces[0]
-        store = dist.FileStore(f"{config.folder}/gloo", config.nodes)
+        store = dist.FileStore(f"{config.folder}/gloo", config.layout.size)
         limit = timedelta(seconds=config.timeouts.operation_s)
-        dist.init_process_group("gloo", store=store, rank=config.rank, world_size=config.nodes, timeout=limit)
-        self._dist, self._nodes = dist, config.nodes
+        dist.init_process_group("gloo", store=store, rank=config.rank, world_size=config.layout.size, timeout=limit)
+        self._dist, self._nodes = dist, config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
         """Return the result of a collective; of an allreduce or a broadcast it is the array."""

@@ -69,7 +69,7 @@ class Mpi:
     """Communicator of a rank, through mpi4py. It works in numpy's memory."""
 
     def __init__(self, config: RankConfig) -> None:
-        self._mpi, self._nodes = _world(), config.nodes
+        self._mpi, self._nodes = _world(), config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
         """Return the result of a collective; of an allreduce or a broadcast it is the array."""

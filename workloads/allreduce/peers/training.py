@@ -293,7 +293,7 @@ def _train(used_groups: list[Any], config: RankConfig, command: Train) -> Traine
     torch_backend.register(config.layout, command.policy, make_socket=config.placement.socket_maker())
     init_method = f"file://{config.folder}/training{command.number}"
     try:
-        return Trained(result=train(command.backend, config.rank, config.nodes, init_method, command.training))
+        return Trained(result=train(command.backend, config.rank, config.layout.size, init_method, command.training))
     except RuntimeError as problem:  # PyTorch's, and what it got from a backend
         raise RailyardError(f"{command.backend}: {problem}") from problem
     finally:
