@@ -128,7 +128,7 @@ class FaultInjector:
                 except TimeoutError:
                     raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
                 net, events = self.session.net, self.session.events
-                seen = run_script(net, script, probes_only, events, None, progress, lambda phase: ended[phase].result())
+                seen = run_script(net, script, probes_only, events, None, progress, ended)
             except BaseException:
                 abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):

@@ -17,7 +17,7 @@ from railyard.failure.connectivity.check import ConnectivityChecker, Connectivit
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.script import Player, Script, WaitFor
+from railyard.failure.scenario.script import NO_PHASES, PhaseEnds, Player, Script
 from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0
@@ -28,9 +28,6 @@ a connection retries at the latest as long after the repair as it was cut off.
 STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
 TAIL_S: Final = 0.1  # more than is evaluated: a last receipt counts for the time before it
 _POLL_S: Final = 0.01
-
-Events = Callable[[], Sequence[ControllerEvent]]
-"""Return the events of the controller so far."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +48,26 @@ def run_script(
     net: FabricNet,
     script: Script,
     selections: Sequence[PairSelection],
-    events: Events,
+    events: Callable[[], Sequence[ControllerEvent]],
     checker: ConnectivityChecker | None = None,
     progress: Callable[[int], None] = lambda done: None,
-    wait_for: WaitFor | None = None,
+    phases: PhaseEnds = NO_PHASES,
 ) -> ScriptRun:
     """Run traffic, inject and repair the faults of a script, and measure. CheckFailed if a fault had no effect.
 
     `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
-    in each idle period. `progress` is called with the number of finished injections and repairs. `wait_for` returns
-    when a phase has ended, for faults with `after`. All faults are repaired in any case. ValueError for a script with a
-    fault within `WARM_UP_S` of the start, when there is no goodput to compare with.
+    in each idle period. `events` returns the controller's events so far. `progress` is called with the number of
+    finished injections and repairs. `phases`: ends of phases, for faults with `after`. All faults are repaired in any
+    case.
+    ValueError for a script with a fault within `WARM_UP_S` of the start, when there is no goodput to compare with.
     """
     if len(selections) != len(script.faults) or not selections:
-        raise ValueError(
-            f"script {script.name}: {len(script.faults)} faults need a selection of pairs each: {len(selections)}"
-        )
+        raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")
     if any(timed.at_s <= WARM_UP_S for timed in script.faults if not timed.after):
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
     streams = tuple(dict.fromkeys(pair for selection in selections for pair in selection.streams))
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
-    player, check_s = Player(net, script, wait_for), duration_s(net.plan)
+    player, check_s = Player(net, script, phases), duration_s(net.plan)
     with Traffic(TrafficJob(streams, probes, net.plan.rail_bps * STREAM_SHARE / 8)) as traffic:
         begun_ns = time.monotonic_ns()
         traffic.start()
@@ -110,17 +106,16 @@ def _run_checks(
 ) -> list[ConnectivityResult]:
     """Report progress and take connectivity checks until `AFTER_S` after the last repair."""
     found: list[ConnectivityResult] = []
-    checked = reported = 0  # acts
+    checked = reported = 0  # actions
     while True:
         is_finished, actions = player.is_over(_POLL_S), player.actions.done
         if len(actions) > reported:
             reported = len(actions)
             progress(reported)
         now_ns = time.monotonic_ns()
-        quiet_time = player.actions.quiet_period(now_ns)
-        has_time = quiet_time and checked < len(actions) and quiet_time.until_ns - now_ns > check_s * 1e9
-        result = checker.check(quiet_time, actions) if checker and quiet_time and has_time else None
-        if result:  # else again, while it is quiet
+        quiet = player.actions.quiet_period(now_ns)
+        has_time = quiet and checked < len(actions) and quiet.until_ns - now_ns > check_s * 1e9
+        if checker and quiet and has_time and (result := checker.check(quiet, actions)):  # else again, while quiet
             checked = len(actions)
             found.append(result)
         if is_finished and time.monotonic_ns() > max(action.done_ns for action in actions) + (AFTER_S + TAIL_S) * 1e9:

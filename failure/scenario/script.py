@@ -6,10 +6,11 @@ Each fault of a script has a thread of its own, so that simultaneous faults are 
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from railyard.core.errors import CheckFailed
@@ -73,12 +74,11 @@ class ActionLog:
     """Log of actions, written by all threads of a script."""
 
     def __init__(self, script: Script) -> None:
-        self._lock = threading.Lock()
+        self._script, self._lock = script, threading.Lock()
         self._done: list[Action] = []
         self._in_progress = 0
         self._scheduled: dict[tuple[int, str], int] = {}
-        self._broken: dict[int, Timed] = {}
-        self._script = script
+        self._broken: dict[int, Fault] = {}
 
     def schedule(self, number: int, operation: str, due_ns: int) -> None:
         """Set when an action of a fault is due."""
@@ -95,10 +95,10 @@ class ActionLog:
         """Log an action that is done."""
         with self._lock:
             self._in_progress -= 1
-            timed = self._script.faults[number]
-            self._done.append(Action(at_ns, time.monotonic_ns(), operation, timed.fault))
+            fault = self._script.faults[number].fault
+            self._done.append(Action(at_ns, time.monotonic_ns(), operation, fault))
             if operation == "inject":
-                self._broken[number] = timed
+                self._broken[number] = fault
             else:
                 self._broken.pop(number, None)
 
@@ -117,7 +117,7 @@ class ActionLog:
             until_ns = min(self._scheduled.values(), default=NO_DEADLINE_NS)
             if now_ns < last.done_ns + int(SETTLE_S * 1e9) or until_ns <= now_ns:
                 return None
-            return QuietPeriod(last, tuple(timed.fault for timed in self._broken.values()), until_ns)
+            return QuietPeriod(last, tuple(self._broken.values()), until_ns)
 
 
 SYMPTOMS_TIMEOUT_S: Final = 5.0
@@ -148,14 +148,14 @@ def apply(net: EmulatedNet, fault: Fault) -> int:
 
 def confirm(net: EmulatedNet, fault: Fault) -> None:
     """Raise CheckFailed if the fault isn't active: its recovery time would be 0."""
-    if not _await_symptoms(net, fault, expected=True):
+    if not _have_symptoms(net, fault, expected=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
 
 
 def repair(net: EmulatedNet, fault: Fault) -> None:
     """Repair a fault. CheckFailed if some part is still faulty afterwards."""
     fault.definition.repair(net, fault.target, fault.parameters)
-    if not _await_symptoms(net, fault, expected=False):
+    if not _have_symptoms(net, fault, expected=False):
         raise CheckFailed(f"{fault.kind} at {fault.target} is still active after its repair")
 
 
@@ -164,9 +164,8 @@ def is_active(net: EmulatedNet, fault: Fault) -> bool:
     return all(fault.definition.symptoms(net, fault.target, fault.parameters))
 
 
-def _await_symptoms(net: EmulatedNet, fault: Fault, expected: bool) -> bool:
+def _have_symptoms(net: EmulatedNet, fault: Fault, expected: bool) -> bool:
     """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
-
     kind, target, parameters = fault.definition, fault.target, fault.parameters
     return poll(lambda: {*kind.symptoms(net, target, parameters)} == {expected}, SYMPTOMS_TIMEOUT_S)
 
@@ -175,8 +174,9 @@ PREPARE_S: Final = 0.6
 """Time before an injection to check that the fault isn't active, and to prepare it."""
 _POLL_S: Final = 0.001
 
-WaitFor = Callable[[str], int]
-"""Return when a phase has ended for the first time; monotonic ns of its end."""
+PhaseEnds = Mapping[str, "Future[int]"]
+"""When phases of a workload have ended for the first time, monotonic ns, by name."""
+NO_PHASES: Final[PhaseEnds] = MappingProxyType({})
 
 
 class ScriptEnded(Exception):
@@ -184,18 +184,17 @@ class ScriptEnded(Exception):
 
 
 class Player:
-    """Plays one script; its threads start with `play`. ValueError if faults wait for a phase and `wait_for` is None.
+    """Plays one script; its threads start with `play`. ValueError for a fault after a phase that `phases` lacks.
 
     `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number. `actions`: their log.
     """
 
-    def __init__(self, net: EmulatedNet, script: Script, wait_for: WaitFor | None = None) -> None:
-        if any(timed.after for timed in script.faults) and wait_for is None:
+    def __init__(self, net: EmulatedNet, script: Script, phases: PhaseEnds = NO_PHASES) -> None:
+        if any(timed.after and timed.after not in phases for timed in script.faults):
             raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
-        self._net, self._script, self._wait_for = net, script, wait_for
+        self._net, self._script, self._phases = net, script, phases
         self._stopped = threading.Event()
         self._begun_ns = 0
-        self._phases: dict[str, Future[int]] = {}
         self._fault_futures: list[Future[None]] = []
         self.actions = ActionLog(script)
         self.injected_ns: dict[int, int] = {}
@@ -204,9 +203,6 @@ class Player:
     def play(self, begun_ns: int) -> None:
         """Start; times of the script count from `begun_ns` (monotonic)."""
         self._begun_ns = begun_ns
-        self._phases = {timed.after: Future[int]() for timed in self._script.faults if timed.after}
-        for phase in self._phases.items():
-            threading.Thread(target=self._watch_phase, args=phase, name=f"waits for {phase[0]}", daemon=True).start()
         for number, timed in enumerate(self._script.faults):
             if not timed.after:
                 self.actions.schedule(number, "inject", self._inject_at_ns(timed))
@@ -234,65 +230,48 @@ class Player:
         timed = self._script.faults[number]
         try:
             self._inject(number, timed)
-            self.actions.schedule(number, "repair", self._repair_at_ns(number))
+            repair_at_ns = self.injected_ns[number] + int(timed.repair_s * 1e9)
+            self.actions.schedule(number, "repair", repair_at_ns)
             confirm(self._net, timed.fault)
-            self._sleep_until(self._repair_at_ns(number))
+            self._sleep_until(repair_at_ns)
         except BaseException:
             self._stopped.set()
             raise
         finally:
             if number in self.injected_ns:
-                self._repair(number, timed)
+                self.actions.begin(number, "repair")
+                self.repair_start_ns[number] = time.monotonic_ns()
+                repair(self._net, timed.fault)
+                self.actions.end(number, "repair", self.repair_start_ns[number])
 
     def _inject(self, number: int, timed: Timed) -> None:
-        targets = [other.fault.target for other in self._script.faults]
-        is_late = timed.after and targets.count(timed.fault.target) > 1  # preparations of one target would conflict
+        """Prepare a fault and inject it, unless the script ends before; what was prepared is undone then."""
+        fault, targets = timed.fault, [other.fault.target for other in self._script.faults]
         with ExitStack() as preparation:
+            # after a phase: prepare at once, unless preparations of one target would conflict
             if not timed.after:
                 self._sleep_until(self._inject_at_ns(timed) - int(PREPARE_S * 1e9))
-            if not is_late:
-                self._prepare(timed.fault, preparation)
+            elif targets.count(fault.target) > 1:
+                self._sleep_until(self._inject_at_ns(timed))
+            prepare(self._net, fault)
+            if type(fault.definition).prepare is not FaultKind.prepare:  # its repair undoes it
+                preparation.callback(fault.definition.repair, self._net, fault.target, fault.parameters)
             self._sleep_until(self._inject_at_ns(timed))
-            if is_late:
-                self._prepare(timed.fault, preparation)
             self.actions.begin(number, "inject")
             preparation.pop_all()
         self.injected_ns[number] = time.monotonic_ns()  # before, so that half an injection is repaired too
-        self.injected_ns[number] = apply(self._net, timed.fault)
+        self.injected_ns[number] = apply(self._net, fault)
         self.actions.end(number, "inject", self.injected_ns[number])
-
-    def _prepare(self, fault: Fault, preparation: ExitStack) -> None:
-        prepare(self._net, fault)
-        if type(fault.definition).prepare is not FaultKind.prepare:  # its repair undoes it
-            preparation.callback(fault.definition.repair, self._net, fault.target, fault.parameters)
-
-    def _repair(self, number: int, timed: Timed) -> None:
-        self.actions.begin(number, "repair")
-        self.repair_start_ns[number] = time.monotonic_ns()
-        repair(self._net, timed.fault)
-        self.actions.end(number, "repair", self.repair_start_ns[number])
 
     def _inject_at_ns(self, timed: Timed) -> int:
         """Wait for the fault's phase, if it has one; return when the injection is due."""
         from_ns = self._begun_ns
         if timed.after:
-            phase_end = self._phases[timed.after]
-            while not phase_end.done():
+            while not self._phases[timed.after].done():
                 if self._stopped.wait(_POLL_S):
                     raise ScriptEnded
-            from_ns = phase_end.result()
+            from_ns = self._phases[timed.after].result()
         return from_ns + int(timed.at_s * 1e9)
-
-    def _repair_at_ns(self, number: int) -> int:
-        return self.injected_ns[number] + int(self._script.faults[number].repair_s * 1e9)
-
-    def _watch_phase(self, phase: str, phase_end: Future[int]) -> None:
-        """Wait for a phase, in a thread, since it may never end and the script must be able to."""
-        assert self._wait_for
-        try:
-            phase_end.set_result(self._wait_for(phase))
-        except Exception as error:
-            phase_end.set_exception(error)
 
     def _sleep_until(self, at_ns: int) -> None:
         if self._stopped.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):

@@ -1,8 +1,8 @@
 """Scripts that are played on nothing: what is broken when, and that all is mended however it ends."""
 
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_fault_without_effect_ends_the_script_after_repairs(world: World) -> Non
     assert ("inject", "c") not in world.done
 
 
-def test_one_that_is_there_already_is_no_fault(world: World) -> None:
+def test_active_fault_cannot_be_injected_again(world: World) -> None:
     world.broken.add("a")
     with pytest.raises(CheckFailed, match="link-down at a can't be injected: it is active already"):
         play(Player(NET, Script("one", (timed("a", 0.1, 1),))))
@@ -113,39 +113,27 @@ def test_ended_script_repairs_and_unprepares_its_faults(world: World) -> None:
     assert [step for step in world.done if step[0] == "inject"] == [("inject", "a")]
 
 
-def test_some_come_after_a_phase(world: World) -> None:
-    over, asked = threading.Event(), list[str]()
-
-    def wait_for(phase: str) -> int:
-        asked.append(phase)
-        over.wait(10)
-        return time.monotonic_ns()
-
+def test_faults_can_follow_a_phase(world: World) -> None:
+    ended = Future[int]()
     script = Script("phased", (timed("a", 0.1, 0.1, "moe"), timed("b", 0.0, 0.1, "moe"), timed("c", 0.0, 0.05)))
-    player = Player(NET, script, wait_for)
+    player = Player(NET, script, {"moe": ended})
     player.play(time.monotonic_ns())
     assert not player.is_over(0.3)
     assert world.done == [("inject", "c"), ("repair", "c")]
     assert {"a", "b"} <= world.prepared, "before they are due"
     over_ns = time.monotonic_ns()
-    over.set()
+    ended.set_result(over_ns)
     while not player.is_over(0.01):
         assert time.monotonic_ns() < over_ns + 10 * S
-    assert asked == ["moe"], "once for all that wait for it"
     assert player.injected_ns[0] - over_ns >= 0.1 * S
 
 
 def test_faults_of_one_target_are_prepared_one_by_one(world: World) -> None:
-    ends = {"first": threading.Event(), "second": threading.Event()}
-
-    def wait_for(phase: str) -> int:
-        ends[phase].wait(10)
-        return time.monotonic_ns()
-
-    player = Player(NET, Script("again", (timed("a", 0, 0.05, "first"), timed("a", 0, 0.05, "second"))), wait_for)
+    ends = {"first": Future[int](), "second": Future[int]()}
+    player = Player(NET, Script("again", (timed("a", 0, 0.05, "first"), timed("a", 0, 0.05, "second"))), ends)
     player.play(time.monotonic_ns())
     for end in ends.values():
-        end.set()
+        end.set_result(time.monotonic_ns())
         assert not player.is_over(0.0) or end is ends["second"]
         deadline = time.monotonic() + 5
         while len(world.done) < (2 if end is ends["first"] else 4):
@@ -156,27 +144,19 @@ def test_faults_of_one_target_are_prepared_one_by_one(world: World) -> None:
         assert time.monotonic() < deadline + 5
 
 
-def test_a_script_that_waits_for_what_never_comes_can_be_ended(world: World) -> None:
-    never = threading.Event()
-
-    def wait_for(phase: str) -> int:
-        never.wait(30)
-        return 0
-
-    player = Player(NET, Script("stuck", (timed("a", 0, 1, "moe"),)), wait_for)
+def test_script_that_waits_for_a_phase_can_be_ended(world: World) -> None:
+    player = Player(NET, Script("stuck", (timed("a", 0, 1, "moe"),)), {"moe": Future()})
     player.play(time.monotonic_ns())
     assert not player.is_over(0.1)
     player.end()
     assert ("inject", "a") not in world.done
-    never.set()
 
 
 def test_phase_without_a_workload_is_refused(world: World) -> None:
     with pytest.raises(ValueError, match="script x: faults wait for phases, but no workload runs"):
         Player(NET, Script("x", (timed("a", 0, 1, "moe"),)))
 
-    def wait_for(phase: str) -> int:
-        raise CheckFailed("it ended before moe was over")
-
+    failed = Future[int]()
+    failed.set_exception(CheckFailed("it ended before moe was over"))
     with pytest.raises(CheckFailed, match="it ended before moe was over"):
-        play(Player(NET, Script("x", (timed("a", 0, 1, "moe"),)), wait_for))
+        play(Player(NET, Script("x", (timed("a", 0, 1, "moe"),)), {"moe": failed}))

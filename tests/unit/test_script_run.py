@@ -49,7 +49,7 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: ScriptRun, reroute: str = "on") -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.meanwhile: Callable[[Any], None] = lambda wait_for: None
+        self.meanwhile: Callable[[Any], None] = lambda phases: None
 
         def run_script(*arguments: Any) -> ScriptRun:
             self.asked.append(arguments)
@@ -259,7 +259,7 @@ class Beside(Scene):
 
 def test_script_waits_for_phases_of_its_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, ended = Beside(monkeypatch, script_of((fault_run(),))), list[int]()
-    scene.meanwhile = lambda wait_for: ended.append(wait_for("moe-a2a"))
+    scene.meanwhile = lambda phases: ended.append(phases["moe-a2a"].result())
     run = scene.play()
     assert ended == [2 * SECOND]
     (_, script, selections, _, census, *_) = scene.asked[0]
