@@ -20,7 +20,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
-from railyard.failure.analysis.controller_events import FaultInterval, active_detours, false_alarms
+from railyard.failure.analysis.controller_events import active_detours, false_alarms
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker
@@ -204,9 +204,7 @@ def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Lite
     try:
         yield
         cost = heartbeat_process.cost()
-        faults = [
-            FaultInterval(Fault(row.fault, row.target), row.t_fault, row.t_repair) for row in run.recoveries[earlier:]
-        ]
+        faults = [(Fault(row.fault, row.target), row.t_fault, row.t_repair) for row in run.recoveries[earlier:]]
         packets = cost.sent / cost.seconds
         link_packets = packets / 2 / len(plan.gpus)  # half of them cross rails: their sender's and receiver's links
         measured = (

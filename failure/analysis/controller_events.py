@@ -1,7 +1,6 @@
 """Detours and false alarms of heartbeats, counted in the controller's events. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from railyard.failure.faults import Fault
@@ -12,6 +11,10 @@ from railyard.topologies.plan import Plan
 
 SIMULTANEOUS_NS: Final = 50_000_000
 """Actions closer than this are simultaneous."""
+
+
+def _counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
+    return sorted((at, int(detail["detours"])) for at, event_kind, detail in events if event_kind == "rerouted")
 
 
 def active_detours(events: Sequence[ControllerEvent], at_ns: int | None = None) -> int:
@@ -37,10 +40,6 @@ def primary_path_ms(
     return reverted_ms
 
 
-def _counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
-    return sorted((at, int(detail["detours"])) for at, event_kind, detail in events if event_kind == "rerouted")
-
-
 def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequence[int], min_gap_ns: int) -> bool:
     """Return whether the same other faults were active just before a fault and right after its repair.
 
@@ -59,26 +58,16 @@ def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequ
 
 REPAIR_GRACE_NS: Final = 1_000_000_000
 """Time after its repair in which a fault still explains silence: a switch takes time to start."""
-_Name = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class FaultInterval:
-    """A fault, from its injection until its repair began (monotonic ns)."""
-
-    fault: Fault
-    since_ns: int
-    until_ns: int
-
-
-def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[FaultInterval], plan: Plan) -> int:
+def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[tuple[Fault, int, int]], plan: Plan) -> int:
     """Count the links, rails and HB domains that were reported as silent without a fault that is active, or was
-    repaired less than a second before.
+    repaired less than a second before. `faults`: each with the times of its injection and of its repair's begin, ns.
 
     A silent GPU isn't counted besides its links. Neither is a link of a rail or domain that was silent as a whole: it
     is reported because others of it have recovered.
     """
-    found, silent_groups = 0, set[_Name]()
+    found, silent_groups = 0, set[tuple[str, str]]()
     for at_ns, event_kind, detail in sorted(events, key=lambda event: event[0]):
         if event_kind == "controller-crashed":
             silent_groups.clear()  # until its return, no recovery is reported
@@ -88,23 +77,18 @@ def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[FaultInterv
         if event_kind == "resumed":
             silent_groups.discard(name)
             continue
-        active = [each.fault for each in faults if each.since_ns <= at_ns <= each.until_ns + REPAIR_GRACE_NS]
-        is_new = name[0] != "gpu" and _probe_group_of(plan, name) not in silent_groups
-        found += is_new and not any(_explains(fault, plan, name) for fault in active)
+        group = _probe_group_of(plan, name)
+        active = [fault for fault, since_ns, until_ns in faults if since_ns <= at_ns <= until_ns + REPAIR_GRACE_NS]
+        # some links of a dead rail switch may be reported before the switch
+        reported = [(fault, group if dead_rails(fault.impact(plan), plan) else name) for fault in active]
+        is_explained = any(fault.is_signal(plan, "silent", {key: label}) for fault, (key, label) in reported)
+        found += name[0] != "gpu" and group not in silent_groups and not is_explained
         if name[0] in ("rail", "hb-domain"):
             silent_groups.add(name)
     return found
 
 
-def _explains(fault: Fault, plan: Plan, name: _Name) -> bool:
-    """Return whether a fault explains a silent name; some links of a dead rail switch may be reported before the
-    switch.
-    """
-    key, label = _probe_group_of(plan, name) if dead_rails(fault.impact(plan), plan) else name
-    return fault.is_signal(plan, "silent", {key: label})
-
-
-def _probe_group_of(plan: Plan, name: _Name) -> _Name:
+def _probe_group_of(plan: Plan, name: tuple[str, str]) -> tuple[str, str]:
     """Return the rail or HB domain of a link; for anything else, itself."""
     kind, label = name
     if kind == "link":

@@ -26,7 +26,7 @@ from railyard.topologies.spec import LAYERS
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Differences from the oracle; all empty if there are none.
+    """Differences from the oracle; none if all are empty.
 
     `not_recovered`: a path is left, and probes weren't answered. `impossible`: answered without a path, so the fault
     isn't there or the oracle errs. `carried`: dead parts with what they passed on, and the live cables in `slowed`
@@ -37,11 +37,6 @@ class Verdict:
     impossible: tuple[Pair, ...] = ()
     carried: tuple[tuple[str | Cable, int], ...] = ()
     slowed: frozenset[Cable] = frozenset()
-
-    @property
-    def holds(self) -> bool:
-        """Absence of any difference."""
-        return not (self.not_recovered or self.impossible or self.carried)
 
     def lines(self) -> list[str]:
         """Return a line for each difference, by name."""
@@ -111,9 +106,8 @@ class ConnectivityChecker(Worker):
     def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityResult | None:
         """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""
         at_ns, plan, datapath = time.monotonic_ns(), self._net.plan, self._net.datapath
-        remaining = bounds(
-            plan, [fault for fault in quiet_time.broken if not fault.definition.keeps_forwarding(datapath)]
-        )
+        forwarding = [fault for fault in quiet_time.broken if fault.definition.keeps_forwarding(datapath)]
+        remaining = bounds(plan, [fault for fault in quiet_time.broken if fault not in forwarding])
         expected = remaining.lower.reachable
         with closing(PortReader(watched_nodes(plan, remaining))) as reader:
             start_s, before = time.monotonic(), reader.read()
@@ -121,10 +115,10 @@ class ConnectivityChecker(Worker):
             timeout_s = SLOW_PROBE_TIMEOUT_S if remaining.lower.dead.slowed else PROBE_TIMEOUT_S
             answered = self.probe(expected, end_s, timeout_s)
             after = reader.read()
-            overruns = slow_cable_excess(plan, remaining, before, after, time.monotonic() - start_s)
+            excess = counter_excess(plan, remaining, before, after, time.monotonic() - start_s)
         if answered is None or time.monotonic_ns() > quiet_time.until_ns:
             return None
-        verdict = judge(remaining, answered, dead_part_deltas(plan, remaining, before, after), overruns)
+        verdict = judge(remaining, answered, excess)
         if changed_without_controller(quiet_time.broken, actions):
             verdict = replace(verdict, not_recovered=())
         counts = len(answered), len(expected), sum(answered.values())
@@ -140,52 +134,54 @@ def changed_without_controller(broken: Collection[Fault], actions: Sequence[Acti
     return any(act.done_ns >= since_ns and not act.fault.definition.is_control_plane for act in actions)
 
 
-def judge(
-    remaining: Bounds,
-    answered: Mapping[Pair, bool],
-    deltas: Mapping[str | Cable, int],
-    overruns: Mapping[Cable, int],
-) -> Verdict:
+def judge(remaining: Bounds, answered: Mapping[Pair, bool], excess: Mapping[str | Cable, int]) -> Verdict:
     """Compare outcomes after the recovery with the oracle. Intermittent parts may work or not.
 
-    `answered`: for each probed pair, whether a probe arrived. `deltas`: by how much the counter of what each part
-    passed on grew; only that of dead ones must not. `overruns`: as `slow_cable_excess` has them.
+    `answered`: for each probed pair, whether a probe arrived. `excess`: as `counter_excess` returns it.
     """
     lower, upper = remaining.lower, remaining.upper
-    pairs = sorted(answered)
-    dead = ((part, deltas[part]) for part in sorted(deltas, key=part_name) if deltas[part] and upper.is_dead(part))
+    slowed = frozenset(upper.dead.slowed.keys() - upper.dead.cables)
+    parts = sorted(excess, key=lambda part: (part in slowed, part_name(part)))
     return Verdict(
-        tuple(pair for pair in pairs if not answered[pair] and pair in lower.reachable),
-        tuple(pair for pair in pairs if answered[pair] and pair not in upper.connected),
-        (*dead, *((ends, overruns[ends]) for ends in sorted(overruns, key=part_name))),
-        frozenset(overruns),
+        tuple(pair for pair in sorted(answered) if not answered[pair] and pair in lower.reachable),
+        tuple(pair for pair in sorted(answered) if answered[pair] and pair not in upper.connected),
+        tuple((part, excess[part]) for part in parts),
+        slowed & excess.keys(),
     )
 
 
 def watched_nodes(plan: Plan, remaining: Bounds) -> list[str]:
     """Return the nodes whose counters must not grow, or not too much."""
-    ends = [end for part in _dead_counters(plan, remaining).values() for end, _ in part]
-    slowed = remaining.upper.dead.slowed
-    ends += [end for cable_ends, *both in _gpu_cables(plan) if cable_ends in slowed for end in both]
-    return sorted({end.node for end in ends})
+    dead = remaining.upper.dead
+    cables = dead.cables | dead.slowed.keys()
+    ends = (end.node for cable_ends, *both in _gpu_cables(plan) if cable_ends in cables for end in both)
+    return sorted(dead.nodes.union(ends))
 
 
-def dead_part_deltas(plan: Plan, remaining: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
-    """Return the packets that each dead part forwarded: sent by a dead node, or received from a dead cable."""
-    counters = _dead_counters(plan, remaining)
-    return {part: sum(_delta(before, after, *end) for end in ends) for part, ends in counters.items()}
-
-
-def slow_cable_excess(
+def counter_excess(
     plan: Plan, remaining: Bounds, before: Counters, after: Counters, seconds: float
-) -> dict[Cable, int]:
-    """Return the bytes by which slow cables, in either direction, exceeded their rate; only those that did."""
-    dead, found = remaining.upper.dead, dict[Cable, int]()
+) -> dict[str | Cable, int]:
+    """Return what parts forwarded beyond what they can; only of those that did.
+
+    A part that is certainly dead: packets that a node sent, or that came from a cable. A slow cable: the bytes by
+    which it exceeded its rate in either direction.
+    """
+
+    def delta(end: End, counter: int) -> int:
+        earlier, later = (counters[end.node][end.interface].traffic for counters in (before, after))
+        return later[counter] - earlier[counter]
+
+    dead, found = remaining.upper.dead, defaultdict[str | Cable, int](int)
     for ends, *both in _gpu_cables(plan):
-        if ends in dead.slowed and ends not in dead.cables:
-            carried = max(_delta(before, after, end, _RX_BYTES) for end in both)
-            found[ends] = carried - max_bytes(dead.slowed[ends], plan.spec.mtu, seconds)
-    return {ends: excess for ends, excess in found.items() if excess > 0}
+        if ends in dead.cables:
+            found[ends] = sum(delta(end, _RX) for end in both)
+        elif ends in dead.slowed:
+            limit = max_bytes(dead.slowed[ends], plan.spec.mtu, seconds)
+            found[ends] = max(delta(end, _RX_BYTES) for end in both) - limit
+    for end in (end for link in plan.links for end in (link.a, link.b)):
+        if end.node in dead.nodes:
+            found[end.node] += delta(end, _TX)
+    return {part: amount for part, amount in found.items() if amount > 0}
 
 
 def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
@@ -193,24 +189,6 @@ def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
     have a class of their own.
     """
     return round((rate_bps * SLACK + HEARTBEAT_BPS) * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
-
-
-def _delta(before: Counters, after: Counters, end: End, counter: int) -> int:
-    earlier, later = (counters[end.node][end.interface].traffic for counters in (before, after))
-    return later[counter] - earlier[counter]
-
-
-def _dead_counters(plan: Plan, remaining: Bounds) -> Mapping[str | Cable, list[tuple[End, int]]]:
-    """Return the counters of each part that is certainly dead: of packets from a cable, and of those a node sent."""
-    dead = remaining.upper.dead
-    found: defaultdict[str | Cable, list[tuple[End, int]]] = defaultdict(list)
-    for ends, *both in _gpu_cables(plan):
-        if ends in dead.cables:
-            found[ends] += [(end, _RX) for end in both]
-    for end in (end for link in plan.links for end in (link.a, link.b)):
-        if end.node in dead.nodes:
-            found[end.node].append((end, _TX))
-    return found
 
 
 def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:

@@ -36,9 +36,16 @@ class Survivors:
     def __init__(self, plan: Plan, dead: Impact) -> None:
         self.plan, self.dead = plan.electrical, dead  # an optical switch joins what it crosses, and nothing else
         rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
-        _check(self.plan, dead, rates)
+        nodes = frozenset(self.plan.namespaces)
+        if unknown := dead.nodes - nodes:
+            raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")
+        if unknown_cables := {*dead.cables, *dead.slowed} - rates.keys():
+            raise ValueError(f"no such cables in the fabric: {', '.join(sorted(map(part_name, unknown_cables)))}")
+        for slow, rest_bps in dead.slowed.items():
+            if not 0 < rest_bps <= rates[slow]:
+                raise ValueError(f"{part_name(slow)}: {rest_bps} bit/s must be above 0 and at most {rates[slow]}")
         self.graph: nx.DiGraph[str] = nx.DiGraph()
-        self.graph.add_nodes_from(_names(self.plan) - dead.nodes)
+        self.graph.add_nodes_from(nodes - dead.nodes)
         for ends, rate_bps in rates.items():
             if ends not in dead.cables and not ends & dead.nodes:
                 one, other = sorted(ends)
@@ -88,29 +95,10 @@ class Survivors:
         # the GPUs' few links are the bottleneck: a handful of shortest paths fills them
         return round(nx.maximum_flow_value(self.graph, src.name, dst.name, flow_func=shortest_augmenting_path))
 
-    def is_dead(self, part: str | Cable) -> bool:
-        """Return whether a node or a cable is named as dead. A live cable at a dead node isn't: frames may enter it."""
-        return part in (self.dead.nodes if isinstance(part, str) else self.dead.cables)
-
 
 def part_name(part: str | Cable) -> str:
     """Return the name of a node; of a cable, those of its ends."""
     return part if isinstance(part, str) else "-".join(sorted(part))
-
-
-def _names(plan: Plan) -> frozenset[str]:
-    switches = (switch.name for switch in plan.switches)
-    return frozenset([*(gpu.name for gpu in plan.gpus), *plan.hb_bridges, *switches])
-
-
-def _check(plan: Plan, dead: Impact, rates: Mapping[Cable, int]) -> None:
-    if unknown := dead.nodes - _names(plan):
-        raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")
-    if unknown_cables := {*dead.cables, *dead.slowed} - rates.keys():
-        raise ValueError(f"no such cables in the fabric: {', '.join(sorted(map(part_name, unknown_cables)))}")
-    for slow, rest_bps in dead.slowed.items():
-        if not 0 < rest_bps <= rates[slow]:
-            raise ValueError(f"{part_name(slow)}: {rest_bps} bit/s must be above 0 and at most {rates[slow]}")
 
 
 @dataclass(frozen=True)
@@ -123,13 +111,10 @@ class Bounds:
 
 def bounds(plan: Plan, faults: Collection[Fault]) -> Bounds:
     """Return what concurrent faults leave of the fabric."""
-    lower = Survivors(plan, _union(plan, faults))
     steady = [fault for fault in faults if not fault.definition.is_intermittent]
-    return Bounds(lower, lower if len(steady) == len(faults) else Survivors(plan, _union(plan, steady)))
-
-
-def _union(plan: Plan, faults: Iterable[Fault]) -> Impact:
-    return reduce(or_, (fault.impact(plan) for fault in faults), Impact())
+    lower, upper = (reduce(or_, (fault.impact(plan) for fault in those), Impact()) for those in (faults, steady))
+    survivors = Survivors(plan, lower)
+    return Bounds(survivors, survivors if len(steady) == len(faults) else Survivors(plan, upper))
 
 
 SLACK: Final = 1.05
@@ -142,10 +127,11 @@ def above_max_flow(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozen
     which is a lower bound for any connected pair.
     """
     slowest = min((edge["capacity"] for _, _, edge in remaining.graph.edges(data=True)), default=0)
-
-    def is_above(pair: Pair, trace: Trace) -> bool:
-        peak_bps = float(np.convolve(trace, np.ones(STEADY_BINS) / STEADY_BINS, mode="valid").max())
-        min_bps = slowest if pair in remaining.connected else 0
-        return peak_bps > min_bps * SLACK and peak_bps > remaining.max_bps(*pair) * SLACK
-
-    return frozenset(pair for pair, trace in traces.items() if len(trace) >= STEADY_BINS and is_above(pair, trace))
+    found = set[Pair]()
+    for pair, trace in traces.items():
+        if len(trace) >= STEADY_BINS:
+            peak_bps = float(np.convolve(trace, np.ones(STEADY_BINS) / STEADY_BINS, mode="valid").max())
+            min_bps = slowest if pair in remaining.connected else 0
+            if peak_bps > min_bps * SLACK and peak_bps > remaining.max_bps(*pair) * SLACK:
+                found.add(pair)
+    return frozenset(found)

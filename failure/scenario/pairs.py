@@ -38,10 +38,18 @@ class AffectedPairs:
     own: PairFilter
     dead: frozenset[Gpu] = frozenset()
 
-    def pairs(self, gpus: Iterable[Gpu]) -> list[Pair]:
-        """Return the pairs of live GPUs that the fault may cut off."""
+    def sides(self, gpus: Iterable[Gpu]) -> list[list[Pair]]:
+        """Return the pairs of live GPUs that a fault may cut off at their source, and elsewhere; no empty lists."""
         alive = [gpu for gpu in gpus if gpu not in self.dead]
-        return [(a, b) for a in alive for b in alive if a.domain != b.domain and self.crosses(a, b)]
+        pairs = [(a, b) for a in alive for b in alive if a.domain != b.domain and self.crosses(a, b)]
+        sides = ([pair for pair in pairs if self.own(*pair)], [pair for pair in pairs if not self.own(*pair)])
+        return [side for side in sides if side]
+
+    def selection(self, streams: tuple[Pair, ...], probed: Sequence[Pair]) -> "PairSelection":
+        """Return what of these streams and probes counts for the fault."""
+        affected = frozenset(pair for pair in streams if self.dead.isdisjoint(pair) and self.crosses(*pair))
+        probes = tuple(pair for pair in probed if pair in affected)
+        return PairSelection(streams, affected, probes, frozenset(pair for pair in probes if self.own(*pair)))
 
 
 def broken_by(impact: Impact, plan: Plan) -> Broken:
@@ -104,7 +112,7 @@ def monitored_pairs(fault: Fault, plan: Plan) -> PairSelection:
     impact = affected_pairs(fault, plan)
     probed = _probed(plan, impact)
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan, impact.dead), *probed]))
-    return _select_for(impact, streams, probed)
+    return impact.selection(streams, probed)
 
 
 def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[PairSelection, ...]:
@@ -116,13 +124,7 @@ def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[P
     own = list(dict.fromkeys(pair for impact in impacts for pair in _probed(plan, impact)))
     probed = own if len(own) <= MAX_PROBES else _max_coverage(plan, impacts)
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan), *probed]))
-    return tuple(_select_for(impact, streams, probed) for impact in impacts)
-
-
-def _select_for(impact: AffectedPairs, streams: tuple[Pair, ...], probed: Sequence[Pair]) -> PairSelection:
-    affected = frozenset(pair for pair in streams if impact.dead.isdisjoint(pair) and impact.crosses(*pair))
-    probes = tuple(pair for pair in probed if pair in affected)
-    return PairSelection(streams, affected, probes, frozenset(pair for pair in probes if impact.own(*pair)))
+    return tuple(impact.selection(streams, probed) for impact in impacts)
 
 
 def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[Pair]:
@@ -131,33 +133,25 @@ def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[P
     return [pair for pair in pairs if dead.isdisjoint(pair)]
 
 
-def _sides(plan: Plan, impact: AffectedPairs) -> list[list[Pair]]:
-    """The pairs that a fault hits at their source, and those that it hits elsewhere, without empty lists."""
-    pairs = impact.pairs(plan.gpus)
-    sides = ([pair for pair in pairs if impact.own(*pair)], [pair for pair in pairs if not impact.own(*pair)])
-    return [side for side in sides if side]
-
-
 def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
-    sides = _sides(plan, impact)
-    return [pair for side in sides for pair in _choose(side, PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES)]
+    """Choose for each side a pair that stays on its rail, and others; evenly spaced, and including the last one."""
 
+    def spaced(pairs: list[Pair], number: int) -> list[Pair]:
+        return [pairs[(i + 1) * len(pairs) // number - 1] for i in range(number)] if len(pairs) > number else pairs
 
-def _choose(pairs: list[Pair], count: int) -> list[Pair]:
-    """Choose a pair that stays on its rail, and others; evenly spaced, and including the last one."""
-
-    def spaced(found: list[Pair], number: int) -> list[Pair]:
-        return [found[(i + 1) * len(found) // number - 1] for i in range(number)] if len(found) > number else found
-
-    same = spaced([pair for pair in pairs if pair[0].rank == pair[1].rank], 1)
-    return same + spaced([pair for pair in pairs if pair[0].rank != pair[1].rank], count - len(same))
+    chosen, sides = list[Pair](), impact.sides(plan.gpus)
+    for side in sides:
+        same = spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
+        others = (PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES) - len(same)
+        chosen += same + spaced([pair for pair in side if pair[0].rank != pair[1].rank], others)
+    return chosen
 
 
 def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs]) -> list[Pair]:
     """Choose `SHARED_PROBES` pairs greedily, each hit by as many uncovered faults, then sides, as possible."""
     all_pairs = [(a, b) for a in plan.gpus for b in plan.gpus if a.domain != b.domain]
     numbers = {pair: number for number, pair in enumerate(all_pairs)}
-    sides = [_sides(plan, impact) for impact in impacts]
+    sides = [impact.sides(plan.gpus) for impact in impacts]
     rows = [[pair for side in both for pair in side] for both in sides] + [side for both in sides for side in both]
     weights = np.array([_FAULT_WEIGHT] * len(sides) + [1] * (len(rows) - len(sides)))
     hits = np.zeros((len(rows), len(all_pairs)), dtype=np.bool_)

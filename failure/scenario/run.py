@@ -58,8 +58,7 @@ def run_script(
     `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
     in each idle period. `events` returns the controller's events so far. `progress` is called with the number of
     finished injections and repairs. `phases`: ends of phases, for faults with `after`. All faults are repaired in any
-    case.
-    ValueError for a script with a fault within `WARM_UP_S` of the start, when there is no goodput to compare with.
+    case. ValueError for a script with a fault within `WARM_UP_S` of the start: no goodput could be compared with.
     """
     if len(selections) != len(script.faults) or not selections:
         raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")

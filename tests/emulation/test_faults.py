@@ -10,7 +10,7 @@ import pytest
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.support.links import is_up
-from railyard.failure.faults.support.loss import open_frames
+from railyard.failure.faults.support.loss import lost_frames
 from railyard.failure.scenario import script
 from railyard.failure.scenario.script import inject, is_active, repair
 from railyard.topologies.addresses import Gpu
@@ -110,10 +110,8 @@ def test_a_gray_link_loses_its_share_at_random_both_ways(loss: float) -> None:
     before = state(fabric)
     inject(fabric.net, fault)
     count = 500
-    with open_frames(fabric.net.plan.rail_link(A)) as frames:
-        for way in (frames, frames.reverse):
-            lost = sum(way.send(100) for _ in range(count // 100))
-            assert lost == pytest.approx(loss * count, abs=5 * (count * loss * (1 - loss)) ** 0.5)
+    for lost in zip(*lost_frames(fabric.net.plan.rail_link(A), [100] * (count // 100)), strict=True):
+        assert sum(lost) == pytest.approx(loss * count, abs=5 * (count * loss * (1 - loss)) ** 0.5)
     repair(fabric.net, fault)
     assert_left_nothing(fabric, before)
 

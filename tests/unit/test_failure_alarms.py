@@ -8,7 +8,7 @@ import pytest
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.experiments.run import fault_script
 from railyard.experiments.spec.routing import HeartbeatsSpec
-from railyard.failure.analysis.controller_events import FaultInterval, false_alarms
+from railyard.failure.analysis.controller_events import false_alarms
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
 from tests.unit.recovery_sample import row
@@ -26,8 +26,8 @@ def received(at_s: float, *names: tuple[str, str]) -> list[ControllerEvent]:
     return [(round(at_s * S), "resumed", {kind: name}) for kind, name in names]
 
 
-def fault_interval(kind: str, target: str, since_s: float = 2, until_s: float = 4) -> FaultInterval:
-    return FaultInterval(Fault(kind, target), round(since_s * S), round(until_s * S))
+def fault_interval(kind: str, target: str, since_s: float = 2, until_s: float = 4) -> tuple[Fault, int, int]:
+    return (Fault(kind, target), round(since_s * S), round(until_s * S))
 
 
 LINK, OTHER, RAIL = ("link", "d0g1"), ("link", "d1g1"), ("rail", "rail1")

@@ -1,4 +1,4 @@
-"""What faults leave of a fabric, which words are about them, and what a census makes of counters and answers."""
+"""Impact of faults, events that announce them, and verdicts of connectivity checks on counters and answers."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.connectivity.check import (
+    Verdict,
     changed_without_controller,
-    dead_part_deltas,
+    counter_excess,
     judge,
     max_bytes,
-    slow_cable_excess,
     watched_nodes,
 )
 from railyard.failure.faults import FAULTS, Fault, Impact, cable, fault_kinds
@@ -42,7 +42,7 @@ SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rai
         ("registry-crash", "registry", Impact()),
     ],
 )
-def test_what_each_kind_kills(kind: str, target: str, dead: Impact) -> None:
+def test_impact_of_each_kind(kind: str, target: str, dead: Impact) -> None:
     assert Fault(kind, target).impact(PLAN) == dead
 
 
@@ -66,15 +66,15 @@ def test_more_faults_leave_less_of_the_fabric(data: st.DataObject, plan: Plan) -
     assert all(down.isdisjoint(pair) for pair in left.upper.connected)
 
 
-def test_what_is_unsteady_need_not_work_and_may() -> None:
+def test_intermittent_parts_may_work_or_not() -> None:
     left = bounds(PLAN, [Fault("link-flapping", "d0g1"), Fault("hb-port-down", "d0g1")])
     others = (Gpu(0, 1), Gpu(1, 1))
     assert others not in left.lower.reachable
     assert others in left.upper.reachable
     for answer in (True, False):
-        assert judge(left, {others: answer}, {}, {}).holds
+        assert judge(left, {others: answer}, {}) == Verdict()
     within = (Gpu(0, 1), Gpu(0, 0))
-    assert judge(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}, {}).not_recovered
+    assert judge(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}).not_recovered
     assert within in left.upper.connected, "by its rail, if that is up"
 
 
@@ -106,7 +106,7 @@ def test_what_is_unsteady_need_not_work_and_may() -> None:
         ("registry-crash", "registry", "controller-crashed", {}, False),
     ],
 )
-def test_which_words_are_about_a_fault(kind: str, target: str, what: str, detail: dict[str, Any], wanted: bool) -> None:
+def test_signals_of_a_fault(kind: str, target: str, what: str, detail: dict[str, Any], wanted: bool) -> None:
     assert Fault(kind, target).is_signal(PLAN, what, detail) == wanted
 
 
@@ -129,7 +129,7 @@ def counters(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
 
 
 def still(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
-    """The same beside d1g1's rail cable, on which nothing goes."""
+    """The same with d1g1's rail cable, which carries nothing."""
     found, nothing = counters(**counter_deltas), PortStats(True, (0,) * len(TRAFFIC))
     return {**found, "d1g1": {"rail0": nothing}, "rail1": {**found["rail1"], "d1g1": nothing}}
 
@@ -137,16 +137,15 @@ def still(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
 def test_dead_cable_counts_packets_at_both_ends() -> None:
     left = bounds(PLAN, [Fault("link-silent", "d0g1")])
     assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
-    assert dead_part_deltas(PLAN, left, counters(), counters(gpu_rx=2, switch_rx=1, gpu_tx=9)) == {
-        cable("d0g1", "rail1"): 3
-    }
+    after = counters(gpu_rx=2, switch_rx=1, gpu_tx=9)
+    assert counter_excess(PLAN, left, counters(), after, 1.0) == {cable("d0g1", "rail1"): 3}
 
 
-def test_a_dead_gpu_has_carried_what_it_sent() -> None:
+def test_dead_gpu_counts_the_packets_it_sent() -> None:
     left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
-    counter_deltas = dead_part_deltas(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5))
-    assert counter_deltas == {"d0g1": 4}
-    assert judge(left, {}, counter_deltas, {}).carried == (("d0g1", 4),)
+    excess = counter_excess(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5), 1.0)
+    assert excess == {"d0g1": 4}
+    assert judge(left, {}, excess).carried == (("d0g1", 4),)
 
 
 SLOW = Fault.of("link-slow", "d0g1", rate=0.1)
@@ -163,12 +162,12 @@ def test_slow_cable_carries_at_most_its_remaining_rate(end: str) -> None:
     begin = {"gpu_rx": 10**6, "switch_rx": 10**6}
     before = counters(**begin)
     within = counters(**{end: 10**6 + packets, other: 10**6 + packets, "gpu_tx": 10 * packets})
-    assert slow_cable_excess(PLAN, left, before, within, seconds) == {}
+    assert counter_excess(PLAN, left, before, within, seconds) == {}
     beyond = counters(**begin | {end: 10**6 + packets + 1})
-    over = slow_cable_excess(PLAN, left, before, beyond, seconds)
+    over = counter_excess(PLAN, left, before, beyond, seconds)
     assert over == {SLOW_CABLE: (packets + 1) * 1000 - upper}
-    assert slow_cable_excess(PLAN, left, before, beyond, seconds * 1.01) == {}
-    verdict = judge(left, {}, dead_part_deltas(PLAN, left, before, beyond), over)
+    assert counter_excess(PLAN, left, before, beyond, seconds * 1.01) == {}
+    verdict = judge(left, {}, over)
     assert verdict.carried == ((SLOW_CABLE, over[SLOW_CABLE]),)
     assert verdict.lines() == [
         f"d0g1-rail1: slowed, but it carried more than what is left of its rate, by {over[SLOW_CABLE]} bytes"
@@ -182,18 +181,17 @@ def test_slow_cable_may_add_slack_burst_and_a_frame() -> None:
     assert max_bytes(80_000_000, mtu, 10.0) - max_bytes(80_000_000, mtu, 0.0) == 105_000_000 + 10 * heartbeats
 
 
-def test_a_slow_cable_that_is_cut_as_well_carries_nothing_at_all() -> None:
+def test_cut_slow_cable_must_carry_nothing() -> None:
     left, none, some = bounds(PLAN, [SLOW, CUT]), counters(), counters(gpu_rx=10**9)
-    assert slow_cable_excess(PLAN, left, none, some, 1.0) == {}
-    assert dead_part_deltas(PLAN, left, none, some) == {SLOW_CABLE: 10**9}
+    assert counter_excess(PLAN, left, none, some, 1.0) == {SLOW_CABLE: 10**9}
 
 
 def test_a_cable_that_is_not_slow_may_carry_anything() -> None:
     left = bounds(PLAN, [Fault("link-gray", "d0g1"), Fault("link-slow", "d1g1")])
-    assert slow_cable_excess(PLAN, left, still(), still(gpu_rx=10**9), 1.0) == {}
+    assert counter_excess(PLAN, left, still(), still(gpu_rx=10**9), 1.0) == {}
 
 
-def test_nothing_is_watched_where_nothing_is_dead_for_certain() -> None:
+def test_only_certainly_dead_parts_are_watched() -> None:
     faults = [Fault("link-gray", "d0g1"), Fault("link-flapping", "d1g1"), Fault("controller-crash", "controller")]
     assert watched_nodes(PLAN, bounds(PLAN, faults)) == []
 

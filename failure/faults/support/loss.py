@@ -15,9 +15,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from railyard.failure.faults.support.links import LinkFault, set_groups
@@ -38,45 +36,14 @@ _HEADER: Final = bytes.fromhex("02fe0000000102fe00000002") + struct.pack("!H", _
 _KEY_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class FramePath:
-    """A way through a cable: a packet socket at its near end and one at its far end."""
+def lost_frames(link: Link, counts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Send so many test frames at once, time after time; yield how many were lost from a to b and from b to a.
 
-    near: socket.socket
-    far: socket.socket
-
-    @property
-    def reverse(self) -> "FramePath":
-        """The other way round."""
-        return FramePath(self.far, self.near)
-
-    def send(self, count: int) -> int:
-        """Send so many at once; how many were lost. All of them where there is no carrier."""
-        key = os.urandom(_KEY_BYTES)  # those of an earlier call that come late don't count
-        try:
-            for number in range(count):
-                self.near.send(_HEADER + key + struct.pack("!I", number) + bytes(34))
-        except OSError:  # the interface is down
-            return count
-        arrived: set[bytes] = set()
-        deadline = time.monotonic() + WAIT_S
-        while len(arrived) < count and (left := deadline - time.monotonic()) > 0:
-            if select.select([self.far], [], [], left)[0]:
-                frame, (_, _, direction, *_) = self.far.recvfrom(64)
-                if direction != socket.PACKET_OUTGOING and frame[14 : 14 + _KEY_BYTES] == key:
-                    arrived.add(frame[14 + _KEY_BYTES :][:4])
-        return count - len(arrived)
-
-    def loses_any(self, max_frames: int) -> bool:
-        """Send up to so many, a few at a time, until one is lost; whether one was."""
-        return any(self.send(min(_BATCH, max_frames - sent)) for sent in range(0, max_frames, _BATCH))
-
-
-@contextmanager
-def open_frames(link: Link) -> Iterator[FramePath]:
-    """Open a way for test frames from a to b."""
-    with _packet_socket(link.a) as near, _packet_socket(link.b) as far:
-        yield FramePath(near, far)
+    All of them where there is no carrier.
+    """
+    with _packet_socket(link.a) as a, _packet_socket(link.b) as b:
+        for count in counts:
+            yield _lost(a, b, count), _lost(b, a, count)
 
 
 def _packet_socket(end: End) -> socket.socket:
@@ -85,6 +52,23 @@ def _packet_socket(end: End) -> socket.socket:
         namespaces.attach_filter(sock, _ETHERTYPE_FILTER)
         sock.bind((end.interface, _ETH_P_ALL))
     return sock
+
+
+def _lost(near: socket.socket, far: socket.socket, count: int) -> int:
+    key = os.urandom(_KEY_BYTES)  # those of an earlier call that come late don't count
+    try:
+        for number in range(count):
+            near.send(_HEADER + key + struct.pack("!I", number) + bytes(34))
+    except OSError:  # the interface is down
+        return count
+    arrived: set[bytes] = set()
+    deadline = time.monotonic() + WAIT_S
+    while len(arrived) < count and (left := deadline - time.monotonic()) > 0:
+        if select.select([far], [], [], left)[0]:
+            frame, (_, _, direction, *_) = far.recvfrom(64)
+            if direction != socket.PACKET_OUTGOING and frame[14 : 14 + _KEY_BYTES] == key:
+                arrived.add(frame[14 + _KEY_BYTES :][:4])
+    return count - len(arrived)
 
 
 _GROUP: Final = 13
@@ -135,8 +119,8 @@ def disable_loss(*links: Link) -> None:
 
 def all_lost(link: Link) -> tuple[bool, bool]:
     """Return whether none of a few frames arrives, from a to b and from b to a."""
-    with open_frames(link) as frames:
-        return frames.send(SILENT_FRAMES) == SILENT_FRAMES, frames.reverse.send(SILENT_FRAMES) == SILENT_FRAMES
+    ((to_b, to_a),) = lost_frames(link, [SILENT_FRAMES])
+    return to_b == SILENT_FRAMES, to_a == SILENT_FRAMES
 
 
 class LossyLink(LinkFault):
@@ -163,6 +147,9 @@ class LossyLink(LinkFault):
         link, loss = self.link(net, target), self.loss(p)
         if loss == 1:
             return all_lost(link)
-        max_frames = math.ceil(GRAY_FRAMES / loss)
-        with open_frames(link) as frames:
-            return frames.loses_any(max_frames), frames.reverse.loses_any(max_frames)
+        to_b = to_a = False
+        for lost_to_b, lost_to_a in lost_frames(link, [_BATCH] * math.ceil(GRAY_FRAMES / loss / _BATCH)):
+            to_b, to_a = to_b or lost_to_b > 0, to_a or lost_to_a > 0
+            if to_b and to_a:
+                break
+        return to_b, to_a
