@@ -19,7 +19,7 @@ from railyard.results.analysis.aggregate import grouped
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point
 from railyard.results.runs.records import Rails
-from railyard.results.runs.targets import Limits, Outcome, Sample, Target
+from railyard.results.runs.targets import Outcome, Sample, Target
 from railyard.results.views.format import times
 
 SINGLE: Final = "single"
@@ -54,11 +54,6 @@ class FabricMeasurements:
         by_policy = self.frame.groupby("policy", sort=False)
         return {str(name): dict(rows.groupby("size", sort=False).mean_s.median()) for name, rows in by_policy}
 
-    @cached_property
-    def _typical(self) -> pd.DataFrame:
-        """Seconds that an operation usually takes: a row for each size and start, a column for each policy."""
-        return self.frame.pivot(index=["size", "repeat"], columns="policy", values="typical_s")
-
     @property
     def policies(self) -> tuple[str, ...]:
         """Policies that were measured, in the order in which they began."""
@@ -83,15 +78,6 @@ class FabricMeasurements:
         """Return the point of each start, in their order."""
         return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
 
-    def max_starts(self, size: int) -> int:
-        """Return the most starts of any policy: one that broke down has fewer."""
-        return int(self.frame[self.frame["size"] == size].groupby("policy").size().max())
-
-    def relative_spread(self, size: int) -> float:
-        """Return the largest spread of a policy: slowest less fastest start, over the median; 0 of one start."""
-        by_policy = self.frame[self.frame["size"] == size].groupby("policy").mean_s
-        return float(((by_policy.max() - by_policy.min()) / by_policy.median()).max())
-
     def at(self, policy: str, size: int | None) -> float | None:
         """Return the seconds of an operation; None where it wasn't measured, or without a size."""
         return self.seconds.get(policy, {}).get(size) if size is not None else None
@@ -101,11 +87,10 @@ class FabricMeasurements:
 
         Policies take turns within a start, so what slows down both cancels out.
         """
-        typical = self._typical
-        if not {policy, other} <= set(typical.columns) or size not in typical.index:
-            return []
-        ratios: list[float] = (typical[policy] / typical[other]).loc[size].dropna().tolist()
-        return ratios
+        of_size = self.frame[self.frame["size"] == size]
+        typical = of_size.pivot(index="repeat", columns="policy", values="typical_s")
+        known = {policy, other} <= set(typical.columns)
+        return list((typical[policy] / typical[other]).dropna()) if known else []
 
     def singles(self, size: int | None) -> dict[str, float]:
         """Return the seconds of each single rail; of `single` itself only where no rail is given by its name."""
@@ -166,6 +151,10 @@ Measure = Callable[[Any], float | tuple[float | None, str] | None]
 _MEASURES: Final[dict[Target, tuple[Scope, Measure]]] = {}
 
 
+_WRONG: Final = "elements other than numpy's sum"
+_LOSSES: Final = "DDP: losses differ from Gloo's by"
+
+
 def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
     """Return every target, once for each part on which it was measured, or else once as not measured."""
     faults = grouped(found.cuts, "fabric", "name").items()
@@ -188,11 +177,9 @@ def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
-def _target(
-    scope: Scope, quantity: str, limits: Limits, unit: str, source: str = "", **more: Any
-) -> Callable[[Measure], Target]:
+def _target(scope: Scope, quantity: str, unit: str, **more: Any) -> Callable[[Measure], Target]:
     """Register a target with the function that measures it on each part; the function's name becomes the target."""
-    target = Target(quantity, limits, unit, source=source, **more)
+    target = Target(quantity=quantity, unit=unit, **more)
 
     def register(measure: Measure) -> Target:
         _MEASURES[target] = (scope, measure)
@@ -201,7 +188,7 @@ def _target(
     return register
 
 
-@_target("run", "elements other than numpy's sum", Limits(most=0), "elements", required=True)
+@_target("run", _WRONG, "elements", most=0, claim=f"{_WRONG}: none")
 def correct_sums(found: AllreduceResults) -> tuple[float, str] | None:
     """All fabrics and policies together: a single wrong element is one too many."""
     checked = [p for p in found.points if p.checked]
@@ -220,7 +207,7 @@ def _has_unlike_rails(m: FabricMeasurements) -> bool:
     return len(set(m.rails.kinds)) > 1
 
 
-@_target("fabric", "single rail, ring, large: of its links' bound", Limits(least=0.95), "share")
+@_target("fabric", "single rail, ring, large: of its links' bound", "share", least=0.95)
 def link_bound(m: FabricMeasurements) -> tuple[float, str] | None:
     """The worst of the rings at the largest size: what its links alone would take, over what it took.
 
@@ -242,9 +229,9 @@ def _like_rails(nodes: int) -> Target:
     @_target(
         "fabric",
         f"two like rails, {nodes} nodes, large: of one",
-        Limits(least=nezha.GAINS["tcp+tcp", nodes, "nezha"]),
         "times",
-        "Nezha 5.2.1",
+        least=nezha.GAINS["tcp+tcp", nodes, "nezha"],
+        source="Nezha 5.2.1",
         goal=1.95,
     )
     def gain(m: FabricMeasurements) -> float | None:
@@ -259,7 +246,7 @@ PAIR: Final = {nodes: _like_rails(nodes) for nodes in (4, 8)}
 def _over_baseline(baseline: str, stated: str) -> Target:
     """Register the throughput over a baseline's, at the size of the large ones where it was worst."""
 
-    @_target("fabric", f"nezha, large: throughput of {baseline}'s", Limits(least=0.98), "times", source=stated)
+    @_target("fabric", f"nezha, large: throughput of {baseline}'s", "times", least=0.98, source=stated)
     def throughput(m: FabricMeasurements) -> tuple[float, str] | None:
         sizes = [size for size in m.sizes if nezha.LARGE <= size <= nezha.LARGEST]
         found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(baseline, "nezha", size))]
@@ -276,19 +263,13 @@ OVER_BASELINE: Final = {
 }
 
 
-@_target(
-    "fabric",
-    "unlike rails, large: of the better one",
-    Limits(least=1.4),
-    "times",
-    source="Nezha 5.2.2: 1.46 to 1.63",
-)
+@_target("fabric", "unlike rails, large: of the better one", "times", least=1.4, source="Nezha 5.2.2: 1.46 to 1.63")
 def unlike(m: FabricMeasurements) -> float | None:
     """Gain at the largest size."""
     return m.gain("nezha", m.large) if _has_unlike_rails(m) else None
 
 
-@_target("fabric", "unlike rails, large: of the sum of both", Limits(least=0.95), "share")
+@_target("fabric", "unlike rails, large: of the sum of both", "share", least=0.95)
 def sum_of_rails(m: FabricMeasurements) -> float | None:
     """Throughput at the largest size, over that of all rails alone."""
     return m.of_ideal("nezha", m.large) if _has_unlike_rails(m) else None
@@ -299,7 +280,7 @@ def _starts(values: Sequence[float], show: Callable[[float], str]) -> str:
     return f"; {show(min(values))} to {show(max(values))} in {len(values)} starts" if len(values) > 1 else ""
 
 
-@_target("fabric", "small, cold: latency of the best single rail's", Limits(most=1.03), "times")
+@_target("fabric", "small, cold: latency of the best single rail's", "times", most=1.03)
 def small_latency(m: FabricMeasurements) -> tuple[float, str] | None:
     """The small size where it was worst, beside the rail that was best there.
 
@@ -324,7 +305,7 @@ def _small_latency_over(baseline: str) -> Target:
     """
     quantity = f"small, cold: less latency than {baseline}"
 
-    @_target("fabric", quantity, Limits(least=0.15), "share", "Nezha 5.2.1")
+    @_target("fabric", quantity, "share", least=0.15, source="Nezha 5.2.1")
     def latency(m: FabricMeasurements) -> tuple[float, str] | None:
         found = [ratios for size in m.small if (ratios := m.ratios("nezha", baseline, size))]
         if not found:
@@ -339,7 +320,7 @@ def _small_latency_over(baseline: str) -> Target:
 SMALL_LATENCY_OVER_BASELINE: Final = {baseline: _small_latency_over(baseline) for baseline in ("mrib", "mptcp")}
 
 
-@_target("fabric", "balancer converges in", Limits(most=nezha.CONVERGENCE_OPERATIONS), "operations", source="Nezha 4.3")
+@_target("fabric", "balancer converges in", "operations", most=nezha.CONVERGENCE_OPERATIONS, source="Nezha 4.3")
 def convergence(m: FabricMeasurements) -> tuple[float | None, str] | None:
     """The size, and of its starts the one, that took longest: it has to converge however often it is started."""
     split = [p for p in m.points if p.policy == "nezha" and p.split]
@@ -347,13 +328,7 @@ def convergence(m: FabricMeasurements) -> tuple[float | None, str] | None:
     return (slowest.settled_after, f"at {size_name(slowest.size)}") if slowest else None
 
 
-@_target(
-    "fabric",
-    "time between rails after that",
-    Limits(most=nezha.MEAN_RAIL_TIME_SPREAD),
-    "share",
-    source="Nezha 5.3.2",
-)
+@_target("fabric", "time between rails after that", "share", most=nezha.MEAN_RAIL_TIME_SPREAD, source="Nezha 5.3.2")
 def rail_time_spread(m: FabricMeasurements) -> tuple[float, str] | None:
     """Nezha's is an average. A size counts once, as the mean of its starts: small ones have more than large ones."""
     split = [p for p in m.points if p.policy == "nezha" and p.split]
@@ -370,34 +345,46 @@ def _migration(cuts: list[Cut], combine: Callable[[list[float]], float]) -> tupl
 
 
 migration: Final = _target(
-    "fault", "NIC cut until migrated, median", Limits(most=50), "ms", "Nezha 4.4: below 200, from detection on"
+    "fault", "NIC cut until migrated, median", "ms", most=50, source="Nezha 4.4: below 200, from detection on"
 )(lambda cuts: _migration(cuts, median))
-migration_worst: Final = _target("fault", "NIC cut until migrated, worst", Limits(most=200), "ms")(
+migration_worst: Final = _target("fault", "NIC cut until migrated, worst", "ms", most=200)(
     lambda cuts: _migration(cuts, max)
 )
 
 
-@_target("fault", "elements wrong while a rail was cut", Limits(most=0), "elements", required=True)
+@_target(
+    "fault",
+    "elements wrong while a rail was cut",
+    "elements",
+    most=0,
+    claim="elements wrong while a rail was cut: none",
+)
 def correct_during_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Sum over the repeats."""
     return float(sum(c.wrong for c in cuts)), f"of {sum(c.checked for c in cuts):,}"
 
 
-@_target("fault", "cuts that ended the operations", Limits(most=0), "cuts", required=True)
+@_target("fault", "cuts that ended the operations", "cuts", most=0, claim="cuts that ended the operations: none")
 def aborted_by_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Repeats with an error."""
     errors = [c.error for c in cuts if c.error]
     return float(len(errors)), next(iter(errors), f"of {len(cuts)}")
 
 
-@_target("fault", "cuts after whose repair the rail stayed idle", Limits(most=0), "cuts", required=True)
+@_target(
+    "fault",
+    "cuts after whose repair the rail stayed idle",
+    "cuts",
+    most=0,
+    claim="cuts after whose repair the rail stayed idle: none",
+)
 def rail_reused(cuts: list[Cut]) -> tuple[float, str] | None:
     """Repeats in which the rail carried something before its fault, and nothing after its repair."""
     carried = [c.home_ms for c in cuts if c.carried]
     return (float(carried.count(None)), f"of {len(carried)}") if carried else None
 
 
-@_target("fabric", "one tcp rail, large: throughput of Gloo's", Limits(least=1.0), "times")
+@_target("fabric", "one tcp rail, large: throughput of Gloo's", "times", least=1.0)
 def gloo(m: FabricMeasurements) -> float | None:
     """The first TCP rail that was measured."""
     rails = [f"{SINGLE}:{name}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True) if kind == "tcp"]
@@ -405,25 +392,19 @@ def gloo(m: FabricMeasurements) -> float | None:
     return next((ratio for ratio in found if ratio is not None), None)
 
 
-@_target(
-    "fabric",
-    "two tcp rails, large: throughput of Gloo's",
-    Limits(least=1.8),
-    "times",
-    source="Nezha: 1.7 to 4.3",
-)
+@_target("fabric", "two tcp rails, large: throughput of Gloo's", "times", least=1.8, source="Nezha: 1.7 to 4.3")
 def gloo_pair(m: FabricMeasurements) -> float | None:
     """Nezha over Gloo at the largest size."""
     return m.over("nezha", "gloo", m.large) if _has_two_like_rails(m) else None
 
 
-@_target("DDP run", "DDP: losses differ from Gloo's by", Limits(most=1e-3), "share", required=True)
+@_target("DDP run", _LOSSES, "share", most=1e-3, claim=_LOSSES)
 def ddp_loss_difference(ddp_run: DdpRun) -> tuple[float, str]:
     """Difference of any rank and step."""
     return ddp_run.losses_apart, f"{len(ddp_run.losses)} steps"
 
 
-@_target("DDP run", "DDP: steps as fast as Gloo's", Limits(least=1.0), "times")
+@_target("DDP run", "DDP: steps as fast as Gloo's", "times", least=1.0)
 def ddp_speedup(ddp_run: DdpRun) -> tuple[float, str]:
     """Gloo's step over ours."""
     return ddp_run.gloo_step_s / ddp_run.step_s, ddp_run.policy

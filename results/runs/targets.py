@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import inf
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
@@ -30,58 +30,41 @@ from railyard.results.analysis.recovery import (
 from railyard.results.runs.records import Run
 from railyard.results.views import format as fmt
 
-Comparison = Literal["at least", "at most"]
 MAX_RETURN_MS: Final = 500
+_STATISTICS: Final = ("median", "p95", "most", "least")
 
 
-class Limits(NamedTuple):
-    """Limit of each statistic over the repeats, None where it has none: upper limits, and a lower one of `least`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A quantity and its limits, in `unit`: upper ones of `median`, `p95` and `most`, and a lower one of `least`.
 
+    `source`: who states it, or what the time consists of. `claim`: the check that fails where a run misses the target;
+    those without are of speed, which a slower machine may miss. `goal`: what we want beyond; nothing is judged by it.
+    """
+
+    quantity: str
+    unit: str = "ms"
+    source: str = ""
+    claim: str = ""
     median: float | None = None
     p95: float | None = None
     most: float | None = None
     least: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A quantity and its limits, in `unit`. `source`: who states it, or what the time consists of.
-
-    A run that misses a `required` one has failed; the others are of speed, which a slower machine may miss. `goal`:
-    what we want beyond the limit; nothing is judged by it.
-    """
-
-    quantity: str
-    limits: Limits
-    unit: str = "ms"
-    required: bool = False
-    source: str = ""
     goal: float | None = None
 
     @property
-    def comparison(self) -> Comparison:
-        """Whether the limits are the least or the most that is allowed."""
-        return "at most" if self.limits.least is None else "at least"
-
-    @property
-    def given_limits(self) -> dict[str, float]:
-        """Statistic -> its limit."""
-        return {name: limit for name, limit in self.limits._asdict().items() if limit is not None}
-
-    @property
-    def limit(self) -> float:
-        """The first of its limits."""
-        return next(iter(self.given_limits.values()))
+    def limits(self) -> dict[str, float]:
+        """Statistic over the repeats -> its limit."""
+        return {name: limit for name in _STATISTICS if (limit := getattr(self, name)) is not None}
 
     def missed(self, found: Figure) -> list[str]:
         """Return the statistics that don't keep their limits; of few repeats the 95th percentile isn't judged."""
-
-        def is_kept(name: str, limit: float) -> bool:
-            value = getattr(found, name)
-            return value is not None and (value >= limit if name == "least" else value <= limit)
-
-        judged = {name: limit for name, limit in self.given_limits.items() if name != "p95" or found.has_p95}
-        return [name for name, limit in judged.items() if not is_kept(name, limit)]
+        values = {name: getattr(found, name) for name in self.limits if name != "p95" or found.has_p95}
+        return [
+            name
+            for name, value in values.items()
+            if value is None or (value < self.limits[name] if name == "least" else value > self.limits[name])
+        ]
 
     def text(self, value: float | None) -> str:
         """Return a value in its unit as people read it."""
@@ -91,6 +74,13 @@ class Target:
             return fmt.percent(value, 1 if value >= 0.005 else 3)
         shown = {"times": fmt.times, "ms": fmt.milliseconds, "probes": "{:,.0f}\u00a0probes".format}.get(self.unit)
         return shown(value) if shown else f"{value:,.0f}"
+
+    @property
+    def limits_text(self) -> str:
+        """`5 / 20 ms`, `95.0%`, `0 probes`: all limits."""
+        if self.unit != "ms":
+            return " / ".join(map(self.text, self.limits.values()))
+        return " / ".join(f"{limit:,g}" for limit in self.limits.values()) + "\u00a0ms"
 
 
 class Sample(NamedTuple):
@@ -137,7 +127,7 @@ class Outcome:
     @property
     def statistic(self) -> str:
         """The first statistic that misses its limit, or else the first one that has a limit."""
-        return next(iter((self.figure and self.target.missed(self.figure)) or self.target.given_limits))
+        return next(iter((self.figure and self.target.missed(self.figure)) or self.target.limits))
 
     @property
     def value(self) -> float | None:
@@ -151,39 +141,34 @@ class Outcome:
         return max(self.samples, key=lambda sample: inf if sample.value is None else sample.value, default=nothing)
 
     @property
-    def of(self) -> str:
-        """Of what the worst value is: a fault, or how it was computed."""
-        return self.worst.of
-
-    @property
     def text(self) -> str:
         """The measured value: median and 95th percentile (of few repeats the former alone), or the only statistic."""
         if self.figure is None:
             return fmt.NOTHING
-        if self.target.limits.median is not None and self.figure.has_p95:
+        if self.target.median is not None and self.figure.has_p95:
             return median_p95_text(self.figure)
-        return self.target.text(getattr(self.figure, next(iter(self.target.given_limits))))
+        return self.target.text(getattr(self.figure, next(iter(self.target.limits))))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json: `value` and `limit` are of `statistic`."""
-        limits = self.target.given_limits
+        target = self.target
         return {
-            "quantity": self.target.quantity,
-            "comparison": self.target.comparison,
+            "quantity": target.quantity,
+            "comparison": "at most" if target.least is None else "at least",
             "value": self.value,
-            "limit": limits[self.statistic],
-            "unit": self.target.unit,
+            "limit": target.limits[self.statistic],
+            "unit": target.unit,
             "interval": self.worst.interval.as_dict() if self.samples else None,
-            "what": self.target.quantity,
+            "what": target.quantity,
             "fabric": self.fabric or None,
             "target": self.part or None,
-            "limits": limits,
+            "limits": target.limits,
             "measured": {**self.figure.as_dict(), "most": self.figure.most} if self.figure else None,
-            "worst": self.of or None,
-            "of": self.of,
-            "required": self.target.required,
-            "source": self.target.source,
-            "goal": self.target.goal,
+            "worst": self.worst.of or None,
+            "of": self.worst.of,
+            "required": bool(target.claim),
+            "source": target.source,
+            "goal": target.goal,
             "met": self.met,
         }
 
@@ -191,9 +176,9 @@ class Outcome:
 def first_packet_targets() -> dict[tuple[str, Side | None], Target]:
     """Return the targets to the first packet that fault kinds state, by kind and side (None: whichever is slower)."""
     return {
-        (kind, target.side): Target(target.what, Limits(target.median_ms, target.p95_ms), source=target.why)
+        (kind, t.side): Target(quantity=t.what, median=t.median_ms, p95=t.p95_ms, source=t.why)
         for kind in fault_kinds()
-        for target in FAULTS[kind].first_packet_targets
+        for t in FAULTS[kind].first_packet_targets
     }
 
 
@@ -204,29 +189,38 @@ def first_packet_target(fault: str, side: Side | None) -> Target | None:
 
 
 NO_LOSS_WITHOUT_CONTROLLER: Final = Target(
-    "controller crash, probes lost", Limits(most=0), "probes", True, "the data plane goes on without it"
+    quantity="controller crash, probes lost",
+    unit="probes",
+    most=0,
+    claim="a controller crash loses no packet",
+    source="the data plane goes on without it",
 )
 RECOVERY_AFTER_CONTROLLER_RESTART: Final = Target(
-    "fault while the controller is away, far side, from when it listens again",
-    Limits(most=MAX_RETURN_MS),
+    quantity="fault while the controller is away, far side, from when it listens again",
+    most=MAX_RETURN_MS,
     source="its connections, the states of switch ports and heartbeats; its start isn't in it",
 )
 SOURCE_SIDE_WITHOUT_CONTROLLER: Final = Target(
-    "link down while the controller is away, source side",
-    Limits(5, 20),
+    quantity="link down while the controller is away, source side",
+    median=5,
+    p95=20,
     source="the kernel's own backup route: no controller",
 )
 TRAFFIC_RESTORED: Final = Target(
-    "traffic back on its best path",
-    Limits(most=1000),
+    quantity="traffic back on its best path",
+    most=1000,
     source="from the repair until the last detour is withdrawn and goodput is back, whichever is later",
 )
 NO_LOSS_ON_RETURN: Final = Target(
-    "probes lost after repair", Limits(most=0), "probes", True, "traffic moves back to what forwards already"
+    quantity="probes lost after repair",
+    unit="probes",
+    most=0,
+    claim="no packet is lost while traffic returns",
+    source="traffic moves back to what forwards already",
 )
 OPTICAL_REPLACEMENT: Final = Target(
-    "optical replacement by an idle GPU, beyond the time its links are down",
-    Limits(most=50),
+    quantity="optical replacement by an idle GPU, beyond the time its links are down",
+    most=50,
     source="a lost carrier, a decision, ports that an optical switch moves one by one, the spare's addresses and "
     "routes",
 )
@@ -236,18 +230,27 @@ Found = Iterator[tuple[str, str, Sample]]
 
 def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> tuple[Outcome, ...]:
     """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures."""
-    rows = [row for row in rows if row.reroute == "on"]
+    rows, names = [row for row in rows if row.reroute == "on"], labels(run)
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
     in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
     returned = [*(found for found in alone if traffic_returns(found[1])), *in_scripts]
+    crashes = ((fabric, r) for fabric, r in alone if definition_of(r.fault).stops_controller)
+    replaced = (
+        (t, names.get((t.fabric, t.policy), t.fabric), f"{t.failed}, repeat {t.repeat}")
+        for t in run.replacements
+        if (t.case, t.method) == ("idle-gpu", "optical")
+    )
     measured: list[tuple[Target, Found]] = [
         *((target, _first_packets(rows, *key)) for key, target in first_packet_targets().items()),
-        (NO_LOSS_WITHOUT_CONTROLLER, ((f, "", _sample(r.probes_lost, r)) for f, r in alone if _stops_controller(r))),
+        (NO_LOSS_WITHOUT_CONTROLLER, ((fabric, "", _sample(r.probes_lost, r)) for fabric, r in crashes)),
         (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
         (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
         (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in alone)),
         (NO_LOSS_ON_RETURN, ((fabric, "", _sample(r.probes_lost_after_repair, r)) for fabric, r in returned)),
-        (OPTICAL_REPLACEMENT, _replacements(run)),
+        (
+            OPTICAL_REPLACEMENT,
+            ((f, "", Sample(t.replaced_ms - t.optical_links_down_ms, of, t.interval)) for t, f, of in replaced),
+        ),
     ]
     outcomes: list[Outcome] = []
     for target, found in measured:
@@ -266,10 +269,6 @@ def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -
                 if pairs_probed(r, side) if side else is_probed(r):
                     value = getattr(r, f"{side}_side_ms") if side else r.first_packet_ms
                     yield row.fabric, row.target if row.is_one_of_several else "", _sample(value, r)
-
-
-def _stops_controller(recovery: Recovery) -> bool:
-    return definition_of(recovery.fault).stops_controller
 
 
 def _restored_ms(recovery: Recovery) -> float | None:
@@ -291,8 +290,9 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
     fault, of links that went down, since the kernel doesn't notice a silent one.
     """
     for script in scripts:
-        outages = [r for r in script.faults if _stops_controller(r) and r.reroute == "on"]
-        faults = [r for r in script.faults if not _stops_controller(r) and pairs_probed(r, side)]
+        stops = {r: definition_of(r.fault).stops_controller for r in script.faults}
+        outages = [r for r in script.faults if stops[r] and r.reroute == "on"]
+        faults = [r for r in script.faults if not stops[r] and pairs_probed(r, side)]
         for outage, r in product(outages, faults):
             if not outage.t_fault <= r.t_fault < outage.t_repair:
                 continue
@@ -304,33 +304,14 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
                 yield script.fabric, "", _sample(value, r)
 
 
-def _replacements(run: Run) -> Found:
-    """Yield ms beyond the time of links that are down, where an idle GPU came in by optical switches."""
-    names = labels(run)
-    for t in run.replacements:
-        if (t.case, t.method) == ("idle-gpu", "optical"):
-            ms, what = t.replaced_ms - t.optical_links_down_ms, f"{t.failed}, repeat {t.repeat}"
-            yield names.get((t.fabric, t.policy), t.fabric), "", Sample(ms, what, t.interval)
-
-
 def _sample(value: float | None, r: Recovery) -> Sample:
     what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
     return Sample(value, what, r.interval, pairs_probed(r))
 
 
-def limits_text(target: Target | None) -> str:
-    """Return `5 / 20`, `1,000`: the limits, in the target's unit; a dash without a target."""
-    return " / ".join(f"{limit:,.0f}" for limit in target.given_limits.values()) if target else fmt.NOTHING
-
-
-def target_text(target: Target | None) -> str:
-    """Return the same with the unit: `5 / 20 ms`, `1,000 ms`, `0 probes`."""
-    return f"{limits_text(target)}\u00a0{target.unit}" if target else fmt.NOTHING
-
-
 def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the targets that were missed, by name and fabric; required ones are checks, and not among them."""
-    return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and not o.target.required]
+    """Return the targets that were missed, by name and fabric; those with a claim are checks, and not among them."""
+    return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and not o.target.claim]
 
 
 class Published(NamedTuple):

@@ -54,7 +54,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
         line = Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
         console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
-    measured = [o for o in analysis.target_outcomes if o.met is not None and not o.target.required]
+    measured = [o for o in analysis.target_outcomes if o.met is not None and not o.target.claim]
     if measured:
         names = missed_targets(measured)
         line = Text(f"recovery targets met: {len(measured) - len(names)} of {len(measured)}")

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from railyard.results.views.format import NOTHING, quantity
 
 UNLIMITED_WIDTH: Final = 1000  # columns: no table is so wide
-_CLASSES: Final = {"not met": "bad", "degraded": "degraded", "invalid": "invalid"}
+_CLASSES: Final = {"not met": "bad", "✗": "bad", "degraded": "degraded", "invalid": "invalid"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def test_single_rail_below_its_bound_is_named() -> None:
         ]
         judged = of(replace(found, points=slow), allreduce.link_bound)
         assert [o.fabric for o in judged] == [pair, unlike]
-        assert judged[1].of == "single:tcp0"
+        assert judged[1].worst.of == "single:tcp0"
         return [o.met for o in judged]
 
     assert slowed("single:tcp0") == [True, False]
@@ -120,7 +120,7 @@ def test_small_sizes_are_judged_by_typical_times() -> None:
     assert [o.met for o in of(AllreduceResults([PAIR], held_up), allreduce.small_latency)] == [True]
     slow = [replace(p, typical_s=1.1 * p.typical_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
     (outcome,) = of(AllreduceResults([PAIR], slow), allreduce.small_latency)
-    assert (outcome.met, outcome.of) == (False, "at 4KiB; median of 2 sizes 1.05x")
+    assert (outcome.met, outcome.worst.of) == (False, "at 4KiB; median of 2 sizes 1.05x")
     assert outcome.value == pytest.approx(1.1)
 
 
@@ -146,11 +146,11 @@ def test_small_latency_shows_the_spread_of_starts() -> None:
     """Of the compared policies alone: the spread of mptcp does not appear beside a single rail or mrib."""
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
-    found_of = {o.target: o.of for o in outcomes(AllreduceResults([PAIR], found)) if o.samples}
+    found_of = {o.target: o.worst.of for o in outcomes(AllreduceResults([PAIR], found)) if o.samples}
     assert found_of[allreduce.small_latency] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
     assert found_of[allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
     once = AllreduceResults([PAIR], [p for p in found if p.repeat == 0])
-    assert [o.of for o in of(once, allreduce.small_latency)] == ["at 1KiB; median of 1 sizes 0.98x"]
+    assert [o.worst.of for o in of(once, allreduce.small_latency)] == ["at 1KiB; median of 1 sizes 0.98x"]
 
 
 def test_balancer_that_never_converges_misses_its_target() -> None:
@@ -169,7 +169,7 @@ def test_size_counts_once_whatever_its_number_of_starts() -> None:
     found = [*started(small, *[0.1] * 3, rail_s=(1.0, 0.9)), replace(large, rail_s=(1.0, 0.7))]
     (level,) = of(AllreduceResults([PAIR], found), allreduce.rail_time_spread)
     assert level.value == pytest.approx(0.2)
-    assert level.of == "mean of 2 sizes"
+    assert level.worst.of == "mean of 2 sizes"
 
 
 def test_few_split_operations_make_no_split() -> None:
@@ -217,7 +217,7 @@ def test_one_wrong_element_fails_the_run_and_is_located() -> None:
 def test_one_fault_of_twenty_can_miss_a_target(changed: dict[str, object], missed: set[Target]) -> None:
     found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
     assert {o.target for o in outcomes(found) if o.samples and not o.met} == missed
-    assert all(passed for _, passed, _ in requirements(found)) == (not {target for target in missed if target.required})
+    assert all(passed for _, passed, _ in requirements(found)) == (not {target for target in missed if target.claim})
 
 
 def test_return_of_an_unused_rail_is_not_judged() -> None:

@@ -25,7 +25,6 @@ from railyard.results.runs.targets import (
     Outcome,
     Target,
     first_packet_target,
-    target_text,
     times_slower,
 )
 from railyard.results.views.sections.faults import lines_of
@@ -153,7 +152,7 @@ def test_a_controller_crash_may_lose_no_packet() -> None:
     assert of(run, NO_LOSS_WITHOUT_CONTROLLER.quantity)[0].met is True
     run.recoveries[1] = replace(run.recoveries[1], probes_lost=1)
     (outcome,) = of(run, NO_LOSS_WITHOUT_CONTROLLER.quantity)
-    assert (outcome.met, outcome.text, target_text(outcome.target)) == (
+    assert (outcome.met, outcome.text, outcome.target.limits_text) == (
         False,
         "1\u00a0probes",
         "0\u00a0probes",
@@ -194,7 +193,7 @@ def test_traffic_returns_within_a_second_without_loss() -> None:
     assert [o.met for name in ("traffic back", "probes lost after") for o in of(run, name)] == [
         False, True, False, True,
     ]  # fmt: skip
-    assert of(run, "traffic back")[0].of == "link-down d0g1, repeat 0"
+    assert of(run, "traffic back")[0].worst.of == "link-down d0g1, repeat 0"
 
 
 @pytest.mark.parametrize(

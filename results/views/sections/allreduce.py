@@ -6,6 +6,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, Final
 
+import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
@@ -18,9 +19,9 @@ from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval
 from railyard.results.runs.records import Rails
-from railyard.results.runs.targets import Outcome
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
+from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Column, Table, text, text_table, texts
 
 SLOW_MOTION: Final = "slow motion"
@@ -50,7 +51,7 @@ class _Allreduces(Section):
         drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
         return {
             "multirail": {
-                "targets": targets_table(analysis.performance),
+                "targets": targets_table(analysis.performance, "Performance targets"),
                 "latencies": [
                     (m.rails.label, plots.latency(m), benchmark_table(m, invalid), starts_text(m))
                     for m in by_fabric(found)
@@ -135,12 +136,15 @@ def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = froz
 
 def starts_text(m: FabricMeasurements) -> str:
     """Return `to 512KiB medians of 3 starts, up to 12% apart`; nothing where each size has one."""
+    times = m.frame.groupby(["size", "policy"]).mean_s
+    spread = (times.max() - times.min()) / times.median()
+    most = pd.DataFrame({"starts": times.count(), "spread": spread}).groupby("size").max()  # a policy may break down
     parts = []
-    for count, group in groupby(m.sizes, key=m.max_starts):
+    for starts, group in groupby(m.sizes, key=lambda size: int(most.starts[size])):
         sizes = list(group)
-        if count > 1:
-            spread = fmt.percent(max(map(m.relative_spread, sizes)), 0)
-            parts.append(f"to {size_name(sizes[-1])} medians of {count} starts, up to {spread} apart")
+        if starts > 1:
+            apart = fmt.percent(float(most.spread[sizes].max()), 0)
+            parts.append(f"to {size_name(sizes[-1])} medians of {starts} starts, up to {apart} apart")
     return "; ".join(parts)
 
 
@@ -216,25 +220,6 @@ def table_1(found: AllreduceResults) -> Table | None:
         if stated := nezha.TABLE_1.get(size):
             rows.append(["", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)])
     return text_table(("size", "", *shown), rows, numbers=2, fixed=4, title="Nezha's Table 1, and the same here")
-
-
-def targets_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return every target with what was measured."""
-
-    def limit(o: Outcome) -> str:
-        goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
-        return f"{'≥' if o.target.comparison == 'at least' else '≤'} {o.target.text(o.target.limit)}{goal}"
-
-    columns = (
-        text("", "met", {True: "✓", False: "✗", None: fmt.NOTHING}.__getitem__),
-        text("quantity", lambda o: o.target.quantity),
-        text("fabric"),
-        Column("target", limit),
-        Column("measured", lambda o: o.text if o.samples else "not measured"),
-        Column("of", lambda o: o.of, drop=1),
-        Column("source", lambda o: o.target.source, drop=2),
-    )
-    return Table(columns, outcomes, title="Performance targets")
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
@@ -342,9 +327,9 @@ def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
 
 def _tables(analysis: Analysis, invalid: frozenset[IntervalId]) -> Iterator[Table]:
     """Yield the tables of the terminal in their order."""
-    found = analysis.allreduce
+    found, measured = analysis.allreduce, [o for o in analysis.performance if o.samples]
     yield from (benchmark_table(m, invalid) for m in by_fabric(found))
     if paper := table_1(found):
         yield paper
     yield from (thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found))
-    yield from (ddp_runs_table(found), targets_table([o for o in analysis.performance if o.samples]))
+    yield from (ddp_runs_table(found), targets_table(measured, "Performance targets"))

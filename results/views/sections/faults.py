@@ -35,8 +35,6 @@ from railyard.results.runs.targets import (
     Target,
     first_packet_target,
     first_packet_targets,
-    limits_text,
-    target_text,
     times_slower,
 )
 from railyard.results.views import format as fmt
@@ -74,7 +72,6 @@ class _Failures(Section):
             "first_packets": first_packets_table(rows, analysis.judgement),
             "steps": steps_table(rows),
             "targets": targets_table(targets),
-            "reasons": reasons_table(targets),
             "published": published_table(rows),
             "published_sources": [other.source for other in PUBLISHED_SYSTEMS],
             "failures": failures(analysis),
@@ -146,7 +143,7 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         Column("n", lambda x: x.first.n),
         Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
         Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
-        Column("target", "target", target_text),
+        Column("target", lambda x: x.target.limits_text if x.target else None),
         Column("is", "met"),
     )
     return Table(columns, [line for row in rows for line in lines_of(row, both_sides=True)])
@@ -240,24 +237,24 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     return Table(columns, list(fabrics))
 
 
-def targets_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return each recovery target, what was measured, and the repeat that is furthest from a target that is missed."""
+def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
+    """Return every target with what was measured, and of what the worst value is."""
+
+    def limit(o: Outcome) -> str:
+        goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
+        return f"{'≤' if o.target.least is None else '≥'} {o.target.limits_text}{goal}"
+
     columns = (
+        text("", lambda o: _MET_MARK[_MET_TEXT[o.met]]),
         text("target", "name"),
         text("fabric", lambda o: o.fabric or None),
-        text("is", lambda o: _MET_TEXT[o.met]),
-        Column("n", lambda o: len(o.values)),
-        Column("limit", "target", target_text),
-        Column("measured", "text"),
-        Column("furthest off", lambda o: o.of if o.met is False else ""),
+        Column("n", lambda o: len(o.values), drop=3),
+        Column("limit", limit),
+        Column("measured", lambda o: o.text if o.samples else NOT_MEASURED),
+        Column("of", lambda o: o.worst.of, drop=1),
+        text("source", lambda o: o.target.source, drop=2),
     )
-    return Table(columns, outcomes)
-
-
-def reasons_table(outcomes: Iterable[Outcome]) -> Table:
-    """Return what each of these times consists of."""
-    targets = list(dict.fromkeys(o.target for o in outcomes))
-    return Table((text("target", "quantity"), text("consists of", "source")), targets)
+    return Table(columns, outcomes, title)
 
 
 def published_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -368,7 +365,10 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         Column("n", lambda x: len(x.repeats)),
         *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
         Column(_FIRST_PACKET, on(first)),
-        Column("target ms", on(lambda line: limits_text(line.target))),
+        Column(
+            "target ms",
+            on(lambda line: line.target.limits_text.removesuffix("\u00a0ms") if line.target else fmt.NOTHING),
+        ),
         Column("", lambda x: _MET_MARK[x.on.met] if x.on else ""),
         step("goodput", "goodput_ms", 2),
         Column("conns\nlost", on(connections), drop=5),
@@ -397,11 +397,11 @@ def _target_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
     Targets that are checks have lines among the checks.
     """
     shown_above = first_packet_targets().values()
-    others = (o for o in outcomes if o.samples and not o.target.required and o.target not in shown_above)
+    others = (o for o in outcomes if o.samples and not o.target.claim and o.target not in shown_above)
     for target, group in groupby(others, key=lambda o: o.target):
-        line = Text(f"{target.quantity} (≤ {target_text(target)}):")
+        line = Text(f"{target.quantity} (≤ {target.limits_text}):")
         for o in group:
-            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.of})")
+            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst.of})")
             line.append(" ").append_text(
                 Text.assemble(mark, f" {o.text}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
             )
