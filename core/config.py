@@ -21,8 +21,7 @@ class ConfigModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keys_are_known(cls, data: object) -> object:
-        """Before pydantic's own check, since only here is it known which keys there are."""
-        refuse_unknown_keys(data, cls.model_fields)
+        refuse_unknown_keys(data, cls.model_fields)  # before pydantic's check, which doesn't know near misses
         return data
 
 
@@ -88,22 +87,25 @@ def read_yaml(path: Path, field: str, given: str = "") -> object:
     """The file's plain data. BadInput names the field that gave the path, and the path as it was `given`."""
     given = given or str(path)
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise BadInput(field, given, f"can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadInput(field, given, "is not text in UTF-8") from error
-    except YAML_ERRORS as error:
-        raise BadInput(field, given, f"is not YAML: {yaml_error_message(error)}") from error
+    return parse_yaml(text, field, given)
 
 
-YAML_ERRORS: Final = (yaml.YAMLError, ValueError, RecursionError)
-"""What `parse_yaml` raises: for a colon too many, for 2020-13-01, for a thousand brackets."""
-
-
-def parse_yaml(text: str) -> object:
-    """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. YAML_ERRORS if it can't be read."""
-    return yaml.load(text, _Loader)
+def parse_yaml(text: str, field: str, given: str = "") -> object:
+    """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. BadInput names the field, and the line
+    if there are several; `given`: the file, where the text is not what the user gave.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a colon too many; 2020-13-01; a thousand brackets
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise BadInput(field, given or text, f"is not YAML: {where}{problem}") from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -119,13 +121,6 @@ class _Loader(yaml.SafeLoader):
             if name:
                 seen.add(name)
         return node
-
-
-def yaml_error_message(error: Exception) -> str:
-    """Return the problem and its line, on one line."""
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else str(problem)
 
 
 class Problem(NamedTuple):
@@ -195,12 +190,7 @@ def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
     return [Problem(field, value, allowed)]
 
 
-def problems(error: ValidationError, prefix: str = "") -> list[str]:
-    """One line a problem: the field, the value given, and what is allowed."""
-    return [str(BadInput(*problem)) for problem in find_problems(error, prefix)]
-
-
-T = TypeVar("T", bound=ConfigModel)
+T = TypeVar("T", bound=BaseModel)
 
 
 def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
@@ -216,7 +206,7 @@ def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
     return parse_model(kinds[kind], data, field)
 
 
-def parse_model(model: type[T], data: object, field: str) -> T:
+def parse_model(model: type[T], data: object, field: str = "") -> T:
     """Return the model of plain data. BadInput names the first wrong field, below `field`."""
     try:
         return model.model_validate(data)

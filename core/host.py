@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from railyard.core.errors import MissingRequirement
 
@@ -51,23 +51,12 @@ _QDISCS: Final = {
     "red": "root red limit 400000 min 30000 max 90000 avpkt 1000 burst 55 bandwidth 10mbit",
     "prio": "root prio",
 }
-_NUMGEN: Final = """nft -f - <<'END' && echo numgen
-table netdev probe {
-  chain probe { type filter hook ingress device lo priority 0; numgen random mod 100 < 1 drop; }
+_HOOKS: Final = {
+    "numgen": "ingress device lo priority 0; numgen random mod 100 < 1 drop;",
+    "egress": "egress device lo priority 0; meta mark 0 dup to meta oif;",
 }
-END"""
-_EGRESS: Final = """nft -f - <<'END' && echo egress
-table netdev out {
-  chain probe { type filter hook egress device lo priority 0; meta mark 0 dup to meta oif; }
-}
-END"""
-_PROBE_SCRIPT: Final = "\n".join(
-    [
-        f"tc qdisc add dev lo {what} && echo {name} && tc qdisc del dev lo {what.split()[0]}"
-        for name, what in _QDISCS.items()
-    ]
-    + [_NUMGEN, _EGRESS, "true"]
-)
+_QDISC_PROBE: Final = "tc qdisc add dev lo {what} && echo {name} && tc qdisc del dev lo {qdisc}"
+_HOOK_PROBE: Final = "nft 'table netdev {name}_probe {{ chain probe {{ type filter hook {rule} }}; }}' && echo {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +86,7 @@ class Machine:
     disk_free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(NamedTuple):
     """A line of `doctor`: found or not, in what form, what its absence rules out, and the command that gets it."""
 
     name: str
@@ -116,17 +104,6 @@ def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(argv, 127, "", str(error))
 
 
-def _congestion_controls() -> frozenset[str]:
-    """The names of those loaded, and those that can be: the kernel loads one when root first sets it on a socket."""
-    found = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        for name in CONGESTION_CONTROLS:
-            with suppress(OSError):
-                probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-                found.add(name)
-    return frozenset(found)
-
-
 def detect(folder: Path | None = None) -> Machine:
     """Look at this machine; `folder` (default: here) is where runs would be written."""
     import psutil  # here, since it takes a tenth of a child process's imports, and those don't call this
@@ -134,7 +111,9 @@ def detect(folder: Path | None = None) -> Machine:
     tun, apparmor = Path("/dev/net/tun"), Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     root = os.geteuid() == 0
     user_options = () if root else USER_NAMESPACE_OPTIONS
-    probed = frozenset(_run("unshare", *user_options, "--net", "sh", text=_PROBE_SCRIPT).stdout.split())
+    probes = [_QDISC_PROBE.format(name=name, what=what, qdisc=what.split()[0]) for name, what in _QDISCS.items()]
+    probes += [_HOOK_PROBE.format(name=name, rule=rule) for name, rule in _HOOKS.items()]
+    probed = frozenset(_run("unshare", *user_options, "--net", "sh", text="\n".join(probes)).stdout.split())
     programs = {name: path for name in OVS_PROGRAMS + OTHER_PROGRAMS if (path := shutil.which(name, path=SEARCH_PATH))}
     version = re.search(r"\d+(\.\d+)+", _run("ovs-vswitchd", "--version").stdout)
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
@@ -148,6 +127,13 @@ def detect(folder: Path | None = None) -> Machine:
         tun_error = str(error.strerror)
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP):
         mptcp = True
+    # those loaded, and those that can be: the kernel loads one when root first sets it on a socket
+    controls = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        for name in CONGESTION_CONTROLS:
+            with suppress(OSError):
+                probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+                controls.add(name)
     return Machine(
         root=root,
         sandbox_error=sandbox_error,
@@ -167,7 +153,7 @@ def detect(folder: Path | None = None) -> Machine:
         egress_hook="egress" in probed,
         mptcp=mptcp,
         libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
-        congestion_controls=_congestion_controls(),
+        congestion_controls=frozenset(controls),
         cores=len(os.sched_getaffinity(0)),
         cpu_model=cpu[1] if cpu else platform.machine(),
         memory_bytes=psutil.virtual_memory().available,

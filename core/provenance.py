@@ -37,7 +37,7 @@ def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float
 
 
 def _git(*arguments: str) -> str:
-    """What git says, or nothing where this isn't a checkout (or is another user's)."""
+    """Return git's output; nothing where this isn't a checkout (or is another user's)."""
     command = ["git", "-c", f"safe.directory={PROJECT}", "-C", str(PROJECT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -45,18 +45,8 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-def conclusion(machine: Machine) -> str:
-    """Return one line: how runs work here, or what is missing."""
-    try:
-        require(machine)
-    except MissingRequirement as error:
-        return f"Nothing runs here yet: {error}"
-    choice, reason = datapath_choice(machine)
-    return f"Runs work here, as {'root' if machine.root else 'an ordinary user'}. Datapath: {choice} ({reason})."
-
-
 def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:
-    """Print a row per capability; the last columns are filled only for those that are missing.
+    """Print a row per capability, with what its absence rules out and its remedy, and whether runs work here.
 
     `packets_per_s`: None if it was not measured.
     """
@@ -74,4 +64,11 @@ def print_table(machine: Machine, console: Console, packets_per_s: float | None)
     table.add_row("disk", "", f"{format_size(machine.disk_free_bytes, 3)} free")
     table.add_row("capacity", "", rate)
     console.print(table)
-    console.print(conclusion(machine), highlight=False, markup=False)
+    choice, reason = datapath_choice(machine)
+    user = "root" if machine.root else "an ordinary user"
+    conclusion = f"Runs work here, as {user}. Datapath: {choice} ({reason})."
+    try:
+        require(machine)
+    except MissingRequirement as error:
+        conclusion = f"Nothing runs here yet: {error}"
+    console.print(conclusion, highlight=False, markup=False)

@@ -29,11 +29,6 @@ class IntervalId:
         """The identity without fabric, policy and repeat."""
         return replace(self, fabric="", policy="", repeat=0)
 
-    @property
-    def is_replacement(self) -> bool:
-        """True for a step of a GPU replacement, which has a fabric of its own, with spares."""
-        return bool(self.script and self.part)
-
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that are set, and the repeat, as plain data for events and JSON."""
         return {name: value for name in INTERVAL_FIELDS if (value := getattr(self, name)) or name == "repeat"}

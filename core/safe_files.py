@@ -65,12 +65,6 @@ def clean_environment(account: Account) -> dict[str, str]:
     return {**kept, "PATH": _PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
 
 
-def is_mapped(uid: int) -> bool:
-    """Return whether the user exists in this user namespace. 65534 also stands for all users that don't."""
-    lines = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
-    return any(int(first) <= uid < int(first) + int(count) for first, _, count in lines)
-
-
 _ROOT: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -84,7 +78,7 @@ class Folder:
         """Open it; with `make`, make it and its parents. OSError if it can't be, or is another one than `identity`."""
         self.path = path
         self._made: list[tuple[int, str]] = []  # folders that the walk made: (open parent, name)
-        self._account: Account | None = None
+        self._account: Account | None = None  # the user whose credentials are used in it, if not this process's own
         self._gid = -1
         self._fd = self._walk(path, make)
         if identity is not None and identity != self.identity:
@@ -101,11 +95,6 @@ class Folder:
         """Device and inode, which identify it whatever its name is."""
         found = os.fstat(self._fd)
         return found.st_dev, found.st_ino
-
-    @property
-    def owner(self) -> Account | None:
-        """The user whose credentials are used in it; None if they are this process's own."""
-        return self._account
 
     def __enter__(self) -> "Folder":
         return self
@@ -258,19 +247,21 @@ def write_file(path: Path, data: bytes) -> None:
 def become_owner_of(path: Path) -> Account | None:
     """Become, as root and for good, the user whose credentials `Folder` would use there. None if it would use none."""
     with Folder(path) as folder:
-        account = folder.owner
-    if account is None:
-        return None
-    drop_to(account)
-    os.environ["HOME"] = account.home
+        account = folder._account
+    if account:
+        drop_to(account)
+        os.environ["HOME"] = account.home
     return account
 
 
 def _account_to_use(found: os.stat_result) -> Account | None:
     """The ordinary user who owns it, if this process is root and could become that user."""
-    if os.geteuid() != 0 or found.st_uid == 0 or not is_mapped(found.st_uid):
+    if os.geteuid() != 0 or found.st_uid == 0:
         return None
-    return account_of(found.st_uid)
+    # the user must exist in this user namespace: 65534 also stands for all users that don't
+    lines = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
+    is_mapped = any(int(first) <= found.st_uid < int(first) + int(count) for first, _, count in lines)
+    return account_of(found.st_uid) if is_mapped else None
 
 
 @contextmanager

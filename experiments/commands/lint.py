@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from rich.console import Console
 
-from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
+from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
 from railyard.experiments.spec import loading
@@ -109,10 +109,7 @@ def _placement_of(data: object, name: str) -> PlacementSpec | None:
     if keys & (ExperimentSpec.model_fields.keys() - {"name"}):
         return None
     if keys & PlacementSpec.model_fields.keys():
-        try:
-            return PlacementSpec.model_validate(data)
-        except ValidationError as error:
-            raise BadInput(*find_problems(error, "placement")[0]) from error
+        return parse_model(PlacementSpec, data, "placement")
     if "kind" in keys:
         return PlacementSpec(model=name)
     kinds = "a placement (model, order, ...), a model (kind, layers, ...) or an experiment (name, fabrics, ...)"

@@ -5,10 +5,10 @@ from functools import cache, cached_property
 from itertools import count
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from railyard.core import plugins
-from railyard.core.config import ConfigModel, PlainName, find_problems, parse_by_kind, parse_model
+from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
@@ -250,10 +250,7 @@ def parse(data: object) -> ExperimentSpec:
     """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
     if not isinstance(data, Mapping):
         raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
-    try:
-        spec = ExperimentSpec.model_validate(rename_keys(data))
-    except ValidationError as error:
-        raise BadInput(*find_problems(error)[0]) from error
+    spec = parse_model(ExperimentSpec, rename_keys(data))
     for check in _CHECKS:
         check(spec)
     return spec

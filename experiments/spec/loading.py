@@ -86,7 +86,7 @@ def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
 
 def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a changed copy of the data; later overrides win. BadInput, with a near miss, for an unknown key."""
-    from railyard.core.config import YAML_ERRORS, parse_yaml, yaml_error_message
+    from railyard.core.config import parse_yaml
     from railyard.experiments.spec.experiment import sections
 
     changed = deepcopy(dict(data))
@@ -94,10 +94,7 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise BadInput("-o", override, "must be key=value, such as fabrics.0.domains=8")
-        try:
-            value = parse_yaml(text)
-        except YAML_ERRORS as error:
-            raise BadInput(f"-o {key}", text, f"is not YAML: {yaml_error_message(error)}") from error
+        value = parse_yaml(text, f"-o {key}")
         path = _full_path(key.strip(), sections(changed))
         _put(changed, path, value, f"-o {'.'.join(path)}")
     return changed

@@ -237,7 +237,8 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
         (links[f.interval.fabric, f.dilation] if is_of_fabric else own_verdicts[f.interval]).append(f.verdict)
 
     def verdict(key: IntervalId) -> Verdict:
-        of_links = [] if key.is_replacement else links[key.fabric, dilations.get(key, 1.0)]
+        # a step of a GPU replacement has a fabric of its own, with spares
+        of_links = [] if key.script and key.part else links[key.fabric, dilations.get(key, 1.0)]
         return worst_verdict([*own_verdicts[key], *of_links])
 
     return {key: verdict(key) for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes))}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from railyard.core.config import parse_yaml, problems
+from railyard.core.config import find_problems, parse_yaml
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import FabricSpec
@@ -33,7 +33,7 @@ def waves(draw: st.DrawFn) -> Wave:
 
 
 def test_it_is_read_as_people_write_it_and_written_back() -> None:
-    told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}"))  # type: ignore[arg-type]
+    told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}", "background"))  # type: ignore[arg-type]
     assert (told.patterns, told.load, told.wave) == ({"rails": (0, 1)}, 0.9, Wave(0.5, 2, 8))
     assert spec(spine=True, load=0.5, start="0s").wave == Wave(0, None, None)
     assert BackgroundSpec.model_validate(told.model_dump(mode="json")) == told
@@ -55,7 +55,7 @@ def test_it_is_read_as_people_write_it_and_written_back() -> None:
 def test_what_is_wrong_in_itself_is_told(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(ValidationError) as caught:
         spec(**keys)
-    assert problems(caught.value) == [line]
+    assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [line]
 
 
 @pytest.mark.parametrize(

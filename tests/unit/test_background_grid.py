@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from railyard.core.config import problems
+from railyard.core.config import find_problems
+from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.spec import GridSpec, check_background
@@ -45,7 +46,7 @@ def test_every_combination_has_a_scene_by_its_loads() -> None:
 def test_what_is_wrong_is_told(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(ValidationError) as caught:
         grid(**keys)
-    assert problems(caught.value) == [line]
+    assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [line]
 
 
 loads = st.integers(0, 95).map(lambda percent: percent / 100)

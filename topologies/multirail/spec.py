@@ -14,10 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, field_validator
 
-from railyard.core.config import ConfigModel, field_error, find_problems
-from railyard.core.errors import BadInput
+from railyard.core.config import ConfigModel, field_error, parse_model
 from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.rail_kind import RAIL_KINDS
@@ -219,7 +218,4 @@ class MultirailSpec(BaseFabricSpec):
 
 def parse_multirail(data: object) -> MultirailSpec:
     """Read a fabric from plain data (as YAML gives it). BadInput names the first field that is wrong."""
-    try:
-        return MultirailSpec.model_validate(data)
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, "fabric")[0]) from error
+    return parse_model(MultirailSpec, data, "fabric")

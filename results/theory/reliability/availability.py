@@ -17,10 +17,9 @@ from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, find_problems, read_yaml
-from railyard.core.errors import BadInput
+from railyard.core.config import ConfigModel, parse_model, read_yaml
 from railyard.results.theory.clos import Network, rail_only, rail_optimized
 
 DEFAULT_COMPONENTS: Final = Path(__file__).parent / "components.yaml"
@@ -85,10 +84,7 @@ class Components(ConfigModel):
 
 def read_components(path: Path = DEFAULT_COMPONENTS) -> Components:
     """Return the components of a file. BadInput names the file, and the key in it that can't be used."""
-    try:
-        return Components.model_validate(read_yaml(path, "components"))
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, f"components {path.name}")[0]) from error
+    return parse_model(Components, read_yaml(path, "components"), f"components {path.name}")
 
 
 Ints = npt.NDArray[np.int64]
