@@ -1,7 +1,7 @@
 """Recovery from a fault over time: its steps, goodput of all flows and of those whose path was hit; replacements."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from statistics import median
 from typing import Any, Final
@@ -29,28 +29,35 @@ def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
     return (*first[:-1], "detect_ms", "decided_ms", "reroute_ms", first[-1], "goodput_ms", *FROM_REPAIR)
 
 
-def height(rows: Sequence[RecoveryRow]) -> float:
-    """Inches that the panel needs for its lines."""
-    line = _LINE if len({row.reroute for row in rows}) < 2 else 0.34
-    return line * (len(steps_shown(rows)) + 1)
-
-
 def median_repeat(row: RecoveryRow) -> Recovery:
     """Return the repeat in the middle by its first packet, then by its goodput."""
-    ordered = sorted(row.repeats, key=lambda r: (_never_last(r.first_packet_ms), _never_last(r.goodput_ms), r.repeat))
-    return ordered[(len(ordered) - 1) // 2]
+
+    def order(r: Recovery) -> tuple[float, float, int]:
+        first, goodput = (inf if ms is None else ms for ms in (r.first_packet_ms, r.goodput_ms))
+        return first, goodput, r.repeat
+
+    return sorted(row.repeats, key=order)[(len(row.repeats) - 1) // 2]
 
 
-def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
-    """All repeats as thin marks, the median repeat as dots that a line joins, its times at the right."""
+def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
+    """Draw all repeats as thin marks, the median repeat as dots that a line joins, its times at the right."""
     steps = steps_shown(rows)
     both = len({row.reroute for row in rows}) > 1
     for row in rows:
-        shift = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0
+        shift, colour = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0, COLOUR[row.reroute]
         for y, step in enumerate(steps):
             times_ms = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
-            _marks(axes, times_ms, y + shift, COLOUR[row.reroute])
-        _median_repeat(axes, row, steps, shift)
+            _marks(axes, times_ms, y + shift, colour)
+        middle = median_repeat(row)
+        points = [(_place(ms), y + shift, ms) for y, ms in enumerate(getattr(middle, step) for step in steps)]
+        # the last count from the repair: no line leads there
+        reached = [(x, y) for x, y, ms in points[: -len(FROM_REPAIR)] if ms is not None]
+        axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)
+        for step, (x, y, ms) in zip(steps, points, strict=True):
+            if _is_known(middle, step):
+                marker = "o" if ms is not None else "x"
+                axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
+                _annotate_time(axes, y, ms, colour)
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
@@ -70,21 +77,7 @@ def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[flo
     style.quiet(axes, grid="x")
 
 
-def _median_repeat(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
-    median_row, colour = median_repeat(row), COLOUR[row.reroute]
-    points = [(_place(ms), y + shift, ms) for y, ms in enumerate(getattr(median_row, step) for step in steps)]
-    # the last count from the repair: no line leads there
-    reached = [(x, y) for x, y, ms in points[: -len(FROM_REPAIR)] if ms is not None]
-    axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)
-    for step, (x, y, ms) in zip(steps, points, strict=True):
-        if _is_known(median_row, step):
-            marker = "o" if ms is not None else "x"
-            axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-            _annotate_time(axes, y, ms, colour)
-
-
 def _marks(axes: Axes, times_ms: Sequence[float], y: float, colour: str) -> None:
-    """Draw all repeats of a step as thin marks."""
     axes.plot(times_ms, [y] * len(times_ms), ls="none", marker="|", ms=9, mew=0.8, color=colour, alpha=0.45)
 
 
@@ -95,24 +88,19 @@ def _annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
 
 
 def steps_text(row: RecoveryRow) -> str:
-    """The same in words."""
-    median_row = median_repeat(row)
-    known = (s for s in steps_shown([row]) if _is_known(median_row, s))
-    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(median_row, s))}" for s in known)
+    """Return the steps of the median repeat in words."""
+    middle = median_repeat(row)
+    known = (s for s in steps_shown([row]) if _is_known(middle, s))
+    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(middle, s))}" for s in known)
     return f"median repeat on {row.fabric}, reroute {row.reroute}: {steps}"
 
 
-def _is_known(recovery: Recovery, step: str) -> bool:
-    """Without first packets where no pair was probed."""
+def _is_known(recovery: Recovery, step: str) -> bool:  # where no pair was probed, nothing is of first packets
     return step != "first_packet_ms" or is_probed(recovery)
 
 
 def _place(ms: float | None) -> float:
     return _NEVER if ms is None else min(max(ms, _SPAN[0]), _SPAN[1])
-
-
-def _never_last(ms: float | None) -> float:
-    return inf if ms is None else ms
 
 
 _CAPTION: Final = (
@@ -128,18 +116,25 @@ _GOODPUT: Final = 1.6  # inches each
 def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault: str) -> style.Plot:
     """A column a fabric; `rows` and `traces` of this fault, rerouting on and off. Either may be empty, not both."""
     fabrics = list(dict.fromkeys([*(row.repeats[0].fabric for row in rows), *(t.fabric for t in traces)]))
-    heights = [height(rows)] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
+    line = _LINE if len({row.reroute for row in rows}) < 2 else 0.34
+    steps_height = line * (len(steps_shown(rows)) + 1)
+    heights = [steps_height] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
     with style.drawing(sum(heights) + 1.1) as figure:
         grid = figure.subplots(len(heights), len(fabrics), squeeze=False, height_ratios=heights)
         for column, fabric in enumerate(fabrics):
             panels = [grid[line][column] for line in range(len(heights))]
             panels[0].set_title(fabric)
             if rows:
-                draw(panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0)
+                _steps(panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0)
             if traces:
                 _goodput(panels, [t for t in traces if t.fabric == fabric])
-        if traces:
-            _share_heights(grid[-2:], ("all flows", "flows that\ncrossed it"))
+        # goodputs beside each other have one scale, from 0, written once
+        for line_panels, name in zip(grid[-2:], ("all flows", "flows that\ncrossed it"), strict=True) if traces else ():
+            top = max(axes.get_ylim()[1] for axes in line_panels)
+            for axes in line_panels:
+                axes.set_ylim(0, top)
+                axes.tick_params(labelleft=axes is line_panels[0])
+            line_panels[0].set_ylabel(name)
         known = {row.reroute for row in rows} | {trace.reroute for trace in traces}
         shown = [r for r in COLOUR if r in known]
         handles = [Line2D([], [], color=COLOUR[r], lw=2, label=f"reroute {r}") for r in shown]
@@ -160,28 +155,17 @@ def _goodput(panels: Sequence[Axes], matching: Sequence[GoodputTrace]) -> None:
     panels[1].set_xlabel("ms after the fault")
 
 
-def _share_heights(grid: Iterable[Sequence[Axes]], names: Sequence[str]) -> None:
-    """Panels beside each other have one scale, from 0, and it is written once."""
-    for panels, name in zip(grid, names, strict=True):
-        top = max(axes.get_ylim()[1] for axes in panels)
-        for axes in panels:
-            axes.set_ylim(0, top)
-            axes.tick_params(labelleft=axes is panels[0])
-        panels[0].set_ylabel(name)
-
-
 def _panel(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
     for reroute, colour in COLOUR.items():
         matching = [t for t in traces if t.reroute == reroute]
+        bins = list(zip(*(getattr(t, field) for t in matching), strict=False))  # as many as every repeat has
+        times = matching[0].t_ms[: len(bins)] if matching else ()
         for trace in matching if 1 < len(matching) <= _MAX_LINES else ():
             axes.plot(trace.t_ms, getattr(trace, field), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post")
         if len(matching) > _MAX_LINES:
-            times, minimum = _by_bin(matching, field, min)
-            _, maximum = _by_bin(matching, field, max)
-            axes.fill_between(times, minimum, maximum, step="post", color=colour, alpha=0.22, lw=0)
+            axes.fill_between(times, [*map(min, bins)], [*map(max, bins)], step="post", color=colour, alpha=0.22, lw=0)
         if matching:
-            times, values = _by_bin(matching, field, median)
-            axes.plot(times, values, color=colour, lw=1.7, drawstyle="steps-post")
+            axes.plot(times, [*map(median, bins)], color=colour, lw=1.7, drawstyle="steps-post")
     axes.axvline(0, color=style.VERMILION, lw=1.4)
     repairs = (round(median(t.repair_ms for t in traces if t.reroute == r), 1) for r in {t.reroute for t in traces})
     for repair in sorted(set(repairs)):
@@ -191,15 +175,6 @@ def _panel(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
     axes.margins(x=0, y=0.08)
     style.quiet(axes, grid="y")
     axes.tick_params(axis="x", pad=7)
-
-
-def _by_bin(
-    traces: Sequence[GoodputTrace], field: str, aggregate: Callable[[list[float]], float]
-) -> tuple[tuple[float, ...], list[float]]:
-    """Over as many bins as every repeat has."""
-    length = min(len(t.t_ms) for t in traces)
-    values = [aggregate([getattr(t, field)[i] for t in traces]) for i in range(length)]
-    return traces[0].t_ms[:length], values
 
 
 def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: Sequence[str], fault: str) -> str:
@@ -229,60 +204,45 @@ _MIN_MS: Final = 1.0  # ms: what is sooner stands there
 
 
 def replacements(events: Iterable[Event]) -> list[style.Plot]:
-    """Return a figure a case of replacement, in the order in which the cases were first run."""
-    timelines = _timelines(events)
-    cases = dict.fromkeys(case for case, _ in timelines)
-    return [
-        _case(case, {column: found for (event_case, column), found in timelines.items() if event_case == case})
-        for case in cases
-    ]
+    """Return a figure a case of replacement, in the order in which the cases were first run.
 
-
-def _timelines(events: Iterable[Event]) -> dict[tuple[str, str], list[Timeline]]:
-    """Group by case, and by fabric, method and failed part, which share a column."""
+    A column is a fabric, method and failed part.
+    """
     at: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
     for event in events:
         if event.source == "replacement":
             detail = event.detail
             column = f"{detail['fabric']}, {detail['way']}, {detail['failed']}"
             at[detail["case"], column, detail["repeat"]][event.what] = event.monotonic_ns
-    found: defaultdict[tuple[str, str], list[Timeline]] = defaultdict(list)
+    cases: defaultdict[str, defaultdict[str, list[Timeline]]] = defaultdict(lambda: defaultdict(list))
     for (case, column, _), times in at.items():
-        found[case, column].append({step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times})
-    return found
+        timeline: Timeline = {step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times}
+        cases[case][column].append(timeline)
+    return [_case(case, columns) for case, columns in cases.items()]
 
 
 def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
     known = [timeline for timelines in columns.values() for timeline in timelines]
     steps = [step for step in STEPS if any(step in timeline for timeline in known)]
+    ticks = {10.0**power: f"{'≤ ' if not power else ''}{10**power:,}" for power in range(6)}
+    alt_parts = []
     with style.drawing(_LINE * (len(steps) + 1) + 0.9) as figure:
         grid = figure.subplots(1, len(columns), squeeze=False)
         for number, (column, timelines) in enumerate(columns.items()):
             axes = grid[0][number]
             axes.set_title(column)
-            _draw(axes, timelines, steps, names=number == 0)
-            axes.set_xlim(_MIN_MS * 0.85, max(timeline[_LAST_STEP] for timeline in known) * 1.5)
-        medians = {column: _median_timeline(timelines).items() for column, timelines in columns.items()}
-        steps_of = {name: ", ".join(f"{step} {milliseconds(ms)}" for step, ms in at) for name, at in medians.items()}
-        alt_text = "; ".join(f"median repeat of {column}: {text}" for column, text in steps_of.items())
-        alt_text = f"Steps of replacements, {case}. {alt_text}"
+            for y, step in enumerate(steps):
+                _marks(axes, [max(line[step], _MIN_MS) for line in timelines if step in line], y, style.BLUE)
+            # the repeat in the middle by how long the job stood
+            middle = sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
+            reached = {y: middle[step] for y, step in enumerate(steps) if step in middle}
+            at = [max(ms, _MIN_MS) for ms in reached.values()]
+            axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
+            for y, ms in reached.items():
+                _annotate_time(axes, y, ms, style.BLUE)
+            _step_axes(axes, steps, number == 0, ticks)
+            axes.set(xlabel="ms after the fault", xlim=(_MIN_MS * 0.85, max(x[_LAST_STEP] for x in known) * 1.5))
+            times = ", ".join(f"{step} {milliseconds(ms)}" for step, ms in middle.items())
+            alt_parts.append(f"median repeat of {column}: {times}")
+        alt_text = f"Steps of replacements, {case}. {'; '.join(alt_parts)}"
         return style.finish(figure, f"replacement-{case}", alt_text, _REPLACEMENT_CAPTION)
-
-
-def _draw(axes: Axes, timelines: Sequence[Timeline], steps: Sequence[str], names: bool) -> None:
-    median_timeline = _median_timeline(timelines)
-    for y, step in enumerate(steps):
-        _marks(axes, [max(timeline[step], _MIN_MS) for timeline in timelines if step in timeline], y, style.BLUE)
-    reached = {y: median_timeline[step] for y, step in enumerate(steps) if step in median_timeline}
-    at = [max(ms, _MIN_MS) for ms in reached.values()]
-    axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
-    for y, ms in reached.items():
-        _annotate_time(axes, y, ms, style.BLUE)
-    ticks = {10.0**power: f"{'≤ ' if not power else ''}{10**power:,}" for power in range(6)}
-    _step_axes(axes, steps, names, ticks)
-    axes.set_xlabel("ms after the fault")
-
-
-def _median_timeline(timelines: Sequence[Timeline]) -> Timeline:
-    """The repeat in the middle by how long the job stood."""
-    return sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]

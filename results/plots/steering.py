@@ -24,17 +24,17 @@ NONE: Final = "none"
 _ORDER: Final = ("d", "r", "dr", "rd", "drd", "spine", NONE)
 
 
-class Chosen(NamedTuple):
-    """`shares`: path -> its share of the pairs at each of `times_ns`, from then on; at each time they add up to 1."""
+_WHOLE: Final = 720_720
+"""Parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact."""
+Shares = Mapping[str, tuple[float, ...]]
+"""Path -> its share of the pairs at each of a list of times, from then on; at each time they add up to 1."""
 
-    times_ns: tuple[int, ...]
-    shares: Mapping[str, tuple[float, ...]]
 
+def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> tuple[tuple[int, ...], Shares]:
+    """Return `max_times` + 1 times (ns) or fewer, evenly over the interval, and the shares of paths at these.
 
-def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> Chosen:
-    """At `max_times` + 1 times or fewer: evenly over the interval. A pair with several paths counts as a part of each.
-
-    Before its first choice a pair goes as it rests. Paths are in the order of their kind, then rail.
+    A pair with several paths counts as a part of each; before its first choice it takes its default path. Paths are in
+    the order of their kind, then rail.
     """
     current_paths = {pair: paths_of(name) for pair, name in interval.default_paths.items()}
     count = Counter[str]()
@@ -56,13 +56,14 @@ def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> Chos
             add(paths, _WHOLE)
             current_paths[pair], applied = paths, applied + 1
         counts_over_time.append({name: parts for name, parts in count.items() if parts})
-    names = sorted({name for parts in counts_over_time for name in parts}, key=_path_order)
+
+    def order(path: str) -> tuple[int, int, str]:
+        kind = path.partition(" ")[0]
+        return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER)), rail_of(path), path
+
+    names = sorted({name for parts in counts_over_time for name in parts}, key=order)
     total = _WHOLE * max(1, len(current_paths))
-    return Chosen(times, {name: tuple(parts.get(name, 0) / total for parts in counts_over_time) for name in names})
-
-
-_WHOLE: Final = 720_720
-"""Parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact."""
+    return times, {name: tuple(parts.get(name, 0) / total for parts in counts_over_time) for name in names}
 
 
 def paths_of(paths_text: str) -> tuple[str, ...]:
@@ -74,11 +75,6 @@ def rail_of(path: str) -> int:
     """Return the rail of a path such as `drd by rail 4`; 0 where the name has none."""
     found = re.search(r"by rail (\d+)$", path)
     return int(found[1]) if found else 0
-
-
-def _path_order(path: str) -> tuple[int, int, str]:
-    kind = path.partition(" ")[0]
-    return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER)), rail_of(path), path
 
 
 _MAX_NAMED: Final = 8  # lines or areas up to which each is named
@@ -111,27 +107,36 @@ class Span(NamedTuple):
 def over_time(interval: MeasurementInterval) -> plots.Plot:
     """Four panels on one axis of seconds since the foreground's start."""
     name = f"{interval.workload} on {interval.fabric} under {interval.policy}"
-    spans, chosen = tuple(background(interval)), path_shares_over_time(interval, _MAX_POINTS)
+    spans, (times_ns, shares) = tuple(background(interval)), path_shares_over_time(interval, _MAX_POINTS)
     rows = list(dict.fromkeys(span.what for span in spans))
-    with plots.styled():
-        background_height = 0.24 * max(1, len(rows))
-        figure = plots.new_figure(plots.WIDTH, 7.0 + background_height)
+    background_height = 0.24 * max(1, len(rows))
+    with plots.drawing(7.0 + background_height) as figure:
         grid = figure.subplots(4, 1, sharex=True, height_ratios=[background_height, 2.4, 2.4, 1.9])
-        _background_panel(grid[0], spans, rows)
+        for span in spans:
+            width, y = span.end - span.begin, rows.index(span.what)
+            grid[0].barh(y, width, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
+        grid[0].set_yticks(range(len(rows)), rows, fontsize=8)
+        grid[0].set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
+        grid[0].spines[["left", "bottom"]].set_visible(False)
+        grid[0].set_ylim(max(1, len(rows)) - 0.4, -0.6)
         _lines(grid[1], interval, tuple(_ELEMENTS), "score", "h-score")
-        _areas(grid[2], interval, chosen)
+        _areas(grid[2], [_seconds(interval, at) for at in times_ns], shares)
         _lines(grid[3], interval, ("rail",), "load", "load of rails")
-        for axes in grid:
-            _marks(axes, interval, spans if axes is not grid[0] else ())
         for axes, limits in zip(grid[1:], ((-3, 103), (0, 1), (0, 1.05)), strict=True):
+            for span in spans:
+                axes.axvspan(span.begin, span.end, color=plots.MUTED, alpha=0.13, lw=0, zorder=0)
             axes.set_ylim(limits)
+        for axes in grid:
+            for at_ns, style in ((interval.started_ns, "-"), (interval.finished_ns, "--")):
+                axes.axvline(_seconds(interval, at_ns), color=plots.INK, lw=1.3, ls=style)
+            plots.quiet(axes)
         for axes in grid[2:]:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
         begin, end = _seconds(interval, interval.begin_ns), _seconds(interval, interval.end_ns)
         after_end = max(1e-9, end - begin) / 100  # so that a mark at the end is whole
         grid[3].tick_params(axis="x", pad=7)
         grid[3].set(xlim=(begin, end + after_end), xlabel="seconds since the foreground's start")
-        return plots.finish(figure, f"steering-{name}", _alt(name, interval, spans, chosen))
+        return plots.finish(figure, f"steering-{name}", _alt(name, interval, spans, shares))
 
 
 def background(interval: MeasurementInterval) -> Iterator[Span]:
@@ -164,71 +169,48 @@ def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
     return (at_ns - interval.started_ns) / 1e9
 
 
-def _background_panel(axes: Axes, spans: Iterable[Span], rows: Sequence[str]) -> None:
-    for span in spans:
-        y = rows.index(span.what)
-        axes.barh(y, span.end - span.begin, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
-    axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    axes.set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
-    axes.spines[["left", "bottom"]].set_visible(False)
-    plots.quiet(axes, ylim=(max(1, len(rows)) - 0.4, -0.6))
-
-
-def _marks(axes: Axes, interval: MeasurementInterval, spans: Iterable[Span]) -> None:
-    for span in spans:
-        axes.axvspan(span.begin, span.end, color=plots.MUTED, alpha=0.13, lw=0, zorder=0)
-    for at_ns, style in ((interval.started_ns, "-"), (interval.finished_ns, "--")):
-        axes.axvline(_seconds(interval, at_ns), color=plots.INK, lw=1.3, ls=style)
-    plots.quiet(axes)
-
-
 def _lines(axes: Axes, interval: MeasurementInterval, elements: Sequence[str], what: str, title: str) -> None:
-    """A line an element, those in want of attention on top."""
+    """Draw a line for each element, and name each, or the colours' ends where there are too many."""
     found: defaultdict[tuple[str, int], list[HealthSample]] = defaultdict(list)
     for sample in interval.health:
         if sample.element in elements:
             found[sample.element, sample.index].append(sample)
     shown = sorted(found, key=lambda key: (elements.index(key[0]), key[1]))
-    for key in shown:
-        samples = found[key][:: 1 + len(found[key]) // _MAX_POINTS]
+    count = {element: 1 + max(index for e, index in shown if e == element) for element, _ in shown}
+    keys = []
+    for element, index in shown:
+        every = found[element, index]
+        samples = every[:: 1 + len(every) // _MAX_POINTS]
         times = [_seconds(interval, s.monotonic_ns) for s in samples]
-        axes.plot(times, [getattr(s, what) for s in samples], color=_line_colour(key, shown), lw=1.4)
+        colour = _shade(_ELEMENTS[element][1], index, count[element])
+        axes.plot(times, [getattr(s, what) for s in samples], color=colour, lw=1.4)
+        label = "spines" if element == "spine" else f"{element} {index}"
+        keys.append(Line2D([], [], color=colour, lw=2, label=label))
+    if len(shown) > _MAX_NAMED:
+        keys = []
+        for element in count:
+            name, ends = _ELEMENTS[element]
+            lines = sum(e == element for e, _ in shown)
+            text = f"{name}, 0 to {lines - 1}:\nlight to dark" if lines > 1 else name
+            keys.append(Line2D([], [], color=_shade(ends, 1, 3), lw=4, label=text))
     axes.set_ylabel(title)
     axes.grid(axis="y")
-    _legend(axes, _line_keys(shown))
-
-
-def _line_colour(key: tuple[str, int], shown: Iterable[tuple[str, int]]) -> str:
-    return _shade(_ELEMENTS[key[0]][1], key[1], 1 + max(index for element, index in shown if element == key[0]))
+    _legend(axes, keys)
 
 
 def _shade(ends: tuple[str, str], number: int, count: int) -> str:
     """From the first colour to the last, evenly."""
-    ramp = LinearSegmentedColormap.from_list("rails", ends)
-    return to_hex(ramp(number / max(1, count - 1)))
+    return to_hex(LinearSegmentedColormap.from_list("rails", ends)(number / max(1, count - 1)))
 
 
-def _line_keys(shown: Sequence[tuple[str, int]]) -> list[Line2D]:
-    if len(shown) <= _MAX_NAMED:
-        labels = {key: "spines" if key[0] == "spine" else f"{key[0]} {key[1]}" for key in shown}
-        return [Line2D([], [], color=_line_colour(k, shown), lw=2, label=label) for k, label in labels.items()]
-    keys = []
-    for element in dict.fromkeys(element for element, _ in shown):
-        name, ends = _ELEMENTS[element]
-        count = sum(e == element for e, _ in shown)
-        text = f"{name}, 0 to {count - 1}:\nlight to dark" if count > 1 else name
-        keys.append(Line2D([], [], color=_shade(ends, 1, 3), lw=4, label=text))
-    return keys
-
-
-def _areas(axes: Axes, interval: MeasurementInterval, chosen: Chosen) -> None:
-    """Shares of the foreground's pairs, one on the other."""
-    rails = 1 + max((rail_of(name) for name in chosen.shares), default=0)
-    colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in chosen.shares}
-    times, below = [_seconds(interval, at) for at in chosen.times_ns], np.zeros(len(chosen.times_ns))
-    for name, shares in chosen.shares.items():
-        axes.fill_between(times, below, below + shares, step="post", color=colours[name], lw=0)
-        below = below + shares
+def _areas(axes: Axes, times: Sequence[float], shares: Shares) -> None:
+    """Draw the shares of the foreground's pairs, one on the other."""
+    rails = 1 + max(map(rail_of, shares), default=0)
+    colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in shares}
+    below = np.zeros(len(times))
+    for name, share in shares.items():
+        axes.fill_between(times, below, below + share, step="post", color=colours[name], lw=0)
+        below = below + share
     axes.set_ylabel("pairs by path")
     if len(colours) <= _MAX_NAMED:
         _legend(axes, [Patch(color=colour, label=name) for name, colour in reversed(colours.items())])
@@ -245,14 +227,14 @@ def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=8, handlelength=1.2)
 
 
-def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], chosen: Chosen) -> str:
-    """In words: how low scores fell, what was chosen at the foreground's end, how loaded rails were."""
+def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: Shares) -> str:
+    """Say how low scores fell, what was chosen at the foreground's end, and how loaded rails were."""
     alt_parts = []
     for element, (plural, _) in _ELEMENTS.items():
         scores = [s.score for s in interval.health if s.element == element]
         alt_parts += [f"scores of {plural} from {min(scores)} to {max(scores)}"] if scores else []
-    last = {path: shares[-1] for path, shares in chosen.shares.items() if shares[-1] > 0}
-    alt_parts += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in last.items()]
+    at_end = [(path, over_time[-1]) for path, over_time in shares.items() if over_time[-1] > 0]
+    alt_parts += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in at_end]
     loads = [s.load for s in interval.health if s.element == "rail"]
     alt_parts += [f"rails loaded to {percent(max(loads), 0)} at most"] if loads else []
     background_names = ", ".join(dict.fromkeys(span.what for span in spans)) or "none"

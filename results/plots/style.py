@@ -8,7 +8,7 @@ into the dark.
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, Literal
@@ -78,11 +78,9 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     }
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Figures made and written inside have the common style; nothing else is changed."""
-    with mpl.rc_context(_STYLE):
-        yield
+def styled() -> AbstractContextManager[None]:
+    """Give figures made and written inside the common style; nothing else is changed."""
+    return mpl.rc_context(_STYLE)
 
 
 @contextmanager
@@ -98,8 +96,15 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
-    """The figure as SVG to stand inside an HTML page; `name` keeps its ids apart from other figures'."""
-    _settle(figure)
+    """Return the figure as SVG to stand inside an HTML page; `name` keeps its ids apart from other figures'."""
+    # Lay out once, and round: the solver's last bits differ from time to time, and ids are hashes of positions.
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height), which="original")
     sink = io.StringIO()
     figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
     text = sink.getvalue()
@@ -115,15 +120,9 @@ def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
     return Plot(text, alt, caption)
 
 
-def _settle(figure: Figure) -> None:
-    """Lay out once, and round: the solver's last bits differ from time to time, and ids are hashes of positions."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-    for axes in figure.axes:
-        left, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
-        axes.set_position((left, bottom, width, height), which="original")
+def top_legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """Draw a legend in one line above a figure, at its right."""
+    figure.legend(handles=handles, loc="outside upper right", ncols=max(1, len(handles)))
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:

@@ -39,9 +39,9 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
         axes.xaxis.set_major_formatter(style.seconds_tick)
         axes.set_xlim(right=axes.get_xlim()[1] * 1.12)
         style.quiet(axes, grid="x")
-        handles = [*(Patch(color=palette[f], label=f) for f in present), _PREDICTED]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        alt_text = "; ".join(f"{label(r)}: " + ", ".join(_alt_text(r, f) for f in r.by_fabric) for r in chosen)
+        style.top_legend(figure, [*(Patch(color=palette[f], label=f) for f in present), _PREDICTED])
+        times = [(label(r), [f"{f} {_median_text(s)}" for f, s in r.by_fabric.items()]) for r in chosen]
+        alt_text = "; ".join(f"{what}: {', '.join(by_fabric)}" for what, by_fabric in times)
         return style.finish(figure, f"times-{name}", f"Times of {name}. {alt_text}")
 
 
@@ -50,10 +50,8 @@ def label(row: Row) -> str:
     return row.phase or ("iteration" if row.metric == "iteration_time" else row.workload)
 
 
-def _alt_text(row: Row, fabric: str) -> str:
-    spread = row.by_fabric[fabric]
-    expected = f", predicted {seconds(spread.predicted)}" if spread.predicted else ""
-    return f"{fabric} {seconds(spread.median)}{expected}"
+def _median_text(found: Spread | PolicyRow) -> str:
+    return seconds(found.median) + (f", predicted {seconds(found.predicted)}" if found.predicted else "")
 
 
 def _bar(axes: Axes, y: float, height: float, colour: str, found: Spread, note: str = "") -> None:
@@ -97,7 +95,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         handles = [Line2D([], [], marker="o", ls="none", color=palette[f], label=f) for f in fabrics]
         if any(len(s.values) > 1 for r in chosen for s in r.by_fabric.values()):
             handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+        style.top_legend(figure, handles)
         alt_text = "; ".join(
             f"{_full_label(r)} " + ", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen
         )
@@ -117,11 +115,17 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
     with style.drawing(0.8 + 0.34 * len(limits)) as figure:
         axes = figure.subplots()
         worst = []
+
+        def place(value: float, limit: Limit) -> float:
+            if value <= limit.degraded:
+                return value / limit.degraded
+            return min(2.9, 1 + (value - limit.degraded) / (limit.invalid - limit.degraded))
+
         for left, colour in enumerate((style.GREEN, style.ORANGE, style.VERMILION)):
             axes.axvspan(left, left + 1, color=colour, alpha=0.14, lw=0)
         for number, limit in enumerate(limits):
             values = [f.value for f in findings if f.limit is limit]
-            places = [_place(limit, value) for value in values]
+            places = [place(value, limit) for value in values]
             axes.plot(places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=style.INK, clip_on=False)
             axes.text(3.04, number, f"worst {limit.show(max(values))}", va="center")
             worst.append(f"{limit.quantity} at worst {limit.show(max(values))}")
@@ -133,12 +137,6 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
         return style.finish(figure, "evidence", f"Fidelity evidence, all intervals: {'; '.join(worst)}")
 
 
-def _place(limit: Limit, value: float) -> float:
-    if value <= limit.degraded:
-        return value / limit.degraded
-    return min(2.9, 1 + (value - limit.degraded) / (limit.invalid - limit.degraded))
-
-
 _COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 
 
@@ -147,41 +145,30 @@ def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> styl
     name = f"{workload_label(fabric_workload[1])} on {fabric_workload[0]}"
     with style.drawing(1.0 + 0.36 * len(rows)) as figure:
         axes = figure.subplots()
+        axes.set_yticks(range(len(rows)), [row.policy for row in rows])
+        handles, alt_parts = list[Patch | Line2D](), []
         for y, row in enumerate(rows):
-            is_faster = row.over_dr is not None and row.policy != BASELINE_POLICY
-            note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}" if is_faster else ""
+            is_compared = row.over_dr is not None and row.policy != BASELINE_POLICY
+            note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}" if is_compared else ""
             _bar(axes, y, 0.62, _COLOUR.get(row.policy, style.SKY), Spread(row.times, row.predicted), note)
-        for row in rows:
+            faster = f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long" if is_compared else ""
+            alt_parts.append(f"{row.policy} {_median_text(row)}{faster}")
             if row.policy in _COLOUR:
                 axes.axvline(row.median, color=_COLOUR[row.policy], lw=1.2, ls=(0, (4, 3)), zorder=0.5)
-        axes.set_yticks(range(len(rows)), [row.policy for row in rows])
-        for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
-            tick.set_fontweight("bold" if row.policy in _COLOUR else "normal")
+                axes.get_yticklabels()[y].set_fontweight("bold")
+                handles.append(Patch(color=_COLOUR[row.policy], label=row.policy))
+        if any(len(row.times) > 1 for row in rows):
+            repeat: dict[str, Any] = {"marker": "o", "ms": 4, "mfc": style.PAPER, "mec": style.INK}
+            handles.append(Line2D([], [], ls="none", label="a repeat", **repeat))
+        if any(row.predicted for row in rows):
+            handles.append(_PREDICTED)
+        style.top_legend(figure, handles)
         axes.set(ylim=(len(rows) - 0.4, -0.6))
         axes.set_xlim(0, axes.get_xlim()[1] * 1.16)
         axes.xaxis.set_major_formatter(style.seconds_tick)
         style.quiet(axes, grid="x")
-        handles = _keys(rows)
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        alt_text = "; ".join(_policy_alt_text(row) for row in rows)
+        alt_text = "; ".join(alt_parts)
         return style.finish(figure, f"policies-{name}", f"Times of {name} by policy. {alt_text}")
-
-
-def _keys(rows: Sequence[PolicyRow]) -> list[Patch | Line2D]:
-    highlighted = [row.policy for row in rows if row.policy in _COLOUR]
-    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[n], label=n) for n in highlighted]
-    if any(len(row.times) > 1 for row in rows):
-        keys.append(Line2D([], [], ls="none", marker="o", ms=4, mfc=style.PAPER, mec=style.INK, label="a repeat"))
-    if any(row.predicted for row in rows):
-        keys.append(_PREDICTED)
-    return keys
-
-
-def _policy_alt_text(row: PolicyRow) -> str:
-    expected = f", predicted {seconds(row.predicted)}" if row.predicted else ""
-    is_faster = row.over_dr and row.policy != BASELINE_POLICY
-    faster = f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long" if is_faster else ""
-    return f"{row.policy} {seconds(row.median)}{expected}{faster}"
 
 
 # the middle colour stays light on a dark page: there neither way is better
@@ -193,6 +180,9 @@ _MAX_LOG2_RATIO: Final = 3.0  # factors of two at which the colour is full
 def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
     """One pair's cells. Green: rail-only's way is sooner there; red: the spine's. A cross: the papers say otherwise."""
     grid = cells[0].scene.grid
+    papers = ("" if c.agrees else f", but the papers say {c.predicted}" for c in cells)
+    alt_text = "; ".join(f"{c.scene.name}: {c.measured}{other}" for c, other in zip(cells, papers, strict=True))
+    alt_text = f"Which way has the lower latency, {name}. {alt_text}"
     spines = grid.loads if grid.spine else (0.0,)
     with style.drawing(0.9 + style.WIDTH / max(3, len(spines))) as figure:
         panels = figure.subplots(1, max(3, len(spines)), squeeze=False, sharey=True)[0]
@@ -208,9 +198,9 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
             Patch(color=style.VERMILION, label="the spine's is"),
             Line2D([], [], **cross, label="the papers' condition disagrees"),
         ]
-        figure.legend(handles=handles, loc="outside upper right", ncols=3)
+        style.top_legend(figure, handles)
         caption = "In each cell: the slower way's latency over the other's."
-        return style.finish(figure, f"rail-only-{name}", _alt(cells, name), caption)
+        return style.finish(figure, f"rail-only-{name}", alt_text, caption)
 
 
 def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
@@ -228,9 +218,3 @@ def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
     axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
     axes.spines[["left", "bottom"]].set_visible(False)
     style.quiet(axes, xlabel="rail of the source")
-
-
-def _alt(cells: Sequence[Cell], name: str) -> str:
-    papers = ("" if c.agrees else f", but the papers say {c.predicted}" for c in cells)
-    alt_text = "; ".join(f"{c.scene.name}: {c.measured}{other}" for c, other in zip(cells, papers, strict=True))
-    return f"Which way has the lower latency, {name}. {alt_text}"

@@ -55,8 +55,19 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
         axes.set_facecolor(_EMPTY_COLOUR)
         _cells(figure, axes, total)
         _outline(axes, grid)
-        _ticks(axes, grid)
-        return style.finish(figure, f"heatmap-{name}", _alt(total, grid, name), pair_shares(flows, grid))
+        step = max(1, grid.domains // 8)
+        places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
+        names = [f"d{d}" for d in range(0, grid.domains, step)]
+        axes.set_xticks(places, names, fontsize=8)
+        axes.set_yticks(places, names, fontsize=8)
+        axes.spines[:].set_visible(False)
+        style.quiet(axes, xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
+        most = size(float(total.max()))
+        alt = (
+            f"Heatmap of {name}: bytes delivered between pairs of {grid.gpus} GPUs, at most {most} for a pair, on a "
+            f"logarithmic colour scale; {grid.domains} HB domains outlined on the diagonal, rails beside"
+        )
+        return style.finish(figure, f"heatmap-{name}", alt, pair_shares(flows, grid))
 
 
 def _cells(figure: Figure, axes: Axes, total: NDArray[np.float64]) -> None:
@@ -76,17 +87,18 @@ def _cells(figure: Figure, axes: Axes, total: NDArray[np.float64]) -> None:
     bar.outline.set_visible(False)
 
 
-def _square(x: float, y: float, side: float) -> Path:
-    return Path([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], closed=True)
-
-
 def _outline(axes: Axes, grid: Grid) -> None:
+    """Outline HB domains, and the cells of pairs of one rail."""
+
+    def square(x: float, y: float, side: float) -> Path:
+        return Path([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], closed=True)
+
     k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
-    _shape(axes, [_square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)], style.ORANGE, 1.6)
+    domain_outlines = [square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
     rail_diagonals = [o * k for o in range(1 - grid.domains, grid.domains) if o]
     if grid.gpus <= _OUTLINED:
         rail_outlines = [
-            _square(n + o - 0.44, n - 0.44, 0.88)
+            square(n + o - 0.44, n - 0.44, 0.88)
             for o in rail_diagonals
             for n in range(grid.gpus)
             if 0 <= n + o < grid.gpus
@@ -96,23 +108,11 @@ def _outline(axes: Axes, grid: Grid) -> None:
             Path([(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))])
             for o in rail_diagonals
         ]
-    _shape(axes, rail_outlines, style.PINK, min(1.1, cell / 6 + 0.1))
-
-
-def _shape(axes: Axes, parts: Sequence[Path], colour: str, width: float) -> None:
-    if parts:
-        path = Path.make_compound_path(*parts)
-        axes.add_patch(PathPatch(path, facecolor="none", edgecolor=colour, linewidth=width, clip_on=False))
-
-
-def _ticks(axes: Axes, grid: Grid) -> None:
-    step = max(1, grid.domains // 8)
-    places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
-    names = [f"d{d}" for d in range(0, grid.domains, step)]
-    axes.set_xticks(places, names, fontsize=8)
-    axes.set_yticks(places, names, fontsize=8)
-    axes.spines[:].set_visible(False)
-    style.quiet(axes, xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
+    looks = ((domain_outlines, style.ORANGE, 1.6), (rail_outlines, style.PINK, min(1.1, cell / 6 + 0.1)))
+    for parts, colour, width in looks:
+        if parts:
+            path = Path.make_compound_path(*parts)
+            axes.add_patch(PathPatch(path, facecolor="none", edgecolor=colour, linewidth=width, clip_on=False))
 
 
 def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
@@ -135,13 +135,6 @@ def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
     return f"{size(total)} delivered: {', '.join(shares)}. {percent(idle_share)} of GPU pairs carry nothing."
 
 
-def _alt(total: NDArray[np.float64], grid: Grid, name: str) -> str:
-    return (
-        f"Heatmap of {name}: bytes delivered between pairs of {grid.gpus} GPUs, at most {size(float(total.max()))} "
-        f"for a pair, on a logarithmic colour scale; {grid.domains} HB domains outlined on the diagonal, rails beside"
-    )
-
-
 def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
     """Shares of the delivered bytes by kind, a bar a workload (Rail-only Fig. 2a and 5a)."""
     with style.drawing(0.9 + 0.5 * len(by_workload)) as figure:
@@ -149,24 +142,19 @@ def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
         totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
         kinds = style.kind_colours(kind for total in totals.values() for kind in total)
         for row, total in enumerate(totals.values()):
-            _bar(axes, row, total, kinds)
+            left, total_bytes = 0.0, sum(total.values()) or 1
+            for kind, colour in kinds.items():
+                share = total.get(kind, 0) / total_bytes
+                axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
+                if share >= 0.04:
+                    ink = _TEXT_COLOURS.get(kind, "#111111")
+                    axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=ink, fontsize=9)
+                left += share
         axes.set_yticks(range(len(totals)), [f"{n}\n{size(sum(t.values()))}" for n, t in totals.items()])
         axes.invert_yaxis()
         axes.set(xlim=(0, 1))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
         style.quiet(axes)
-        handles = [Patch(color=colour, label=kind) for kind, colour in kinds.items()]
-        figure.legend(handles=handles, loc="outside upper right", ncols=max(1, len(kinds)))
+        style.top_legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
         alt_text = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
         return style.finish(figure, "volumes", f"Traffic by kind. {alt_text}")
-
-
-def _bar(axes: Axes, row: int, total: Mapping[str, int], kinds: Mapping[str, str]) -> None:
-    left, total_bytes = 0.0, sum(total.values()) or 1
-    for kind, colour in kinds.items():
-        share = total.get(kind, 0) / total_bytes
-        axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
-        if share >= 0.04:
-            ink = _TEXT_COLOURS.get(kind, "#111111")
-            axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=ink, fontsize=9)
-        left += share

@@ -139,7 +139,7 @@ class Table:
         shown = [n for n, c in enumerate(self.shown) if c.drop is not None and c.drop <= highest_drop]
         for column in (self.shown[n] for n in shown):
             options: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
-            found.add_column(column.short or column.title, style=column.style, vertical="bottom", **options)
+            found.add_column(column.short or column.title, style=column.style, **options)
         for cells in self.cells:
             found.add_row(*(cells[n] for n in shown))
         return found

@@ -231,16 +231,14 @@ def test_partial_runs_have_a_screen() -> None:
 
 def test_shares_of_paths_add_up_and_follow_the_choices() -> None:
     interval = next(s for s in intervals(small(policies=("health-spray",))))
-    chosen = path_shares_over_time(interval, 50)
-    assert len(chosen.times_ns) <= 52
-    for at in range(len(chosen.times_ns)):
-        assert sum(shares[at] for shares in chosen.shares.values()) == pytest.approx(1)
-    assert chosen.shares["dr by rail 0"][0] == pytest.approx(1 / 5)
-    assert chosen.shares["dr by rail 0"][-1] == 0
-    assert chosen.shares["drd by rail 2"][-1] == pytest.approx((0.5 + 0.5 + 1) / 5)  # two sprays of two, one of twice 2
-    assert list(chosen.shares) == sorted(
-        chosen.shares, key=lambda name: (["r", "dr", "drd"].index(name.split()[0]), name)
-    )
+    times, shares = path_shares_over_time(interval, 50)
+    assert len(times) <= 52
+    for at in range(len(times)):
+        assert sum(share[at] for share in shares.values()) == pytest.approx(1)
+    assert shares["dr by rail 0"][0] == pytest.approx(1 / 5)
+    assert shares["dr by rail 0"][-1] == 0
+    assert shares["drd by rail 2"][-1] == pytest.approx((0.5 + 0.5 + 1) / 5)  # two sprays of two, one of twice 2
+    assert list(shares) == sorted(shares, key=lambda name: (["r", "dr", "drd"].index(name.split()[0]), name))
 
 
 @pytest.mark.parametrize(
