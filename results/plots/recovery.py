@@ -45,11 +45,12 @@ def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     both = len({row.reroute for row in rows}) > 1
     for row in rows:
         shift, colour = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0, COLOUR[row.reroute]
-        for y, step in enumerate(steps):
+        for number, step in enumerate(steps):
             times_ms = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
-            _marks(axes, times_ms, y + shift, colour)
+            _marks(axes, times_ms, number + shift, colour)
         middle = median_repeat(row)
-        points = [(_place(ms), y + shift, ms) for y, ms in enumerate(getattr(middle, step) for step in steps)]
+        times = enumerate(getattr(middle, step) for step in steps)
+        points = [(_place(ms), number + shift, ms) for number, ms in times]
         # the last count from the repair: no line leads there
         reached = [(x, y) for x, y, ms in points[: -len(FROM_REPAIR)] if ms is not None]
         axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)

@@ -105,15 +105,15 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
 
 def leave_model_out_s(row: Measured) -> float:
     """Return the seconds with constants fitted on all published rows, in both tables, of other shapes."""
-    others = [r for r in measured() if _shape(r) != _shape(row)]
+
+    def shape(row: Measured) -> tuple[int, int]:
+        model = load_gpt(row.model)
+        return model.layers, model.hidden
+
+    others = [r for r in measured() if shape(r) != shape(row)]
     job, strategy = as_job(row)
     cluster = replace(job.cluster, constants=fitted_constants(others))
     return float(iteration_time(replace(job, cluster=cluster), strategy).total_s[0])
-
-
-def _shape(row: Measured) -> tuple[int, int]:
-    model = load_gpt(row.model)
-    return model.layers, model.hidden
 
 
 def main() -> None:

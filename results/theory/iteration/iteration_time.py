@@ -11,7 +11,7 @@ work of a GPU shrinks and the overhead doesn't.
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from railyard.results.theory.iteration.job import (
     Constants,
     FloatArray,
     Job,
-    Recompute,
     Strategy,
     attention_flops,
     output_flops,
@@ -31,8 +30,6 @@ from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import FP16_BYTES
 
 Strategies = Strategy[FloatArray]
-PASSES: Final[dict[Recompute, int]] = {"none": 3, "selective": 3, "full": 4}
-"""Of a layer: forward, two of backward (gradients of inputs and of parameters), and forward again."""
 
 
 class ComputeParts(NamedTuple):
@@ -59,10 +56,17 @@ def micro_batch_parts(job: Job, s: Strategies) -> ComputeParts:
     layer = parameter_flops(model, recipe.recompute) + attention_flops(model, recipe.recompute)
     whole = s.micro_batch * (model.layers * layer + output_flops(model))
     layers = model.layers / s.pipeline
+    # Bytes that a layer's kernels other than matmuls move in all passes, at one GPU. Proportional to the activations
+    # that they store: a stored byte is written by a kernel and read by the next, and backward moves twice that, as
+    # with FLOPs.
+    attention, other = _stored(job, s)
+    recomputed = {"none": 0 * other, "selective": attention, "full": other + attention}[recipe.recompute]
+    moved = 2 * s.micro_batch * model.sequence * model.hidden * (3 * (other + attention) + recomputed)
     return ComputeParts(
         matmul_s=whole / (s.tensor * s.pipeline * cluster.flops),
-        memory_s=layers * _layer_traffic(job, s) / cluster.constants.memory_bytes_per_s,
-        pass_s=layers * PASSES[recipe.recompute] / cluster.flops,
+        memory_s=layers * moved / cluster.constants.memory_bytes_per_s,
+        # passes of a layer: forward, two of backward (gradients of inputs and of parameters), and forward again
+        pass_s=layers * (4 if recipe.recompute == "full" else 3) / cluster.flops,
     )
 
 
@@ -74,18 +78,6 @@ def _stored(job: Job, s: Strategies) -> tuple[FloatArray, FloatArray]:
     model = job.model
     other = 34 / s.tensor if job.recipe.sequence_parallel else 10 + 24 / s.tensor
     return 5 * model.heads * model.sequence / model.hidden / s.tensor, other
-
-
-def _layer_traffic(job: Job, s: Strategies) -> FloatArray:
-    """Bytes that a layer's kernels other than matmuls move for a micro-batch, all passes, at one GPU.
-
-    Proportional to the activations that they store: a stored byte is written by a kernel and read by the next, and
-    backward moves twice that, as with FLOPs.
-    """
-    attention, other = _stored(job, s)
-    recomputed = {"none": 0 * other, "selective": attention, "full": other + attention}[job.recipe.recompute]
-    unit = 2 * s.micro_batch * job.model.sequence * job.model.hidden
-    return unit * (3 * (other + attention) + recomputed)
 
 
 def optimizer_parts(job: Job, parameters: FloatArray) -> ComputeParts:
@@ -162,18 +154,29 @@ class IterationTime:
 
 def iteration_time(job: Job, s: Strategies) -> IterationTime:
     """Rail-only Eq. 6: bubble (7, 8), last stage (9, 10), synchronisation (11)."""
-    c, p, v = job.cluster.constants, s.pipeline, s.virtual_stages
-    t_b, m = micro_batch_parts(job, s).seconds(c), s.micro_batches(job.recipe.global_batch)
-    k, stages = job.cluster, (s.pipeline_network, s.pipeline_hb)
-    boundary = np.where(p > 1, FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence / s.tensor, 0.0)
+    model, recipe, cluster, c = job.model, job.recipe, job.cluster, job.cluster.constants
+    p, v, stages = s.pipeline, s.virtual_stages, (s.pipeline_network, s.pipeline_hb)
+    m, t_b = s.micro_batches(recipe.global_batch), micro_batch_parts(job, s).seconds(c)
+    rates, latencies = (cluster.hb_bytes_per_s, cluster.rail_bytes_per_s), (c.hb_latency_s, c.rail_latency_s)
+    # Eq. 10 has 4 AllGather and 4 ReduceScatter; a forward that is done again has 2 + 2 more
+    gathered = FP16_BYTES * s.micro_batch * model.hidden * model.sequence
+    gather_s = all_gather_s(gathered, s.tensor_hb, s.tensor_network, *rates)
+    gather_s = gather_s + eq.all_gather_latency_s(s.tensor_hb, s.tensor_network, *latencies)
+    collectives_s = (12 if recipe.recompute == "full" else 8) * model.layers / p * gather_s
+    boundary = np.where(p > 1, gathered / s.tensor, 0.0)
+    leaves_domain = s.pipeline_network > 1
+    hop_bytes_per_s, hop_s = (np.where(leaves_domain, rail, hb) for hb, rail in (rates, latencies))
+    # Eq. 11, with the first stage's embedding among its parameters
+    parameters = stage_parameters(job, s)
+    sync_s = all_reduce_s(recipe.gradient_bytes * parameters, s.data_hb, s.data_network, *rates)
     return IterationTime(
         bubble_compute_s=eq.bubble_compute_s(p, v, t_b),
-        bubble_network_s=eq.bubble_network_s(boundary, *stages, k.hb_bytes_per_s, k.rail_bytes_per_s)
-        + eq.bubble_latency_s(*stages, c.hb_latency_s, c.rail_latency_s),
+        bubble_network_s=eq.bubble_network_s(boundary, *stages, *rates) + eq.bubble_latency_s(*stages, *latencies),
         last_stage_compute_s=eq.last_stage_compute_s(m, t_b),
-        last_stage_network_s=_last_stage_network_s(job, s, boundary),
-        sync_s=_sync_s(job, s),
-        optimizer_s=optimizer_parts(job, stage_parameters(job, s)).seconds(c),
+        last_stage_network_s=eq.last_stage_network_s(m, collectives_s, v, boundary, hop_bytes_per_s)
+        + np.where(p > 1, 2 * m * v * hop_s, 0.0),
+        sync_s=sync_s + 2 * eq.all_gather_latency_s(s.data_hb, s.data_network, *latencies),
+        optimizer_s=optimizer_parts(job, parameters).seconds(c),
     )
 
 
@@ -182,27 +185,3 @@ def compute_parts(job: Job, s: Strategies) -> ComputeParts:
     one, step = micro_batch_parts(job, s), optimizer_parts(job, stage_parameters(job, s))
     times = s.micro_batches(job.recipe.global_batch) + (s.pipeline - 1) / s.virtual_stages
     return ComputeParts(*(times * each + once for each, once in zip(one, step, strict=True)))
-
-
-def _last_stage_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArray:
-    k, m, v = job.cluster, s.micro_batches(job.recipe.global_batch), s.virtual_stages
-    gathered = FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence
-    gather = all_gather_s(gathered, s.tensor_hb, s.tensor_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
-    late = eq.all_gather_latency_s(s.tensor_hb, s.tensor_network, k.constants.hb_latency_s, k.constants.rail_latency_s)
-    # Eq. 10 has 4 AllGather and 4 ReduceScatter; a forward that is done again has 2 + 2 more
-    gathers = 12 if job.recipe.recompute == "full" else 8
-    collectives = gathers * job.model.layers / s.pipeline * (gather + late)
-    leaves = s.pipeline_network > 1
-    bytes_per_s = np.where(leaves, k.rail_bytes_per_s, k.hb_bytes_per_s)
-    sent = eq.last_stage_network_s(m, collectives, v, boundary, bytes_per_s)
-    hop = np.where(leaves, k.constants.rail_latency_s, k.constants.hb_latency_s)
-    return sent + np.where(s.pipeline > 1, 2 * m * v * hop, 0.0)
-
-
-def _sync_s(job: Job, s: Strategies) -> FloatArray:
-    """Eq. 11, with the first stage's embedding among its parameters."""
-    k = job.cluster
-    size = job.recipe.gradient_bytes * stage_parameters(job, s)
-    sent = all_reduce_s(size, s.data_hb, s.data_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
-    late = eq.all_gather_latency_s(s.data_hb, s.data_network, k.constants.hb_latency_s, k.constants.rail_latency_s)
-    return sent + 2 * late

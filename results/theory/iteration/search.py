@@ -98,8 +98,13 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
 
 def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
     """Return all strategies that divide, whether they fit memory or not; always in the same order."""
-    layouts = _layouts(job, rules)
     batch, layers = job.recipe.global_batch, job.model.layers
+    # rows of t_h, t_l, p_h, p_l, d_h, d_l: how dimensions lie over HB domains, where each divides what it must
+    inside, across = _splits(job.cluster.domain_gpus), _splits(job.cluster.gpus // job.cluster.domain_gpus)
+    h, n = np.repeat(inside, len(across), axis=0), np.tile(across, (len(inside), 1))
+    t, p, d = (h * n).T
+    divides = (job.model.heads % t == 0) & (layers % p == 0) & (batch % d == 0) & (t <= (rules.max_tensor or np.inf))
+    layouts = np.stack((h, n), axis=2).reshape(-1, 6)[divides]
     max_virtual = rules.max_virtual_stages or layers
     sizes = np.array(list(product(divisors(batch), (v for v in divisors(layers) if v <= max_virtual))), dtype=np.int64)
     # every layout with every (b, v), side by side
@@ -112,20 +117,7 @@ def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
     return Strategy(*(column[divides].astype(np.float64) for column in (th, tl, ph, pl, dh, dl, b, v)))
 
 
-def _layouts(job: Job, rules: Rules) -> IntArray:
-    """Rows of t_h, t_l, p_h, p_l, d_h, d_l: how dimensions lie over HB domains, where each divides what it must."""
-    inside = _splits(job.cluster.domain_gpus)
-    across = _splits(job.cluster.gpus // job.cluster.domain_gpus)
-    h, n = (np.repeat(inside, len(across), axis=0), np.tile(across, (len(inside), 1)))
-    t, p, d = (h * n).T
-    model = job.model
-    divides = (model.heads % t == 0) & (model.layers % p == 0) & (job.recipe.global_batch % d == 0)
-    divides &= t <= (rules.max_tensor or np.inf)
-    rows: IntArray = np.stack((h, n), axis=2).reshape(-1, 6)[divides]
-    return rows
-
-
 @cache
 def _splits(n: int) -> IntArray:
-    """Rows of three factors whose product is n."""
+    """Return rows of three factors whose product is n."""
     return np.array([(t, p, n // (t * p)) for t in divisors(n) for p in divisors(n // t)], dtype=np.int64)

@@ -61,14 +61,9 @@ class Component(ConfigModel):
         return self.seen.failures / self.seen.components / (self.seen.days / DAYS_A_YEAR)
 
     @property
-    def repair_years(self) -> float:
-        """Mean repair time in years."""
-        return self.repair_h / HOURS_A_YEAR
-
-    @property
     def unavailable(self) -> float:
         """Share of its time that one of them is out, to first order: rate x repair time."""
-        return self.failures_per_year * self.repair_years
+        return self.failures_per_year * self.repair_h / HOURS_A_YEAR
 
 
 class Components(ConfigModel):
@@ -146,12 +141,8 @@ class Reliability(NamedTuple):
     lost_rerouted: Estimate
 
 
-class _Outages(NamedTuple):
-    """Of what one kind of component does in all years. Times in years; arrays of one length."""
-
-    part: Ints
-    start: Floats
-    end: Floats
+_Outages = tuple[Ints, Floats, Floats]
+"""Outages of one kind of component in all years: number of the component, start and end in years; of one length."""
 
 
 def lost_share(out: Ints, domain_gpus: int, rail_time_share: float, rerouted: bool) -> Floats:
@@ -187,16 +178,19 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     rng, net = np.random.default_rng(seed), wiring.network
     kinds = (components.switch, components.transceiver, components.nic)
     counts, access = (net.switches, net.transceivers, net.gpus), (net.layers[0], 2 * net.gpus, net.gpus)
-    outages = [_outages(kind, count, years, rng) for kind, count in zip(kinds, access, strict=True)]
-    switches, optics, nics = outages
-    upper = [
-        rng.poisson(kind.failures_per_year * (count - low), years)
-        for kind, count, low in zip(kinds, counts, access, strict=True)
-    ]
+    outages = list[_Outages]()
+    for kind, count in zip(kinds, access, strict=True):
+        events = int(rng.poisson(kind.failures_per_year * count * years))
+        start = rng.uniform(0, years, events)
+        part, repair_years = rng.integers(count, size=events), kind.repair_h / HOURS_A_YEAR
+        outages.append((part, start, start + rng.exponential(repair_years, events)))
+    above = [kind.failures_per_year * (n - low) for kind, n, low in zip(kinds, counts, access, strict=True)]
+    upper = [rng.poisson(a_year, years) for a_year in above]
     # how many began in each year
-    begun = np.array([np.bincount(each.start.astype(np.int64), minlength=years) for each in outages])
+    begun = np.array([np.bincount(start.astype(np.int64), minlength=years) for _, start, _ in outages])
+    switches, (transceiver, starts, ends), nics = outages
     # two transceivers a link, one at each end
-    changes = _changes([_spread(switches, wiring), optics._replace(part=optics.part // 2), nics])
+    changes = _changes([_spread(switches, wiring), (transceiver // 2, starts, ends), nics])
     lost = (
         _estimate(
             _lost_a_year(changes, wiring, components.rail_time_share, rerouted, years),
@@ -205,36 +199,30 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
         for rerouted in (False, True)
     )
     expected = [kind.failures_per_year * count for kind, count in zip(kinds, counts, strict=True)]
-    above = sum(k.failures_per_year * (count - low) for k, count, low in zip(kinds, counts, access, strict=True))
     return Reliability(
         _estimate(begun[0] + upper[0], expected[0]),
         _estimate(begun[1] + upper[1], expected[1]),
         _estimate(np.sum(begun, 0) + np.sum(upper, 0), sum(expected)),
-        _estimate(np.sum(begun, 0), sum(expected) - above),
+        _estimate(np.sum(begun, 0), sum(expected) - sum(above)),
         *lost,
     )
 
 
-def _outages(component: Component, count: int, years: int, rng: np.random.Generator) -> _Outages:
-    events = int(rng.poisson(component.failures_per_year * count * years))
-    start = rng.uniform(0, years, events)
-    return _Outages(rng.integers(count, size=events), start, start + rng.exponential(component.repair_years, events))
-
-
 def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
-    """A switch's outage as one of each GPU behind it."""
+    """Return a switch's outage as one of each GPU behind it."""
+    part, start, end = switches
     counts = np.bincount(wiring.switch_of, minlength=wiring.network.layers[0])
     sorted_gpus, first = np.argsort(wiring.switch_of, kind="stable"), np.cumsum(counts) - counts
-    gpu_counts = counts[switches.part]
+    gpu_counts = counts[part]
     begin = np.cumsum(gpu_counts) - gpu_counts
-    place = np.arange(gpu_counts.sum()) + np.repeat(first[switches.part] - begin, gpu_counts)
-    return _Outages(sorted_gpus[place], np.repeat(switches.start, gpu_counts), np.repeat(switches.end, gpu_counts))
+    place = np.arange(gpu_counts.sum()) + np.repeat(first[part] - begin, gpu_counts)
+    return sorted_gpus[place], np.repeat(start, gpu_counts), np.repeat(end, gpu_counts)
 
 
 def _changes(kinds: list[_Outages]) -> tuple[Ints, Floats, Ints]:
     """Return GPU, time and step of each time at which a GPU's rail goes (+1) or is back (-1): overlaps are one."""
-    gpu = np.concatenate([outages.part for outages in kinds] * 2)
-    time = np.concatenate([outages.start for outages in kinds] + [outages.end for outages in kinds])
+    parts, starts, ends = zip(*kinds, strict=True)
+    gpu, time = np.concatenate(parts * 2), np.concatenate(starts + ends)
     step = np.repeat([1, -1], len(gpu) // 2)
     order = np.lexsort((time, gpu))
     gpu, time, step = gpu[order], time[order], step[order]
@@ -247,7 +235,7 @@ def _changes(kinds: list[_Outages]) -> tuple[Ints, Floats, Ints]:
 def _lost_a_year(
     changes: tuple[Ints, Floats, Ints], wiring: Wiring, rail_time_share: float, rerouted: bool, years: int
 ) -> Floats:
-    """Share of each year's GPU-time, all GPUs; an outage that spans two years counts in the first."""
+    """Return the share of each year's GPU-time, all GPUs; an outage that spans two years counts in the first."""
     k, (gpu, time, step) = wiring.domain_gpus, changes
     order = np.lexsort((time, gpu // k))
     out = np.cumsum(step[order])  # rails out in this domain, until the next change
