@@ -85,33 +85,23 @@ def command(
     ],
 ) -> int:
     """Check whether a job needs cross-rail traffic; list the process groups that do, and exit 1."""
-    return show(name, options.console())
-
-
-def show(name: str, console: Console) -> int:
-    """Print what crosses rails; return 1 if anything does. BadInput for neither a placement, model nor experiment."""
+    console = options.console()
     if name in model_names():
         return _print_placement(PlacementSpec(model=name), console)
-    if is_path(name):
-        placement = _placement_of(read_yaml(Path(name), "FILE", name), name)
-        if placement:
-            return _print_placement(placement, console)
-    elif name not in loading.names() and "/" not in name:
-        loading.check_no_figure(name)
-        problem = unknown_name_hint(name, [*loading.names(), *model_names()])
-        raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
-    return print_workloads(loading.load_any(name), console)
-
-
-def _placement_of(data: object, name: str) -> PlacementSpec | None:
-    """Return a placement file's specification, by its keys, or a model file's; None for an experiment."""
+    if not is_path(name):
+        if name not in loading.names() and "/" not in name:
+            loading.check_no_figure(name)
+            problem = unknown_name_hint(name, [*loading.names(), *model_names()])
+            raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
+        return print_workloads(loading.load_any(name), console)
+    data = read_yaml(Path(name), "FILE", name)
     keys = frozenset(data) if isinstance(data, dict) else frozenset()
     if keys & (ExperimentSpec.model_fields.keys() - {"name"}):
-        return None
+        return print_workloads(loading.load_any(name), console)
     if keys & PlacementSpec.model_fields.keys():
-        return parse_model(PlacementSpec, data, "placement")
+        return _print_placement(parse_model(PlacementSpec, data, "placement"), console)
     if "kind" in keys:
-        return PlacementSpec(model=name)
+        return _print_placement(PlacementSpec(model=name), console)
     kinds = "a placement (model, order, ...), a model (kind, layers, ...) or an experiment (name, fabrics, ...)"
     raise BadInput("FILE", name, f"must have the keys and values of {kinds}")
 
@@ -151,44 +141,33 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
 
 def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, Layout]:
     """Return the file's layout and the hierarchical one: the same object if the file has no order and no ranks."""
+    field = "placement.parallelism"
     rails = spec.rails or (PLATFORMS[spec.platform].domain_gpus if spec.platform else model.domain_gpus)
-    parallelism = _parallelism(spec, model, rails)
-    _check_gpus(spec, parallelism.gpus)
+    if isinstance(model, GptModel):
+        parallelism = spec.parallelism or model.training
+        check_heads(model, parallelism, field)
+        check_layers(model, parallelism, field)
+    elif spec.parallelism is not None:
+        given = spec.parallelism.model_dump(exclude_defaults=True)
+        raise BadInput(field, given, "is not for a mixture of experts: all its GPUs are data-parallel")
+    else:
+        gpus = (spec.domains * rails) if spec.domains else model.gpus
+        parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
+    if parallelism.gpus > MAX_GPUS:  # before a rank is laid out
+        wrong, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
+        if spec.parallelism is not None:
+            sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}
+            largest = max(sizes, key=lambda name: sizes[name])
+            wrong, value = f"parallelism.{largest}", sizes[largest]
+        allowed = f"makes {parallelism.gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at"
+        raise BadInput(f"placement.{wrong}", value, allowed)
     domains = spec.domains or max(1, parallelism.gpus // rails)
-    best = hierarchical(parallelism, domains, rails, "placement.parallelism")
+    best = hierarchical(parallelism, domains, rails, field)
     if spec.order is not None:
         return layout_from_order(parallelism, domains, rails, spec.order), best
     if spec.ranks is not None:
         return layout_from_ranks(parallelism, domains, rails, spec.ranks), best
     return best, best
-
-
-def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
-    """Raise BadInput, before a rank is laid out, for more GPUs than can be checked in seconds."""
-    if gpus <= MAX_GPUS:
-        return
-    if spec.parallelism is None:
-        field, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
-    else:
-        sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}
-        largest = max(sizes, key=lambda name: sizes[name])
-        field, value = f"parallelism.{largest}", sizes[largest]
-    raise BadInput(f"placement.{field}", value, f"makes {gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at")
-
-
-def _parallelism(spec: PlacementSpec, model: GptModel | MoeModel, rails: int) -> Parallelism:
-    if isinstance(model, GptModel):
-        chosen = spec.parallelism or model.training
-        check_heads(model, chosen, "placement.parallelism")
-        check_layers(model, chosen, "placement.parallelism")
-        return chosen
-    if spec.parallelism is not None:
-        given = spec.parallelism.model_dump(exclude_defaults=True)
-        raise BadInput(
-            "placement.parallelism", given, "is not for a mixture of experts: all its GPUs are data-parallel"
-        )
-    gpus = (spec.domains * rails) if spec.domains else model.gpus
-    return data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
 
 
 def print_workloads(spec: ExperimentSpec, console: Console) -> int:
@@ -206,7 +185,7 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
             _print_findings(f"{name} on {label}, {fabric.domains} x {fabric.rails}", findings, console)
             if not findings:
                 console.print(NO_FINDINGS, highlight=False)
-            crossing = crossing or bool(findings)
+            crossing |= bool(findings)
     return int(crossing)
 
 

@@ -16,7 +16,7 @@ from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
 from railyard.results.plots import style
-from railyard.results.published.catalogue import FIGURES, Cell, Figure
+from railyard.results.published.catalogue import FIGURES, Cell
 from railyard.results.views.format import digits
 
 if TYPE_CHECKING:
@@ -26,9 +26,13 @@ SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
 def show(name: str, folder: Path, console: Console) -> int:
-    """Compute, write NAME.csv and NAME.png, print. Return 1 if a claim is not met and has no note that explains it."""
+    """Compute a figure, write NAME.csv and NAME.png, and print its rows, what the paper states, and the notes.
+
+    Return 1 if a claim is not met and has no note that explains it.
+    """
     with console.status(f"computing {name}"):
         figure = FIGURES[name]()
+        title = f"{figure.title} ({figure.source})"
 
         def draw() -> "matplotlib.figure.Figure":
             drawn = style.new_figure(*figure.inches)
@@ -37,19 +41,11 @@ def show(name: str, folder: Path, console: Console) -> int:
 
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([figure.columns, *figure.rows])
-        files = save(name, text.getvalue().encode(), png(f"{figure.title} ({figure.source})", draw), folder)
-    print_figure(name, figure, console)
-    print(*files, sep="\n")
-    return 0 if all(claim.agrees or claim.note for claim in figure.claims) else 1
-
-
-def print_figure(name: str, figure: Figure, console: Console) -> None:
-    """Print the rows, what the paper states beside our values, and the notes."""
+        files = save(name, text.getvalue().encode(), png(title, draw), folder)
     numeric = [any(isinstance(row[n], int | float) for row in figure.rows) for n in range(len(figure.columns))]
-    right = list(compress(figure.columns, numeric))
-    table = plain_table(*figure.columns, right=right, title=f"{figure.title} ({figure.source})")
+    table = plain_table(*figure.columns, right=list(compress(figure.columns, numeric)), title=title)
     for row in figure.rows[:SHOWN]:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*map(_cell, row))
     console.print(table)
     if len(figure.rows) > SHOWN:
         console.print(f"… {len(figure.rows) - SHOWN} more rows in {name}.csv", style="dim")
@@ -61,10 +57,12 @@ def print_figure(name: str, figure: Figure, console: Console) -> None:
             f"{value:,.0f}{unit}" if value == int(value) else f"{digits(value, 4)}{unit}"
             for value in (claim.published, claim.ours)
         )
-        text = f"{mark} {claim.what}: {claim.stated} {bound}{published}, ours {ours}"
-        console.print(f"{text}; {claim.note}" if claim.note else text, highlight=False, soft_wrap=True)
+        line = f"{mark} {claim.what}: {claim.stated} {bound}{published}, ours {ours}"
+        console.print(f"{line}; {claim.note}" if claim.note else line, highlight=False, soft_wrap=True)
     for note in figure.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
+    print(*files, sep="\n")
+    return 0 if all(claim.agrees or claim.note for claim in figure.claims) else 1
 
 
 def _cell(value: Cell) -> str:

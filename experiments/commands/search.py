@@ -3,13 +3,12 @@
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster, taken_from_a100
-from railyard.results.theory.iteration.search import Weighed, weigh
+from railyard.results.theory.iteration.search import weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import load_gpt
@@ -35,11 +34,7 @@ def command(
     top: Annotated[int, typer.Option(min=1, help="How many strategies to print.")] = 10,
 ) -> int:
     """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
-    return show(model, platform, gpus, domain_gpus, batch, top, options.console())
-
-
-def show(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: int, top: int, console: Console) -> int:
-    """Weigh every strategy that divides and fits memory; print the `top` fastest. BadInput if there is none."""
+    console = options.console()
     job = make_job(model, platform, gpus, domain_gpus, batch)
     found = weigh(job)
     cluster = job.cluster
@@ -49,7 +44,25 @@ def show(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: i
         f"{cluster.memory_bytes / 1e9:,.0f} GB"
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
-    console.print(_table(found, top))
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    times = found.times
+    terms = (
+        times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
+        times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
+    )  # fmt: skip
+    for position, index in enumerate(map(int, found.order()[:top]), start=1):
+        s = found.strategy(index)
+        pairs = (
+            (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
+        )  # fmt: skip
+        t, p, d = (inside * across for inside, across in pairs)
+        split = (f"{inside} x {across}" for inside, across in pairs)
+        seconds = (digits(float(term[index]), 4) for term in terms)
+        numbers = map(str, (position, p, t, d, s.virtual_stages, s.micro_batch))
+        table.add_row(*numbers, *split, f"{found.gpu_bytes[index] / 1e9:.1f}", *seconds)
+    console.print(table)
     notes = [
         "terms of Eq. 6 in s: the last stage's computing (Eq. 9) and its TP and PP traffic (10), the bubble (7, 8), DP "
         "(11), and the optimizer; _h lies in an HB domain, _l over the network",
@@ -75,26 +88,3 @@ def make_job(model: str, platform: str, gpus: int, domain_gpus: int | None, batc
     if gpus % size:
         raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain")
     return Job(loaded, Recipe(batch), make_cluster(platform, gpus, size))
-
-
-def _table(found: Weighed, top: int) -> Table:
-    """Return a row for each of the fastest strategies: its parallelism, memory and the terms of Eq. 6."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    times = found.times
-    terms = (
-        times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
-        times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
-    )  # fmt: skip
-    for position, index in enumerate(map(int, found.order()[:top]), start=1):
-        s = found.strategy(index)
-        pairs = (
-            (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
-        )  # fmt: skip
-        t, p, d = (inside * across for inside, across in pairs)
-        split = (f"{inside} x {across}" for inside, across in pairs)
-        seconds = (digits(float(term[index]), 4) for term in terms)
-        numbers = map(str, (position, p, t, d, s.virtual_stages, s.micro_batch))
-        table.add_row(*numbers, *split, f"{found.gpu_bytes[index] / 1e9:.1f}", *seconds)
-    return table
