@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from rich.console import Console
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.host import PROJECT
@@ -35,7 +34,10 @@ def command(
     """List the named experiments, and the figures and tables that `predict` computes."""
     out = console()
     if kinds:
-        print_kinds(out)
+        table = plain_table("SORT", "NAME", "WHAT IT IS", "SOURCE")
+        for definition in definitions():
+            table.add_row(*definition)
+        out.print(table)
         return
     table = plain_table("RUN", "SHOWS", "FABRICS", *NUMBERS, right=NUMBERS)
     for name in loading.names():
@@ -82,42 +84,24 @@ def _faults(data: dict[str, Any], fabric: int) -> int:
     return total
 
 
-def print_kinds(out: Console) -> None:
-    """Print a table of every definition: its registry, name, description, and where it was registered."""
-    table = plain_table("SORT", "NAME", "WHAT IT IS", "SOURCE")
-    for sort, name, description, source in definitions():
-        table.add_row(sort, name, description, source)
-    out.print(table)
-
-
 def definitions() -> Iterator[tuple[str, str, str, str]]:
-    """Yield (sort, name, first line of its description, origin and file:line) of every definition."""
+    """Yield (sort, name, first paragraph of its docstring, origin and file:line) of every registered definition.
+
+    An object that is no class or function is described by the docstring of its file.
+    """
     from railyard.core.registry import REGISTRIES
 
-    for module in _modules_with_registries():
-        import_module(module)
+    folder = PROJECT / "railyard"
+    for path in (path for link in sorted(folder.iterdir()) if link.is_dir() for path in sorted(link.glob("**/*.py"))):
+        if "= Registry" in path.read_text(encoding="utf-8"):
+            import_module(".".join(("railyard", *path.relative_to(folder).with_suffix("").parts)))
     for sort, registry in sorted(REGISTRIES.items()):
         for name, definition in registry.items():
             source = registry.source(name)
-            yield sort, name, _description(definition, source.file), f"{source.origin} {source.file}:{source.line}"
-
-
-def _modules_with_registries() -> Iterator[str]:
-    """Yield the name of every module that makes a registry, in the package folders."""
-    for link in sorted((PROJECT / "railyard").iterdir()):
-        for path in sorted(link.glob("**/*.py")) if link.is_dir() else ():
-            if "= Registry" in path.read_text(encoding="utf-8"):
-                yield ".".join(("railyard", *path.relative_to(PROJECT / "railyard").with_suffix("").parts))
-
-
-def _description(definition: object, file: str) -> str:
-    """Return the first paragraph of a class's or function's docstring, or of an object's file."""
-    if inspect.isclass(definition) or inspect.isroutine(definition):
-        return _first_line(inspect.getdoc(definition) or "")
-    path = PROJECT / file
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    return _first_line(text or inspect.getdoc(type(definition)) or "")
-
-
-def _first_line(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+            if inspect.isclass(definition) or inspect.isroutine(definition):
+                text = inspect.getdoc(definition)
+            else:
+                module = ast.parse((PROJECT / source.file).read_text(encoding="utf-8"))
+                text = ast.get_docstring(module) or inspect.getdoc(type(definition))
+            first = " ".join((text or "").split("\n\n")[0].split()).rstrip(".")
+            yield sort, name, first, f"{source.origin} {source.file}:{source.line}"

@@ -9,8 +9,9 @@ import pwd
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from rich.text import Text
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
-from railyard.core.sandbox.run_socket import Announcement, announcements
+from railyard.core.sandbox.run_socket import announcements
 from railyard.core.units import format_time
 from railyard.experiments.commands.options import console, plain_table
 
@@ -57,30 +58,22 @@ def find() -> list[LiveRun]:
     """Return the runs that are yours (for root, those of all users), oldest first, and those that are refused."""
     runs = []
     for found in announcements():
+        experiment, _, where = map(printable, found.text.partition(" "))
+        run = LiveRun(experiment, Path(where).name[:_MAX_NAME], where, found.pid, str(found.uid), 0.0)
+        run = replace(run, own=found.uid == os.geteuid())
         try:
-            if run := _run_of(found):
-                runs.append(run)
+            with suppress(KeyError):
+                run = replace(run, user=pwd.getpwuid(found.uid).pw_name)
+            if opened := entry.entry_of(found):
+                started_s = psutil.Process(opened.pid).create_time()
+                runs.append(replace(run, pid=opened.pid, started_s=started_s, entry=opened))
+        except Refused as why:
+            runs.append(replace(run, refused=str(why)))
         except (psutil.Error, OSError):
             continue  # it has just ended
         finally:
             os.close(found.pidfd)
     return sorted(runs, key=lambda run: run.started_s)
-
-
-def _run_of(found: Announcement) -> LiveRun | None:
-    experiment, _, where = map(printable, found.text.partition(" "))
-    name, own = Path(where).name[:_MAX_NAME], found.uid == os.geteuid()
-    try:
-        user = pwd.getpwuid(found.uid).pw_name
-    except KeyError:
-        user = str(found.uid)
-    try:
-        opened = entry.entry_of(found)
-    except Refused as why:
-        return LiveRun(experiment, name, where, found.pid, user, 0.0, own, refused=str(why))
-    if opened is None:
-        return None
-    return LiveRun(experiment, name, where, opened.pid, user, psutil.Process(opened.pid).create_time(), own, "", opened)
 
 
 def printable(text: str) -> str:
@@ -93,9 +86,16 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
 
     Your own come first, so that no other user's run can take the place of yours by its name.
     """
+    folder = printable(str(Path(wanted).resolve()))
+
+    def matching(runs: Iterable[LiveRun]) -> list[LiveRun]:
+        runs = list(runs)
+        exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
+        return exact or [run for run in runs if wanted == run.experiment]
+
     may = [run for run in runs if not run.refused]
-    found = _matching(wanted, [run for run in may if run.own]) or _matching(wanted, [run for run in may if not run.own])
-    if not found and (refused := _matching(wanted, [run for run in runs if run.refused])):
+    found = matching(run for run in may if run.own) or matching(run for run in may if not run.own)
+    if not found and (refused := matching(run for run in runs if run.refused)):
         raise BadInput("RUN", wanted, f"{refused[0].refused} (process {refused[0].pid} of {refused[0].user})")
     if not may:
         raise BadInput("RUN", wanted, "is not alive: no run of yours is")
@@ -107,17 +107,10 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
     return found[0]
 
 
-def _matching(wanted: str, runs: Sequence[LiveRun]) -> list[LiveRun]:
-    folder = printable(str(Path(wanted).resolve()))
-    exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
-    return exact or [run for run in runs if wanted == run.experiment]
-
-
 def choose_up(wanted: str) -> tuple[LiveRun, list[str]]:
     """Return the live run of this name and the nodes of its fabric. BadInput for no such run, or no fabric."""
     run = choose(wanted, find())
-    nodes = run.nodes
-    if not nodes:
+    if not (nodes := run.nodes):
         raise BadInput("RUN", run.name, NO_FABRIC)
     return run, nodes
 
@@ -133,21 +126,17 @@ def run_inside(run: LiveRun, command: Sequence[str], variables: Mapping[str, str
 
 def print_table(runs: Sequence[LiveRun], console: Console) -> None:
     """Print a row for each run, and to standard error a line for each that is refused."""
+    table = plain_table("RUN", "EXPERIMENT", "PID", "USER", "FOR", "FABRIC", "FOLDER")
     for run in runs:
         if run.refused:
             print(f"{run.name} {run.refused} (process {run.pid} of {run.user})", file=sys.stderr)
-    runs = [run for run in runs if not run.refused]
-    if not runs:
-        console.print("no run is alive")
-        return
-    table = plain_table("RUN", "EXPERIMENT", "PID", "USER", "FOR", "FABRIC", "FOLDER")
-    for run in runs:
+            continue
         hosts = Counter(node[0] for node in run.nodes if node[1:2].isdigit())  # GPUs are d0g0, nodes of many rails n0
         fabric = ", ".join(f"{hosts[first]} {what}" for first, what in _HOSTS.items() if hosts[first]) or "none up"
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
         table.add_row(*map(Text, row))  # no markup: a name may look like some
-    console.print(table)
+    console.print(table if table.row_count else "no run is alive")
 
 
 def command() -> None:

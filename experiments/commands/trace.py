@@ -1,7 +1,7 @@
 """`trace RUN SRC DST`: a process in a live run's sandbox sends probes and reports the path that each takes."""
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Annotated, Final
 
@@ -86,20 +86,17 @@ def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Conso
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
         for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
             table.add_column(column, justify="right" if column == "AFTER" else "left")
-        for n, hop in enumerate(first.hops):  # times are medians over the probes with this path
-            arrived = _median_after((probe.sent_ns, way.hops[n].in_ns) for probe, way in group)
-            departed = _median_after((probe.sent_ns, way.hops[n].out_ns) for probe, way in group)
+        for n, hop in enumerate(first.hops):
+            after = []  # arrival and departure: medians over the probes with this path, empty if none was observed
+            for moment in ("in_ns", "out_ns"):
+                times = [(getattr(way.hops[n], moment), probe.sent_ns) for probe, way in group]
+                taken = [at - sent for at, sent in times if at is not None]
+                after.append(format_time(median(taken) / 1e9, 3) if taken else "")
             label = f"HB domain {hop.node[2:]}" if hop.is_bridge else hop.node
-            table.add_row(label, hop.in_interface or "", arrived, hop.out_interface or "", departed)
+            table.add_row(label, hop.in_interface or "", after[0], hop.out_interface or "", after[1])
         if first.hops:
             console.print(table)
     console.print()
-
-
-def _median_after(times_ns: Iterable[tuple[int, int | None]]) -> str:
-    """Return the median of (sent, observed) times as text; empty if none was observed."""
-    taken = [at - sent for sent, at in times_ns if at is not None]
-    return format_time(median(taken) / 1e9, 3) if taken else ""
 
 
 def main(arguments: Sequence[str]) -> int:
