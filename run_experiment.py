@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Railyard's door: `sudo python run_experiment.py` runs the quickstart, `--help` tells the rest.
+"""Run Railyard's command line: without arguments the quickstart; `--help` lists the commands.
 
-Kept readable to old Pythons, so that one that can't run Railyard can say what to type instead.
+Written for old Pythons too, so that one that can't run Railyard prints what to type instead.
 """
 
 import os
@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent
-PACKAGES = "railyard"
 
 
 def wrong_python(why: str) -> int:
-    """One line with what to type instead; exit status 3, for something that the machine lacks."""
+    """Print what to type instead, and return exit status 3: the machine lacks something."""
     python, arguments = PROJECT / ".venv" / "bin" / "python", shlex.join(sys.argv[1:])
     sudo = "sudo " if os.geteuid() == 0 else ""
     instead = (
@@ -25,12 +24,12 @@ def wrong_python(why: str) -> int:
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):  # noqa: UP036 (it is for those that the project isn't for)
+    if sys.version_info < (3, 11):  # noqa: UP036 (an older one gets a message)
         return wrong_python(f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and 3.11 or later is needed")
     try:
         from railyard.experiments.cli import main as run
     except ImportError as error:
-        if (error.name or "").partition(".")[0] == PACKAGES:
+        if (error.name or "").partition(".")[0] == "railyard":
             raise
         return wrong_python(f"lacks {error.name or error}")
     return run()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from railyard.core.errors import RailyardError, print_error
 from railyard.core.host import PROJECT
@@ -54,19 +54,13 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, text in commands().items():
-            stub = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            stub.command(name, help=text)(_stub)
-            self.add_command(typer.main.get_command(stub), name)
+        for name, text in commands().items():  # stands for the command in the list of --help
+            self.add_command(TyperCommand(name, help=text, rich_markup_mode="rich"))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that a command line names, imported."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name else found, rest
-
-
-def _stub() -> None:
-    """Stand for a command in the list of `--help`."""
 
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -25,10 +25,13 @@ from railyard.experiments.run import folder
 from railyard.topologies.addresses import gpu_of_ip
 from railyard.topologies.multirail.spec import nic_of_mac
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MAX_FLOWS: Final = 20
 """Rows of the table; all flows are in the file."""
-Packet = tuple[tuple[str, str, str, str], int, float]
-"""(flow, bytes on the wire, time in s). A flow is (source, destination, protocol, `source port > destination port`)."""
+FLOW: Final = ["src", "dst", "protocol", "ports"]
+"""Columns that identify a flow."""
 
 
 def command(
@@ -91,29 +94,30 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def read(path: Path) -> list[Packet]:
-    """Return the packets of a pcap file."""
-    from scapy.layers import inet  # noqa: F401 (makes Ethernet and IP known to scapy)
-    from scapy.utils import PcapReader
+def read(path: Path) -> "pd.DataFrame":
+    """Return a row for each packet of a pcap file: src, dst, protocol, ports, bytes on the wire, time in s.
 
-    with PcapReader(str(path)) as packets:
-        return [(_flow(packet), packet.wirelen or len(packet), float(packet.time)) for packet in packets]
-
-
-def _flow(packet: Any) -> tuple[str, str, str, str]:
-    """Return the flow of a scapy packet; addresses of GPUs, and of nodes with several rails, become their names."""
+    Addresses of GPUs, and of nodes with several rails, become their names. `ports`: `source > destination`.
+    """
+    import pandas as pd
     from scapy.layers.inet import IP, TCP, UDP
     from scapy.layers.l2 import Ether
+    from scapy.utils import PcapReader
 
-    link = packet[Ether]
-    if IP not in packet:
-        return link.src, link.dst, packet.lastlayer().name if packet.payload else "Ethernet", ""
-    ip = packet[IP]
-    ends = _node_name(ip.src, link.src), _node_name(ip.dst, link.dst)
-    for layer in (TCP, UDP):
-        if layer in ip:
-            return *ends, layer.__name__, f"{ip[layer].sport} > {ip[layer].dport}"
-    return *ends, ip.payload.name or str(ip.proto), ""
+    rows = list[tuple[object, ...]]()
+    with PcapReader(str(path)) as packets:
+        for packet in packets:
+            link, ports = packet[Ether], ""
+            if IP in packet:
+                ip = packet[IP]
+                layer = next((layer for layer in (TCP, UDP) if layer in ip), None)
+                protocol = layer.__name__ if layer else ip.payload.name or str(ip.proto)
+                ports = f"{ip[layer].sport} > {ip[layer].dport}" if layer else ""
+                ends = _node_name(ip.src, link.src), _node_name(ip.dst, link.dst)
+            else:
+                protocol, ends = packet.lastlayer().name if packet.payload else "Ethernet", (link.src, link.dst)
+            rows.append((*ends, protocol, ports, packet.wirelen or len(packet), float(packet.time)))
+    return pd.DataFrame(rows, columns=[*FLOW, "bytes", "time"])
 
 
 def _node_name(ip: str, mac: str) -> str:
@@ -126,19 +130,15 @@ def _node_name(ip: str, mac: str) -> str:
         return ip
 
 
-def print_summary(packets: Sequence[Packet], link: str, out: Console) -> None:
+def print_summary(packets: "pd.DataFrame", link: str, out: Console) -> None:
     """Print the totals, the packets of each protocol, and the largest flows."""
-    import pandas as pd
-
-    frame = pd.DataFrame([(*flow, size) for flow, size, _ in packets], columns=["src", "dst", "protocol", "ports", "n"])
-    flows = frame.groupby(["src", "dst", "protocol", "ports"], sort=False)["n"].agg(["size", "sum"])
-    times, total = [at for *_, at in packets], int(frame["n"].sum())
-    seconds = max(times, default=0.0) - min(times, default=0.0)
-    rate = f", {8 * total / seconds / 1e6:.3g} Mbit/s" if seconds else ""
-    protocols = ", ".join(f"{name} {count:,}" for name, count in frame["protocol"].value_counts().items())
+    flows = packets.groupby(FLOW, sort=False)["bytes"].agg(["size", "sum"])
+    total, seconds = int(packets["bytes"].sum()), packets["time"].max() - packets["time"].min()
+    rate = f", {8 * total / seconds / 1e6:.3g} Mbit/s" if seconds > 0 else ""
+    protocols = ", ".join(f"{name} {count:,}" for name, count in packets["protocol"].value_counts().items())
     totals = f"{len(packets):,} packets, {format_size(total, 3)}{rate}, {len(flows):,} flows"
     out.print(f"{link}: {totals}" + (f"; {protocols}" if protocols else ""), highlight=False)
-    if not packets:
+    if not total:
         return
     numbers = ("PACKETS", "BYTES", "SHARE")
     table = plain_table("FROM", "TO", "PROTOCOL", "PORTS", *numbers, right=numbers)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from railyard.experiments.commands.capture import read
+from railyard.experiments.commands.capture import FLOW, read
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL
 
@@ -26,7 +26,7 @@ def test_ping_is_captured_at_both_ends_of_a_link(link: str, tmp_path: Path, slow
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{link}: ")
     assert done.stdout.endswith(f"{out}\n")
-    sent = Counter(flow for flow, *_ in read(out))
+    sent = Counter(read(out)[FLOW].itertuples(index=False, name=None))
     assert sent["d0g1", "d1g1", "ICMP", ""] > 5
     assert sent["d1g1", "d0g1", "ICMP", ""] > 5
     assert wrong.returncode == 2
