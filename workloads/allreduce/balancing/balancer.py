@@ -13,24 +13,10 @@ the same windows.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
-from railyard.workloads.allreduce.balancing.costs import (
-    MIN_SHARE_CHANGE,
-    Cost,
-    CostEstimator,
-    equal_finish_s,
-    fastest_rail,
-    ideal_shares,
-    initial_shares,
-    rails_to_split,
-    size_class,
-    slope,
-    slowed_cost,
-    spread,
-    update_shares,
-    without_rail,
-)
+from railyard.workloads.allreduce.balancing import costs as model
+from railyard.workloads.allreduce.balancing.costs import Cost, CostEstimator, size_class, spread, without_rail
 from railyard.workloads.allreduce.balancing.policy import Planner
 from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
@@ -50,7 +36,6 @@ MAX_STEPS: Final = 14
 """Windows of a split: with those before it fewer than 100 operations."""
 RECHECK_WINDOWS: Final = 5
 
-StateName = Literal["cold", "even", "adjusting", "settled"]
 Shares = tuple[float, ...]
 
 
@@ -92,7 +77,7 @@ class Rails:
         return tuple(
             each.cost
             if each.known(size)
-            else max(each.cost, slowed_cost(each.nominal, size, slowdown), key=lambda cost: cost.seconds(size))
+            else max(each.cost, model.slowed_cost(each.nominal, size, slowdown), key=lambda cost: cost.seconds(size))
             for each in estimators
         )
 
@@ -106,7 +91,7 @@ class Rails:
         What was measured of `untrusted` rails is ignored.
         """
         alive, costs = sorted(self.alive), self.at(size, untrusted=set(untrusted))
-        return [alive[index] for index in rails_to_split([costs[rail] for rail in alive], size, gain)]
+        return [alive[index] for index in model.rails_to_split([costs[rail] for rail in alive], size, gain)]
 
     def scaled_s(self, measured: Measurement, size: int) -> float:
         """Return a measured time for `size` bytes: a class has sizes from one power of two to the next."""
@@ -145,7 +130,7 @@ class State(ABC):
 
     memory: Memory
     shares: Shares
-    name: ClassVar[StateName]
+    name: ClassVar[str]
     window: ClassVar[int] = LEARNING_WINDOW
 
     @abstractmethod
@@ -176,7 +161,6 @@ class _Resting(State):
     rested: int = 0
     proposed: tuple[int, ...] = ()
     agreeing: int = 0
-    is_single: ClassVar[bool] = False
 
     def _confirmed(self, proposed: Sequence[int], windows: int) -> bool:
         """Whether so many windows in a row, this one included, propose the same rails."""
@@ -184,7 +168,7 @@ class _Resting(State):
         self.proposed = tuple(proposed)
         return bool(proposed) and self.agreeing >= windows
 
-    def _recheck(self, measured: Measurement, is_held: bool, size: int) -> "State | None":
+    def _recheck(self, measured: Measurement, is_held: bool) -> "State | None":
         """Return a state on better rails, if it is time to look for some and there are any."""
         memory, rails = self.memory, self.memory.rails
         used = {rail for rail in rails.alive if self.shares[rail] > 0}
@@ -195,7 +179,7 @@ class _Resting(State):
         if self.rested < memory.recheck_windows:
             return None
         self.rested = 0
-        better = self._better_rails(size, used)
+        better = self._better_rails(measured.size, used)
         added = idle & set(better)
         if not (added or is_held):
             return None
@@ -205,7 +189,7 @@ class _Resting(State):
             rails.forget(rail)
         if len(better) == 1:
             return SingleRail(memory, rails.evenly(better), rested=self.rested)
-        if self.is_single:
+        if isinstance(self, SingleRail):
             return EvenSplit(memory, rails.evenly(better))
         kind, shares = (EvenSplit, rails.evenly(better)) if added else (AdjustedSplit, self.shares)
         return kind(memory, shares, best=measured, is_old=True, is_recheck=True)
@@ -215,12 +199,12 @@ class _Resting(State):
         rails = self.memory.rails
         costs = rails.at(size, untrusted=rails.alive - used)
         candidates = rails.worth_splitting(size, MIN_GAIN, untrusted=rails.alive - used)
-        current_s = equal_finish_s([costs[rail] for rail in used], size)
-        if candidates and equal_finish_s([costs[rail] for rail in candidates], size) * (1 + MIN_GAIN) < current_s:
+        current_s = model.equal_finish_s([costs[rail] for rail in used], size)
+        if candidates and model.equal_finish_s([costs[rail] for rail in candidates], size) * (1 + MIN_GAIN) < current_s:
             return candidates
-        best = fastest_rail(costs, size, sorted(rails.alive))
+        best = model.fastest_rail(costs, size, sorted(rails.alive))
         is_faster = costs[best].seconds(size) * (1 + MIN_GAIN) < current_s
-        return [best] if self.is_single and is_faster else []
+        return [best] if isinstance(self, SingleRail) and is_faster else []
 
 
 @dataclass
@@ -228,7 +212,6 @@ class SingleRail(_Resting):
     """All on one rail, at first the one of least latency (Eq. 4), until another or a split should gain enough."""
 
     name = "cold"
-    is_single = True
 
     @property
     def rail(self) -> int:
@@ -246,7 +229,7 @@ class SingleRail(_Resting):
         is_at_rest = self.rail in memory.single_rail
         gain, windows = (MIN_GAIN_AT_REST, AGREEING_WINDOWS) if is_at_rest else (MIN_GAIN, 1)
         memory.single_rail[self.rail] = measured
-        if is_at_rest and (better := self._recheck(measured, False, size)):
+        if is_at_rest and (better := self._recheck(measured, is_held=False)):
             return better
         candidates = memory.rails.worth_splitting(size, gain)
         alone_s = memory.single_rail_s(size)
@@ -272,7 +255,7 @@ class AdjustedSplit(State):
     ones in which rails ended together and `slower` ones than the best; `no_gain` ones no faster than one rail.
     """
 
-    name: ClassVar[StateName] = "adjusting"
+    name: ClassVar[str] = "adjusting"
     best: Measurement | None = None
     is_old: bool = False
     is_recheck: bool = False
@@ -286,7 +269,11 @@ class AdjustedSplit(State):
         """Settle, give up, or move shares."""
         rails, size = self.memory.rails, measured.size
         self.windows += 1
-        ends_together = spread(times.values()) <= SETTLED_SPREAD or self._is_negligible(size, times)
+        ends_together = spread(times.values()) <= SETTLED_SPREAD
+        if not ends_together and self.name == "adjusting":
+            # the next step, as short as steps are by then, would hardly move shares
+            changes = zip(self.shares, self._next_shares(size, times), strict=True)
+            ends_together = max(abs(before - after) for before, after in changes) <= model.MIN_SHARE_CHANGE
         self.balanced = self.balanced + 1 if ends_together else 0
         if self.best is None or measured.seconds < rails.scaled_s(self.best, size):
             self.best = measured
@@ -314,21 +301,19 @@ class AdjustedSplit(State):
         used, ends = list(times), list(times.values())
         shares, known = [self.shares[rail] for rail in used], self.memory.rails.known
         costs, gain = [known[rail] for rail in used], min(1.0, 2 / (self.steps + 1))
-        slopes = [slope(a, t, cost.s_per_byte * size) / gain for a, t, cost in zip(shares, ends, costs, strict=True)]
-        target = update_shares(shares, ends, slopes)
+        slopes = []  # dT/dalpha by each rail's line, held between a fifth of T/alpha and all: set-ups are positive
+        for share, seconds, cost in zip(shares, ends, costs, strict=True):
+            secant = max(seconds, 1e-9) / share
+            slopes.append(min(secant, max(secant / 5, cost.s_per_byte * size)) / gain)
+        target = model.update_shares(shares, ends, slopes)
         last = max(range(len(used)), key=ends.__getitem__)
-        if ideal_shares(costs, size)[last] == 0:
+        if model.ideal_shares(costs, size)[last] == 0:
             target = without_rail(target, last)
         return self._by_rail(used, target)
 
     def _by_rail(self, used: Sequence[int], shares: Sequence[float]) -> Shares:
         share_of = dict(zip(used, shares, strict=True))
         return tuple(share_of.get(rail, 0.0) for rail in range(len(self.shares)))
-
-    def _is_negligible(self, size: int, times: Mapping[int, float]) -> bool:
-        """Whether the next step, as short as steps are by then, would hardly move shares."""
-        changes = zip(self.shares, self._next_shares(size, times), strict=True)
-        return max(abs(before - after) for before, after in changes) <= MIN_SHARE_CHANGE
 
     def _hold_best(self, size: int) -> State:
         """Stay with the best shares that were measured, if they beat one rail.
@@ -357,11 +342,8 @@ class EvenSplit(AdjustedSplit):
 
     def step(self, size: int, times: Mapping[int, float]) -> State:
         """Move to the first coefficients."""
-        shares = self._by_rail(list(times), initial_shares(list(times.values())))
+        shares = self._by_rail(list(times), model.initial_shares(list(times.values())))
         return AdjustedSplit(**vars(self) | {"shares": shares})
-
-    def _is_negligible(self, size: int, times: Mapping[int, float]) -> bool:
-        return False
 
 
 @dataclass
@@ -380,7 +362,7 @@ class Settled(_Resting):
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
         """Adjust the shares again if rails end apart, or move to better rails."""
         rails, size = self.memory.rails, measured.size
-        if better := self._recheck(measured, self.is_held, size):
+        if better := self._recheck(measured, self.is_held):
             return better
         if self.is_held:
             self.first = self.first or measured
@@ -403,23 +385,14 @@ class Balancer(Planner):
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs)
-        self._rails = Rails(costs, self._alive)
+        self.rails = Rails(costs, self._alive)
         self._table: dict[int, State] = {}
         self._plans: dict[tuple[int, int], tuple[Segment, ...]] = {}
         self._windows: dict[int, int] = {}
 
-    @property
-    def costs(self) -> tuple[Cost, ...]:
-        """Costs of the rails as estimated now."""
-        return self._rails.known
-
     def shares(self, size: int) -> tuple[float, ...]:
         """Return the shares by rail; they sum to one, and a dead rail's is 0."""
-        return self._state(size).shares
-
-    def state(self, size: int) -> StateName:
-        """Return the name of the state of a size's class."""
-        return self._state(size).name
+        return self.state(size).shares
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         """Return the segments of a buffer."""
@@ -432,15 +405,15 @@ class Balancer(Planner):
         """Return over how many operations of this size the next `learn` wants medians."""
         found = self._windows.get(size)
         if found is None:
-            found = self._windows[size] = self._state(size).window
+            found = self._windows[size] = self.state(size).window
         return found
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         """Take a window's medians: `size` in bytes, and by rail the seconds that its share took (0 without one)."""
-        state = self._state(size)
-        times = {rail: seconds[rail] for rail in sorted(self._rails.alive) if state.shares[rail] > 0}
+        state = self.state(size)
+        times = {rail: seconds[rail] for rail in sorted(self.rails.alive) if state.shares[rail] > 0}
         for rail, time in times.items():
-            self._rails.estimators[rail].measured(state.shares[rail] * size, time)
+            self.rails.estimators[rail].measured(state.shares[rail] * size, time)
         measured = Measurement(max(times.values()), size, state.shares)
         self._table[size_class(size)] = state.on_window(measured, times)
         self._clear_caches()
@@ -455,21 +428,22 @@ class Balancer(Planner):
     def up(self, rail: int) -> None:
         """Use a rail again, from a cold start: its cost is nominal again, and every class starts anew."""
         super().up(rail)
-        self._rails.forget(rail)
+        self.rails.forget(rail)
         self._table.clear()
         self._clear_caches()
 
     def best(self, size: int, among: Collection[int]) -> int:
         """Return which of these rails takes the least time for all (Eq. 4), by what was measured."""
-        return fastest_rail(self._rails.at(size), size, sorted(among))
+        return model.fastest_rail(self.rails.at(size), size, sorted(among))
 
     def _clear_caches(self) -> None:
         self._plans.clear()
         self._windows.clear()
 
-    def _state(self, size: int) -> State:
+    def state(self, size: int) -> State:
+        """Return the state of a size's class."""
         found = self._table.get(size_class(size))
         if found is None:
             best = self.best(size, self._alive)
-            found = self._table[size_class(size)] = SingleRail(Memory(self._rails), self._rails.evenly([best]))
+            found = self._table[size_class(size)] = SingleRail(Memory(self.rails), self.rails.evenly([best]))
         return found

@@ -173,24 +173,20 @@ def _split_pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
     return costs[fastest_rail(costs, size)].seconds(size) > equal_finish_s(costs, size) * (1 + gain + 1e-12)
 
 
-def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
-    """Return by how much the fastest rail's throughput exceeds each rail's, with even shares of the buffer (Eq. 3).
-
-    The paper's `S_i * delta_i / T_i` is bytes by the time they really take, since delta is the ideal by the real one.
-    """
-    seconds = [cost.seconds(size / len(costs)) for cost in costs]
-    fastest_s = min(seconds)
-    return tuple(1.0 if time == fastest_s else time / fastest_s if fastest_s else math.inf for time in seconds)
-
-
 def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
     """Return the rails to share `size` bytes, those within `TAU` of the fastest; none if a split does not pay.
 
-    It pays if the best split takes less time than one rail, by the part `gain` of the split's time.
+    It pays if the best split takes less time than one rail, by the part `gain` of the split's time. Throughputs are
+    those of even shares (Eq. 3): `S_i * delta_i / T_i` is bytes by the time they really take, since the paper's delta
+    is the ideal by the real one.
     """
     if len(costs) < 2 or size <= 0:
         return ()
-    candidates = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= TAU)
+    seconds = [cost.seconds(size / len(costs)) for cost in costs]
+    fastest_s = min(seconds)
+    candidates = tuple(
+        rail for rail, time in enumerate(seconds) if time == fastest_s or (fastest_s and time / fastest_s <= TAU)
+    )
     if len(candidates) < 2 or not _split_pays([costs[rail] for rail in candidates], size, gain):
         return ()
     return candidates
@@ -282,16 +278,6 @@ def update_shares(shares: Sequence[float], seconds: Sequence[float], slopes: Seq
     stepped = [a - (t - target_s) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
     kept = [share if share >= MIN_SHARE_CHANGE else 0.0 for share in stepped]
     return tuple(share / sum(kept) for share in kept)
-
-
-def slope(share: float, seconds: float, expected: float) -> float:
-    """Return dT/dalpha of a rail, in seconds for the whole buffer.
-
-    `expected` by its line, but held between a fifth of T/alpha and all of it (set-up times are never negative), so that
-    it errs on the slow side.
-    """
-    secant = max(seconds, 1e-9) / share
-    return min(secant, max(secant / 5, expected))
 
 
 def without_rail(shares: Sequence[float], index: int) -> tuple[float, ...]:

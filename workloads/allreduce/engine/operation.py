@@ -7,22 +7,10 @@ from zlib import crc32
 
 import numpy as np
 
+from railyard.workloads.allreduce.engine import tasks
 from railyard.workloads.allreduce.engine.jobs import Collective, Layout
 from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Job, JobState
-from railyard.workloads.allreduce.engine.tasks import (
-    ALL,
-    Array,
-    Copies,
-    Piece,
-    Relay,
-    Ring,
-    Segment,
-    Task,
-    Tree,
-    dtype_code,
-    scratch,
-    split_evenly,
-)
+from railyard.workloads.allreduce.engine.tasks import Array, Copies, Piece, Segment, Task, dtype_code, scratch
 from railyard.workloads.allreduce.transport import links
 from railyard.workloads.allreduce.transport.links import Header
 
@@ -119,15 +107,16 @@ class Operation:
             source = result
         if job.action in ("reduce_scatter", "all_gather"):
             chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(nodes)]
-            parts = [(chunk, n if only_gathers else ALL) for n, chunk in enumerate(chunks)]
+            parts = [(chunk, n if only_gathers else tasks.ALL) for n, chunk in enumerate(chunks)]
         else:
-            chunks = split_evenly(job.start, job.length, nodes)
-            parts = [(span, job.root if job.action == "broadcast" else ALL)]
+            chunks = tasks.split_evenly(job.start, job.length, nodes)
+            parts = [(span, job.root if job.action == "broadcast" else tasks.ALL)]
         if self.layout.aggregators[job.rail] is not None:
-            return Tree(self.rank, parts, source, result, piece_bytes)
+            return tasks.Tree(self.rank, parts, source, result, piece_bytes)
         if job.action == "broadcast":
-            return Relay(self.rank, nodes, job.root, span, result, piece_bytes)
-        return Ring(self.rank, chunks, source, result, not only_gathers, job.action != "reduce_scatter", piece_bytes)
+            return tasks.Relay(self.rank, nodes, job.root, span, result, piece_bytes)
+        gathers = job.action != "reduce_scatter"
+        return tasks.Ring(self.rank, chunks, source, result, not only_gathers, gathers, piece_bytes)
 
 
 class PieceRouter:
@@ -185,10 +174,10 @@ class PieceRouter:
 
     def begin_barriers(self, operation: Operation) -> None:
         """Begin the barriers of an operation if all else is done."""
-        jobs, tasks = operation.jobs, operation.tasks
-        if all(number in tasks and tasks[number].done for number, job in jobs.items() if job.action != "barrier"):
+        jobs, begun = operation.jobs, operation.tasks
+        if all(number in begun and begun[number].done for number, job in jobs.items() if job.action != "barrier"):
             for number, job in list(jobs.items()):
-                if number not in tasks:
+                if number not in begun:
                     self._start(operation, job)
 
     def states(self, rail: int) -> list[JobState]:

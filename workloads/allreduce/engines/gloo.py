@@ -53,9 +53,6 @@ class Gloo:
                 self._dist.all_gather_single(output, source)
         return result
 
-    def close(self) -> None:
-        """Do nothing: destroyed right after its last operation, a group may hang (seen with PyTorch 2.13)."""
-
 
 def load() -> None:
     """Load PyTorch without threads of its own: nodes share the machine's cores."""
@@ -65,7 +62,8 @@ def load() -> None:
     torch.set_num_threads(1)
 
 
-PROGRAM = Program(Gloo, Gloo.close, load)
+# a group is not destroyed: right after its last operation it may hang then (seen with PyTorch 2.13)
+PROGRAM = Program(Gloo, lambda _: None, load)
 
 
 class GlooEngine(AllreduceEngine):

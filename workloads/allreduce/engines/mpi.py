@@ -69,14 +69,14 @@ class Mpi:
     """Communicator of a rank, through mpi4py. It works in numpy's memory."""
 
     def __init__(self, config: RankConfig) -> None:
-        self._mpi, self._nodes = _world(), config.layout.size
+        self.mpi, self._nodes = _world(), config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
         """Return the result of a collective; of an allreduce or a broadcast it is the array."""
-        world, result = self._mpi.COMM_WORLD, result_array(collective, array, self._nodes)
+        world, result = self.mpi.COMM_WORLD, result_array(collective, array, self._nodes)
         match collective:
             case "allreduce":
-                world.Allreduce(self._mpi.IN_PLACE, result)
+                world.Allreduce(self.mpi.IN_PLACE, result)
             case "broadcast":
                 world.Bcast(result, root)
             case "reduce_scatter":
@@ -84,10 +84,6 @@ class Mpi:
             case "all_gather":
                 world.Allgather(array, result)
         return result
-
-    def close(self) -> None:
-        """Finalize MPI."""
-        self._mpi.Finalize()
 
 
 def _world() -> Any:
@@ -97,7 +93,7 @@ def _world() -> Any:
     return MPI
 
 
-PROGRAM = Program(Mpi, Mpi.close, _world)
+PROGRAM = Program(Mpi, lambda engine: engine.mpi.Finalize(), _world)
 
 
 class MpiEngine(AllreduceEngine):

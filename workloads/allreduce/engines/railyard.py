@@ -11,19 +11,11 @@ from typing import Final
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Ready, Worker
 from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce import engine_kind
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, find_policy
 from railyard.workloads.allreduce.engine import jobs
-from railyard.workloads.allreduce.engine_kind import (
-    ALLREDUCE_ENGINES,
-    OWN,
-    SLACK_S,
-    AllreduceEngine,
-    Group,
-    PlannedFabric,
-    layout,
-    placement,
-)
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, OWN, AllreduceEngine, Group, PlannedFabric
 
 WORKER: Final = "railyard.workloads.allreduce.engine.worker"
 
@@ -41,15 +33,17 @@ class Ranks(Group):
     def __init__(
         self, net: PlannedFabric, policy: str, timeouts: jobs.Timeouts | None = None, channels: Sequence[int] = ()
     ) -> None:
-        self.layout = layout(net.plan, channels)
+        self.layout = engine_kind.layout(net.plan, channels)
         group_timeouts = timeouts or jobs.Timeouts().dilated(net.plan.dilation)
-        self._answer_timeout_s = group_timeouts.operation_s + SLACK_S
+        self._answer_timeout_s = group_timeouts.operation_s + engine_kind.SLACK_S
         self._tasks = [
-            jobs.RankConfig(node, self.layout, placement(net.plan, node, nics=channels), group_timeouts, policy)
+            jobs.RankConfig(
+                node, self.layout, engine_kind.placement(net.plan, node, nics=channels), group_timeouts, policy
+            )
             for node in range(net.plan.spec.nodes)
         ]
         self._aggregator_tasks = [
-            jobs.AggregatorTask(nic.rail, self.layout, placement(net.plan, None, nic.rail))
+            jobs.AggregatorTask(nic.rail, self.layout, engine_kind.placement(net.plan, None, nic.rail))
             for nic in net.plan.aggregators
             if nic is not None and not channels
         ]
@@ -60,23 +54,21 @@ class Ranks(Group):
         """Start all processes and wait until they have joined. GroupBroken if they can't join."""
         self._aggregators = [Worker(WORKER, f"the aggregator of rail {t.rail}", Ready) for t in self._aggregator_tasks]
         self.processes = [Worker(WORKER, f"rank {task.rank}", Ready, jobs.Report) for task in self._tasks]
+        workers, tasks = (*self._aggregators, *self.processes), (*self._aggregator_tasks, *self._tasks)
         problems = []
         try:
-            for aggregator, aggregator_task in zip(self._aggregators, self._aggregator_tasks, strict=True):
-                aggregator.send(jobs.Join(task=aggregator_task))
-            for process, task in zip(self.processes, self._tasks, strict=True):
-                process.send(jobs.Join(task=task))
+            for worker, task in zip(workers, tasks, strict=True):
+                worker.send(jobs.Join(task=task))
             for process in self.processes:
                 try:
                     process.receive(Ready, timeout_s=None)  # joining has deadlines of its own
                 except RailyardError as problem:
                     problems.append(str(problem))
+            if problems:
+                raise jobs.GroupBroken("; ".join(problems))
         except BaseException:
             self.stop()
             raise
-        if problems:
-            self.stop()
-            raise jobs.GroupBroken("; ".join(problems))
 
     def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
         """Run operations on all ranks and return the report of each."""

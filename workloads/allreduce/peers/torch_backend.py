@@ -147,40 +147,28 @@ class RailyardProcessGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Pending:
         """Gather each input of all ranks into a list of tensors."""
-        whole = [torch.empty((self.group.size, tensor.numel()), dtype=tensor.dtype) for tensor in inputs]
+        wholes = [torch.empty((self.group.size, tensor.numel()), dtype=tensor.dtype) for tensor in inputs]
+        work = [self._gather(*pair) for pair in zip(wholes, inputs, strict=True)]
 
-        def gather() -> None:
-            for tensor, result, parts in zip(inputs, whole, outputs, strict=True):
-                self._gather(result, tensor)
-                for row, part in zip(result, parts, strict=True):
+        def hand_out() -> None:
+            for whole, parts in zip(wholes, outputs, strict=True):
+                for row, part in zip(whole, parts, strict=True):
                     part.copy_(row.view_as(part))
 
-        for tensor in inputs:
-            array_of(tensor, summed=False)
-        return self._begin([part for parts in outputs for part in parts], gather)
+        return self._begin([part for parts in outputs for part in parts], *work, hand_out)
 
     def all_gather_single(self, output: Any, own_part: Any, opts: Any = None) -> Pending:
         """Gather a tensor of all ranks into one."""
-        array_of(output, summed=False), array_of(own_part, summed=False)
-        _same_length("output", output.numel(), own_part.numel() * self.group.size)
-        return self._begin([output], partial(self._gather, output, own_part))
+        return self._begin([output], self._gather(output, own_part))
 
     def reduce_scatter(self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any = None) -> Pending:
         """Sum lists of tensors, one for each rank, and keep this rank's sum."""
-        _only_sums(opts)
-        pairs = [
-            (output, torch.cat([part.reshape(-1) for part in parts]))
-            for output, parts in zip(outputs, inputs, strict=True)
-        ]
-        for output, whole in pairs:
-            self._check_scatter(output, whole)
-        return self._begin(outputs, *(partial(self._scatter, *pair) for pair in pairs))
+        wholes = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
+        return self._begin(outputs, *(self._scatter(*pair, opts) for pair in zip(outputs, wholes, strict=True)))
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Pending:
         """Sum a tensor, and keep this rank's part."""
-        _only_sums(opts)
-        self._check_scatter(output, whole)
-        return self._begin([output], partial(self._scatter, output, whole))
+        return self._begin([output], self._scatter(output, whole, opts))
 
     def barrier(self, opts: Any = None) -> Pending:
         """Wait for all ranks."""
@@ -213,15 +201,24 @@ class RailyardProcessGroup(dist.ProcessGroup):
         self._thread.submit(do)
         return pending
 
-    def _gather(self, output: Any, own_part: Any) -> None:
-        array_of(output, summed=False)[:] = self.group.all_gather(array_of(own_part, summed=False))
+    def _gather(self, output: Any, own_part: Any) -> Callable[[], None]:
+        result, part = array_of(output, summed=False), array_of(own_part, summed=False)
+        _same_length("output", output.numel(), own_part.numel() * self.group.size)
 
-    def _scatter(self, output: Any, whole: Any) -> None:
-        array_of(output, summed=True)[:] = self.group.reduce_scatter(array_of(whole, summed=True))
+        def gather() -> None:
+            result[:] = self.group.all_gather(part)
 
-    def _check_scatter(self, output: Any, whole: Any) -> None:
-        array_of(output, summed=True), array_of(whole, summed=True)
+        return gather
+
+    def _scatter(self, output: Any, whole: Any, opts: Any) -> Callable[[], None]:
+        _only_sums(opts)
+        result, array = array_of(output, summed=True), array_of(whole, summed=True)
         _same_length("input", whole.numel(), output.numel() * self.group.size)
+
+        def scatter() -> None:
+            result[:] = self.group.reduce_scatter(array)
+
+        return scatter
 
 
 def _only_sums(opts: Any) -> None:

@@ -284,7 +284,7 @@ def _load() -> None:
 
 
 def _train(used_groups: list[Any], config: RankConfig, command: Train) -> Trained:
-    """Train once. The process group is kept in `used_groups`: freed at once it may hang (Gloo.close)."""
+    """Train once. The process group is kept in `used_groups`: freed at once it may hang (engines/gloo.py)."""
     import torch.distributed as dist
 
     from railyard.workloads.allreduce.peers import torch_backend
