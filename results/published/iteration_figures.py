@@ -5,7 +5,7 @@ appendix that isn't printed. `AS_PRINTED` adds nothing to Eq. 6-11 that the pape
 one assumption, so that its effect can be seen.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.theory.iteration.fit import Measured, leave_model_out_s, measured, predicted_s
+from railyard.results.theory.iteration.fit import leave_model_out_s, measured, predicted_s
 from railyard.results.theory.iteration.job import A100, Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
 from railyard.topologies.platforms import PLATFORMS
@@ -113,59 +113,43 @@ class Bar(NamedTuple):
     worst: float | None = None
 
 
-def error_pct(row: Measured) -> float:
-    """Predicted over published, percent above."""
-    return 100 * (predicted_s(row) / row.seconds - 1)
-
-
-def left_out_pct(row: Measured) -> float:
-    """The same, with constants that saw no row of this model's shape."""
-    return 100 * (leave_model_out_s(row) / row.seconds - 1)
-
-
 def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Figure:
-    """The rows of one table of measured.csv, beside each of `bars`."""
+    """Return the rows of one table of measured.csv, beside each of `bars`."""
     rows = [row for row in measured() if row.table == table]
-    held_out = fmean(abs(error_pct(row)) for row in rows if not row.fitted)
+    use = ["fitted" if row.fitted else "held out" for row in rows]
+    predicted = [predicted_s(row) for row in rows]
+    errors = [100 * (s / row.seconds - 1) for s, row in zip(predicted, rows, strict=True)]
+    left_out = [100 * (leave_model_out_s(row) / row.seconds - 1) for row in rows]
+    held_out = fmean(abs(error) for error, row in zip(errors, rows, strict=True) if not row.fitted)
+    claims = []
+    for which, sizes, reason in (
+        ("", [*map(abs, errors)], ""),
+        (", every shape left out of its own fit", [*map(abs, left_out)], LEFT_OUT),
+    ):
+        for bar in bars:
+            for what, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
+                if most is not None:
+                    note, what = reason if ours > most else "", f"{what} error{which}"
+                    claims.append(Claim(what, most, ours, "%", bound="at most", note=note, stated=bar.stated_by))
+    computed = zip(rows, predicted, errors, use, left_out, strict=True)
     return Figure(
         title=title,
         source=source,
         columns=COLUMNS,
-        rows=[
-            (row.model, row.mode, row.seconds, predicted_s(row), error_pct(row), _use(row), left_out_pct(row))
-            for row in rows
-        ],
-        draw=lambda drawn: _draw(drawn, rows),
-        claims=(
-            *_claims("", [error_pct(row) for row in rows], bars),
-            *_claims(", every shape left out of its own fit", [left_out_pct(row) for row in rows], bars, LEFT_OUT),
-        ),
+        rows=[(row.model, row.mode, row.seconds, s, error, used, left) for row, s, error, used, left in computed],
+        draw=lambda drawn: _draw(drawn, [f"{row.model}, {row.mode}" for row in rows], use, errors),
+        claims=tuple(claims),
         notes=(f"mean error of the rows held out: {held_out:.1f}%", *TABLE_NOTES),
     )
 
 
-def _claims(which: str, errors: Sequence[float], bars: Sequence[Bar], reason: str = "") -> Iterator[Claim]:
-    """`reason` stands where a bar is missed."""
-    sizes = [abs(error) for error in errors]
-    for bar in bars:
-        for what, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
-            if most is not None:
-                note = reason if ours > most else ""
-                yield Claim(f"{what} error{which}", most, ours, "%", bound="at most", note=note, stated=bar.stated_by)
-
-
-def _use(row: Measured) -> str:
-    return "fitted" if row.fitted else "held out"
-
-
-def _draw(drawn: matplotlib.figure.Figure, rows: list[Measured]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, labels: Sequence[str], uses: list[str], errors: list[float]) -> None:
     axes = drawn.subplots()
-    labels = [f"{row.model}, {row.mode}" for row in rows]
     for use, colour in (("fitted", BLUE), ("held out", ORANGE)):
-        at = [i for i, row in enumerate(rows) if _use(row) == use]
-        axes.barh(at, [error_pct(rows[i]) for i in at], color=colour, label=use, height=0.6)
+        at = [i for i, each in enumerate(uses) if each == use]
+        axes.barh(at, [errors[i] for i in at], color=colour, label=use, height=0.6)
     axes.axvline(0, color="grey", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), labels)
+    axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     drawn.legend(loc="outside right upper")
     quiet(axes, "x", xlabel="predicted over published iteration time, % above")

@@ -63,7 +63,9 @@ def _row(name: str, grid: Grid, eq12: Equation, eq13: Equation) -> tuple[str | i
     x, y, ratio = grid
     rail_optimized, rail_only, eq1 = per_cs(eq12, grid), per_cs(eq13, grid), eq1_per_cs(grid)
     closed = bound.closed_form(x, y, ratio.numerator, ratio.denominator) * ratio.denominator
-    cut = _cut(eq13(x, y, ratio.numerator, ratio.denominator).matrix)
+    matrix = eq13(x, y, ratio.numerator, ratio.denominator).matrix
+    domains, rails = sum(map(all, matrix)), sum(map(all, zip(*matrix, strict=True)))
+    cut = f"{domains} / {rails} / {sum(map(sum, matrix))}"
     times = (float(rail_optimized), float(rail_only), y - 1, float(closed), eq1)
     return name, x, y, float(ratio), *times, eq1 / float(rail_only), float(bound.least_ratio(x, y)), cut
 
@@ -80,13 +82,8 @@ def eq1_per_cs(grid: Grid) -> float:
     return all_gather_s(x * y, x, y, float(ratio), 1)
 
 
-def _cut(matrix: tuple[tuple[bool, ...], ...]) -> str:
-    domains, rails = sum(all(row) for row in matrix), sum(all(column) for column in zip(*matrix, strict=True))
-    return f"{domains} / {rails} / {sum(sum(row) for row in matrix)}"
-
-
 def search() -> dict[Grid, tuple[Fraction, Fraction]]:
-    """Eq. 12 and 13 with C_S = 1, for grids of x >= y > 1, as the conjecture has it."""
+    """Return Eq. 12 and 13 with C_S = 1, for grids of x >= y > 1, as the conjecture has it."""
     grids = [(x, y, Fraction(ratio)) for x in SIZES for y in SIZES if 2 <= y <= x for ratio in RATIOS]
     return {grid: (per_cs(bound.rail_optimized, grid), per_cs(bound.rail_only, grid)) for grid in grids}
 

@@ -25,7 +25,10 @@ def figure() -> Figure:
         title="What a network costs and draws, against scale",
         source="Spine-free Fig. 1",
         columns=COLUMNS,
-        rows=[_row(network) for network in networks],
+        rows=[
+            (n.gpus, n.radix, n.design, n.tiers, n.switches, n.transceivers, n.cost_usd(), n.power_w())
+            for n in networks
+        ],
         draw=_draw,
         claims=(*_at_scale(), *_ranges()),
         notes=(
@@ -42,10 +45,6 @@ def _networks(radix: int, scales: tuple[int, ...]) -> tuple[list[Network], list[
     """Return rail-optimized and rail-only networks; the latter of whole HB domains."""
     wide = [rail_optimized(gpus, radix) for gpus in scales]
     return wide, [rail_only(gpus, DOMAIN, radix) for gpus in scales if gpus % DOMAIN == 0]
-
-
-def _row(n: Network) -> tuple[str | int | float, ...]:
-    return n.gpus, n.radix, n.design, n.tiers, n.switches, n.transceivers, n.cost_usd(), n.power_w()
 
 
 def _at_scale() -> tuple[Claim, ...]:

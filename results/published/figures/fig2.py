@@ -22,7 +22,11 @@ TP_PAIRS_PCT: Final = 0.04
 
 def figure() -> Figure:
     """Every model with the parallelism of Megatron-LM, on DGX A100."""
-    traffic = {name: _traffic(name) for name in MODELS}
+    traffic = {}
+    for name in MODELS:
+        model = load_gpt(name)
+        p, rails = model.training, model.domain_gpus
+        traffic[name] = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     return Figure(
         title="Traffic by kind, and the pairs of GPUs that have it",
         source="Rail-only Fig. 2",
@@ -41,59 +45,50 @@ def figure() -> Figure:
     )  # fmt: skip
 
 
-def _traffic(name: str) -> Traffic:
-    model = load_gpt(name)
-    rails = model.domain_gpus
-    return gpt_traffic(model, hierarchical(model.training, model.training.gpus // rails, rails))
-
-
-def _all_pairs(gpus: int) -> int:
-    return gpus * (gpus - 1)
+def _pct(pairs: int, gpus: int) -> float:
+    return 100 * pairs / (gpus * (gpus - 1))
 
 
 def _busy(traffic: Traffic) -> int:
-    """Pairs that have any traffic, of whatever kind."""
+    """Return the number of pairs that have any traffic, of whatever kind."""
     keys = [p.src.astype(np.int64) * traffic.gpus + p.dst for p in traffic.pairs.values()]
     return len(np.unique(np.concatenate(keys)))
 
 
-def _pairs_pct(traffic: Traffic, pairs: int) -> float:
-    return 100 * pairs / _all_pairs(traffic.gpus)
+def _idle(traffic: Traffic) -> int:
+    return traffic.gpus * (traffic.gpus - 1) - _busy(traffic)
 
 
 def _rows(name: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
-    """A row a kind, and the pairs with none."""
-    share = shares(traffic.volumes)
-    idle = _all_pairs(traffic.gpus) - _busy(traffic)
+    """Return a row for each kind, and one for the pairs with none."""
+    share, gpus, idle = shares(traffic.volumes), traffic.gpus, _idle(traffic)
     counts = [(kind, traffic.volumes[kind], 100 * share[kind], len(p.src)) for kind, p in traffic.pairs.items()]
     return [
-        (name, traffic.gpus, kind, volume, part, pairs, _pairs_pct(traffic, pairs), 100 * pairs / _all_pairs(CLUSTER))
+        (name, gpus, kind, volume, part, pairs, _pct(pairs, gpus), _pct(pairs, CLUSTER))
         for kind, volume, part, pairs in counts
-    ] + [(name, traffic.gpus, "none", 0.0, 0.0, idle, _pairs_pct(traffic, idle), None)]
+    ] + [(name, gpus, "none", 0.0, 0.0, idle, _pct(idle, gpus), None)]
 
 
 def _claims(traffic: dict[str, Traffic]) -> tuple[Claim, ...]:
     least_tp = min(100 * shares(t.volumes)["TP"] for t in traffic.values())
-    least_idle = min(_pairs_pct(t, _all_pairs(t.gpus) - _busy(t)) for t in traffic.values())
+    least_idle = min(_pct(_idle(t), t.gpus) for t in traffic.values())
     shared = sum(sum(len(p.src) for p in t.pairs.values()) - _busy(t) for t in traffic.values())
-    return (
+    claims = [
         Claim("TP's share of the volume, least of the four models", 75, least_tp, "%", bound="at least"),
         Claim("pairs without traffic, least of the four models", 99, least_idle, "%", bound="at least"),
         Claim("pairs with traffic of two kinds", 0, shared, "pairs"),
-        *(_tp_pairs(name, t) for name, t in traffic.items()),
-    )
-
-
-def _tp_pairs(name: str, traffic: Traffic) -> Claim:
-    """A ring in each tensor-parallel group makes it 1 / (N - 1), whatever the model."""
-    pairs = len(traffic.pairs["TP"].src)
-    ours = _pairs_pct(traffic, pairs)
-    note = (
-        f"rings of {traffic.gpus:,} GPUs give 1/(N-1), below 0.04% from 2,501 GPUs on; of all pairs of the "
-        f"{CLUSTER:,}-GPU cluster they are {100 * pairs / _all_pairs(CLUSTER):.3f}%"
-    )
-    note = note if ours > TP_PAIRS_PCT else ""
-    return Claim(f"pairs with TP traffic, {name}", TP_PAIRS_PCT, ours, "%", bound="at most", note=note)
+    ]
+    for name, t in traffic.items():
+        # a ring in each tensor-parallel group makes it 1 / (N - 1), whatever the model
+        pairs = len(t.pairs["TP"].src)
+        ours = _pct(pairs, t.gpus)
+        note = (
+            f"rings of {t.gpus:,} GPUs give 1/(N-1), below 0.04% from 2,501 GPUs on; of all pairs of the "
+            f"{CLUSTER:,}-GPU cluster they are {_pct(pairs, CLUSTER):.3f}%"
+        )
+        note = note if ours > TP_PAIRS_PCT else ""
+        claims.append(Claim(f"pairs with TP traffic, {name}", TP_PAIRS_PCT, ours, "%", bound="at most", note=note))
+    return tuple(claims)
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: dict[str, Traffic]) -> None:
@@ -102,11 +97,11 @@ def _draw(drawn: matplotlib.figure.Figure, traffic: dict[str, Traffic]) -> None:
     left.set_title("(a) volume", pad=26)
     places = np.arange(len(traffic))
     for i, (kind, colour) in enumerate(KINDS.items()):
-        heights = [_pairs_pct(t, len(t.pairs[kind].src)) for t in traffic.values()]
+        heights = [_pct(len(t.pairs[kind].src), t.gpus) for t in traffic.values()]
         bars = right.barh(places + 0.27 * (i - 1), heights, height=0.24, color=colour, label=kind)
         labels = [f"{height:.3f}%" for height in heights]
         right.bar_label(bars, labels, padding=3, fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
-    idle = [_pairs_pct(t, _all_pairs(t.gpus) - _busy(t)) for t in traffic.values()]
+    idle = [_pct(_idle(t), t.gpus) for t in traffic.values()]
     right.set_yticks(places, [f"{n}\n{i:.2f}% have none" for n, i in zip(traffic, idle, strict=True)])
     right.invert_yaxis()
     right.axvline(TP_PAIRS_PCT, color=style.GREY, ls="--", lw=1, label="the paper's limit for TP", zorder=0)

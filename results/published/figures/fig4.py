@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import matplotlib.axes
 import matplotlib.figure
 import numpy as np
 
@@ -73,14 +72,12 @@ def _traffic(tensor: int, gradient_halves: int) -> Traffic:
     return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].scaled(gradient_halves)})
 
 
-def _dp_on_nics_pct(traffic: Traffic) -> float:
-    return 100 * traffic.on_rails("DP").total / sum(traffic.volumes.values())
-
-
 def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
     on_nics = 100 * ours.on_rails("DP").total / ours.volumes["DP"]
     across = sum(ours.across_rails(kind).total for kind in ours.pairs)
-    others = "; ".join(f"{count}: {_dp_on_nics_pct(traffic):.2f}%" for count, traffic in list(counts.items())[1:])
+    of_total = {count: 100 * t.on_rails("DP").total / sum(t.volumes.values()) for count, t in counts.items()}
+    ours_of_total, *others_of_total = of_total.items()
+    others = "; ".join(f"{count}: {share:.2f}%" for count, share in others_of_total)
     note = (
         f"0.8% of the total and 1/63 of AllReduce make AllReduce {0.8 * 63:.0f}% of the total, and here it is "
         f"{100 * ours.volumes['DP'] / sum(ours.volumes.values()):.1f}%: the paper "
@@ -89,41 +86,33 @@ def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
     return (
         Claim("AllReduce volume in HB domains", 98, 100 - on_nics, "%", within=0.5),
         Claim("AllReduce volume on rails", 2, on_nics, "%", within=0.5),
-        Claim("DP on NICs, of the total", 0.8, _dp_on_nics_pct(ours), "%", within=0.05, note=note),
+        Claim("DP on NICs, of the total", 0.8, ours_of_total[1], "%", within=0.05, note=note),
         Claim("traffic across rails", 0, across, "B"),
     )
-
-
-def _shares(traffic: Traffic) -> dict[str, float]:
-    parts = {f"{kind} (HB)": traffic.in_domains(kind).total for kind in traffic.pairs}
-    parts |= {f"{kind} (NIC)": traffic.on_rails(kind).total for kind in traffic.pairs}
-    return {name: parts[name] for name in COLOURS}
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, Traffic]) -> None:
     parts = drawn.subplot_mosaic([["a", "a"], ["b", "c"]], height_ratios=(1, 1.3))
     above, left, right = (parts[name] for name in "abc")
-    volume_bars(above, {count: _shares(t) for count, t in counts.items()}, COLOURS)
+    volumes = {}
+    for count, each in counts.items():
+        by_place = {f"{kind} (HB)": each.in_domains(kind).total for kind in each.pairs}
+        by_place |= {f"{kind} (NIC)": each.on_rails(kind).total for kind in each.pairs}
+        volumes[count] = {name: by_place[name] for name in COLOURS}
+    volume_bars(above, volumes, COLOURS)
     above.set_title("(a) volume", pad=26)
+    # 32 GPUs of each of two domains, in the order of the replicas
     dp: dict[str, Pairs | Uniform] = {"DP": traffic.pairs["DP"]}
-    _group(left, replace(traffic, pairs=dp))
-    _close_up(right, traffic)
-    legend(drawn)
-
-
-def _group(axes: matplotlib.axes.Axes, dp: Traffic) -> None:
-    """AllReduce of one data-parallel group: 32 GPUs of each of two domains, in the order of the replicas."""
     members = layout(TENSOR).data_groups[0]
-    matrix = dp.dense(int(members.max()) + 1)[members][:, members]
-    heatmap(axes, matrix, len(members) // 2, "(b) AllReduce of one data-parallel group")
-    axes.set(xlabel="receiver, replica", ylabel="sender, replica")
-
-
-def _close_up(axes: matplotlib.axes.Axes, traffic: Traffic) -> None:
-    """The first GPUs of a stage's two domains, which are 256 apart."""
+    matrix = replace(traffic, pairs=dp).dense(int(members.max()) + 1)[members][:, members]
+    heatmap(left, matrix, len(members) // 2, "(b) AllReduce of one data-parallel group")
+    left.set(xlabel="receiver, replica", ylabel="sender, replica")
+    # the first GPUs of a stage's two domains, which are 256 apart
     chosen = np.concatenate([np.arange(SHOWN), traffic.rails + np.arange(SHOWN)])
     matrix = traffic.dense(2 * traffic.rails)[chosen][:, chosen]
-    heatmap(axes, matrix, SHOWN, f"(c) all kinds, first {SHOWN} GPUs of two domains")
-    labels = {0: 0, SHOWN // 2: SHOWN // 2, SHOWN: traffic.rails, 3 * SHOWN // 2: traffic.rails + SHOWN // 2}
-    axes.set_xticks(list(labels), [str(gpu) for gpu in labels.values()])
-    axes.set_yticks(list(labels), [str(gpu) for gpu in labels.values()])
+    heatmap(right, matrix, SHOWN, f"(c) all kinds, first {SHOWN} GPUs of two domains")
+    ticks = [0, SHOWN // 2, SHOWN, 3 * SHOWN // 2]
+    names = [str(gpu) for gpu in (0, SHOWN // 2, traffic.rails, traffic.rails + SHOWN // 2)]
+    right.set_xticks(ticks, names)
+    right.set_yticks(ticks, names)
+    legend(drawn)

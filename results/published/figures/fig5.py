@@ -22,13 +22,16 @@ def figure() -> Figure:
     model = load_moe(MODEL)
     traffic = moe_traffic(model, data_parallel(model.gpus, model.global_batch, model.domain_gpus))
     counts = {OURS: dict(traffic.volumes)} | _others(model, traffic)
+    share_pct = {name: 100 * volumes["EP"] / sum(volumes.values()) for name, volumes in counts.items()}
+    others = "; ".join(f"{name}: {share:.1f}%" for name, share in list(share_pct.items())[1:])
+    note = f"the paper doesn't give its count of the AllReduce; {others}"
     return Figure(
         title="Traffic of MoE-1.3B with 128 experts on 16 DGX A100",
         source="Rail-only Fig. 5",
         columns=COLUMNS,
         rows=[*rows(OURS, traffic), *(row for name in list(counts)[1:] for row in _rows(name, counts[name]))],
         draw=partial(_draw, traffic=traffic, counts=counts),
-        claims=(_claim(counts),),
+        claims=(Claim("all-to-all, of the total", 27, share_pct[OURS], "%", within=0.5, note=note),),
         notes=(
             f"{model.all_to_alls} all-to-alls of {model.tokens_per_gpu:,} tokens a GPU; in each, every GPU sends "
             f"{model.all_to_all_bytes / model.experts:,.0f} bytes to each of the {model.gpus - 1} others.",
@@ -42,17 +45,15 @@ def figure() -> Figure:
 def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[str, float]]:
     """Volumes if the AllReduce carried something else."""
     static = model.static_parameters
-    experts = model.expert_parameters
-    output = model.vocabulary * model.hidden
 
     def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[str, float]:
-        """The volume is proportional to the bytes that are summed."""
+        # the volume is proportional to the bytes that are summed
         dp = traffic.volumes["DP"] * parameters * bytes_each / (static * FP16_BYTES)
         return {"EP": traffic.volumes["EP"], "DP": dp}
 
     return {
-        "its own output embedding": counted(static + output),
-        "with one expert's MLPs": counted(static + experts),
+        "its own output embedding": counted(static + model.vocabulary * model.hidden),
+        "with one expert's MLPs": counted(static + model.expert_parameters),
         "32-bit gradients": counted(static, 2 * FP16_BYTES),
     }
 
@@ -61,16 +62,6 @@ def _rows(count: str, volumes: dict[str, float]) -> list[tuple[str | float | Non
     """Without pairs: only the volumes differ."""
     whole = sum(volumes.values())
     return [(count, kind, "all", None, v, None, None, 100 * v / whole) for kind, v in volumes.items()]
-
-
-def _share_pct(volumes: dict[str, float]) -> float:
-    return 100 * volumes["EP"] / sum(volumes.values())
-
-
-def _claim(counts: dict[str, dict[str, float]]) -> Claim:
-    others = "; ".join(f"{name}: {_share_pct(volumes):.1f}%" for name, volumes in list(counts.items())[1:])
-    note = f"the paper doesn't give its count of the AllReduce; {others}"
-    return Claim("all-to-all, of the total", 27, _share_pct(counts[OURS]), "%", within=0.5, note=note)
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, dict[str, float]]) -> None:

@@ -15,28 +15,26 @@ COLUMNS: Final = ("gpus", "radix", "design", "tier", "layer", "switches", "trans
 
 def figure() -> Figure:
     """A row for each layer of each network."""
-    rows = table2.printed()
-    pairs = [table2.pair(row) for row in rows]
+    pairs = [table2.pair(row) for row in table2.printed()]
     networks = [network for both in pairs for network in (both.wide, both.narrow)]
+    claims = []
+    for wide, narrow in (both for both in pairs if both.wide.radix == 64):
+        what = f"{wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
+        note = f"the text's three quarters aren't Table II's {narrow.switches:,} of {wide.switches:,}"
+        claims.append(Claim(what, 75, 100 * narrow.switches / wide.switches, "%", within=0.5, note=note))
     return Figure(
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
         columns=COLUMNS,
         rows=[row for network in networks for row in _rows(network)],
         draw=lambda drawn: _draw(drawn, networks),
-        claims=tuple(_claim(both) for both in pairs if both.wide.radix == 64),
+        claims=tuple(claims),
         notes=(
             f"HB domains of {table2.DOMAIN}, as in table2. Rail-only's upper tiers connect GPUs of one rail only.",
             "A transceiver is at each end of a link, so each tier has two for every GPU on the links below it.",
         ),
         inches=(10.0, 5.0),
     )
-
-
-def _claim(both: table2.Pair) -> Claim:
-    what = f"{both.wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
-    note = f"the text's three quarters aren't Table II's {both.narrow.switches:,} of {both.wide.switches:,}"
-    return Claim(what, 75, 100 * both.narrow.switches / both.wide.switches, "%", within=0.5, note=note)
 
 
 def _names(network: Network) -> list[str]:
@@ -51,7 +49,6 @@ def _rows(network: Network) -> list[tuple[str | int, ...]]:
 
 
 def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
-
     axes = drawn.subplots()
     colours = dict(zip(("rail", "aggregation", "spine"), SERIES, strict=False))
     most = max(network.switches for network in networks)

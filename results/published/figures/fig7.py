@@ -15,8 +15,8 @@ CLAIMED: Final = {"gpt-1t": 1.8, "gpt-22b": 10.8}
 def figure() -> Figure:
     """The four rows of Korthikanti Table 5 for which HFU is given."""
     rows = [(row, row.hfu_pct) for row in measured() if row.hfu_pct is not None]
-    found = {row.model: _off_pct(row, hfu, predicted_s(row)) for row, hfu in rows}
-    left_out = {row.model: _off_pct(row, hfu, leave_model_out_s(row)) for row, hfu in rows}
+    found = {row.model: 100 * (hfu_pct(row, predicted_s(row)) / hfu - 1) for row, hfu in rows}
+    left_out = {row.model: 100 * (hfu_pct(row, leave_model_out_s(row)) / hfu - 1) for row, hfu in rows}
     return Figure(
         title="HFU, predicted and measured",
         source="Rail-only Fig. 7, Korthikanti Table 5",
@@ -38,10 +38,6 @@ def figure() -> Figure:
             "recomputation, where the parts add up to 16, and the times use 16",
         ),
     )  # fmt: skip
-
-
-def _off_pct(row: Measured, published: float, seconds: float) -> float:
-    return 100 * (hfu_pct(row, seconds) / published - 1)
 
 
 def _draw(drawn: matplotlib.figure.Figure, rows: list[tuple[Measured, float]]) -> None:

@@ -5,25 +5,15 @@ from typing import Final
 import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, log2_ticks, quiet
+from railyard.results.published import iteration_figures as shared
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.published.iteration_figures import (
-    AS_PRINTED,
-    GPT_1T,
-    GPT_146B,
-    NOTES,
-    OTHERS,
-    Reading,
-    best,
-    less_pct,
-    listed,
-)
 from railyard.results.theory.iteration.search import Best
 
-BATCHES: Final = {GPT_1T: 4096, GPT_146B: 1024}
+BATCHES: Final = {shared.GPT_1T: 4096, shared.GPT_146B: 1024}
 CLUSTERS: Final = (16_384, 32_768, 65_536)
 STATED: Final = 65_536
 """The cluster that the claims are compared at: the text gives percentages without saying for which of the three."""
-NAMES: Final = {GPT_1T: "GPT-1T", GPT_146B: "GPT-146B"}
+NAMES: Final = {shared.GPT_1T: "GPT-1T", shared.GPT_146B: "GPT-146B"}
 COLUMNS: Final = (
     "reading", "model", "gpus", "domain_gpus", "iteration_s", "over_ideal_pct", "network_s", "gpu_gb", "strategy",
 )  # fmt: skip
@@ -35,34 +25,36 @@ Curve = dict[int, Best]
 def figure() -> Figure:
     """Both models on three clusters as printed; and what the text says of them under other readings."""
     curves = {
-        (model, gpus): _curve(AS_PRINTED, model, gpus, tuple(2**i for i in range(gpus.bit_length())))
-        for model in (GPT_1T, GPT_146B)
+        (model, gpus): _curve(shared.AS_PRINTED, model, gpus, tuple(2**i for i in range(gpus.bit_length())))
+        for model in (shared.GPT_1T, shared.GPT_146B)
         for gpus in CLUSTERS
     }
-    rows = [row for (model, gpus), curve in curves.items() for row in _rows(AS_PRINTED, model, gpus, curve)]
+    rows = [row for (model, gpus), curve in curves.items() for row in _rows(shared.AS_PRINTED, model, gpus, curve)]
     notes = ['In the order of the claims, and then what GPT-1T still gains from K=32 to 256, where it "plateaus":']
-    notes += [_at(AS_PRINTED, gpus, curves[GPT_1T, gpus], curves[GPT_146B, gpus]) for gpus in CLUSTERS]
-    for reading in OTHERS:
+    notes += [
+        _at(shared.AS_PRINTED, gpus, curves[shared.GPT_1T, gpus], curves[shared.GPT_146B, gpus]) for gpus in CLUSTERS
+    ]
+    for reading in shared.OTHERS:
         few = {model: _curve(reading, model, STATED, (1, 8, 32, 256, STATED)) for model in BATCHES}
         rows += [row for model, curve in few.items() for row in _rows(reading, model, STATED, curve)]
-        notes.append(_at(reading, STATED, few[GPT_1T], few[GPT_146B]))
+        notes.append(_at(reading, STATED, few[shared.GPT_1T], few[shared.GPT_146B]))
     return Figure(
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",
         columns=COLUMNS,
         rows=rows,
         draw=lambda drawn: _draw(drawn, curves),
-        claims=_claims(_stated(curves[GPT_1T, STATED], curves[GPT_146B, STATED])),
-        notes=(*NOTES, *notes),
+        claims=_claims(_stated(curves[shared.GPT_1T, STATED], curves[shared.GPT_146B, STATED])),
+        notes=(*shared.NOTES, *notes),
         inches=(10.0, 4.6),
     )
 
 
-def _curve(reading: Reading, model: str, gpus: int, sizes: tuple[int, ...]) -> Curve:
-    return {k: best(reading, model, BATCHES[model], gpus, k) for k in sizes}
+def _curve(reading: shared.Reading, model: str, gpus: int, sizes: tuple[int, ...]) -> Curve:
+    return {k: shared.best(reading, model, BATCHES[model], gpus, k) for k in sizes}
 
 
-def _rows(reading: Reading, model: str, gpus: int, curve: Curve) -> list[tuple[str | int | float, ...]]:
+def _rows(reading: shared.Reading, model: str, gpus: int, curve: Curve) -> list[tuple[str | int | float, ...]]:
     ideal = curve[gpus].seconds
     return [
         (reading.name, model, gpus, k, b.seconds, 100 * (b.seconds / ideal - 1), b.network_s, b.gpu_bytes / 1e9,
@@ -77,14 +69,14 @@ def _stated(gpt_1t: Curve, gpt_146b: Curve) -> dict[str, float]:
     return {
         "GPT-1T, K=256 over ideal": 100 * (large[256] / large[max(large)] - 1),
         "GPT-146B, K=256 over ideal": 100 * (small[256] / small[max(small)] - 1),
-        "GPT-146B, K=1 to 8": less_pct(small[1], small[8]),
-        "GPT-146B, K=8 to 256": less_pct(small[8], small[256]),
-        "GPT-1T, K=32 to 256": less_pct(large[32], large[256]),
+        "GPT-146B, K=1 to 8": shared.less_pct(small[1], small[8]),
+        "GPT-146B, K=8 to 256": shared.less_pct(small[8], small[256]),
+        "GPT-1T, K=32 to 256": shared.less_pct(large[32], large[256]),
     }
 
 
-def _at(reading: Reading, gpus: int, gpt_1t: Curve, gpt_146b: Curve) -> str:
-    return listed(f"{reading.name}, {gpus:,} GPUs", _stated(gpt_1t, gpt_146b).values())
+def _at(reading: shared.Reading, gpus: int, gpt_1t: Curve, gpt_146b: Curve) -> str:
+    return shared.listed(f"{reading.name}, {gpus:,} GPUs", _stated(gpt_1t, gpt_146b).values())
 
 
 def _claims(ours: dict[str, float]) -> tuple[Claim, ...]:

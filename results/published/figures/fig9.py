@@ -7,17 +7,8 @@ from typing import Final
 import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
+from railyard.results.published import iteration_figures as shared
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.published.iteration_figures import (
-    AS_PRINTED,
-    GPT_1T,
-    NOTES,
-    OTHERS,
-    Reading,
-    best,
-    less_pct,
-    listed,
-)
 
 HB: Final = (2.4e12, 4.8e12, 9.6e12)
 NETWORK: Final = (100e9, 200e9, 300e9, 400e9)
@@ -34,20 +25,20 @@ Key = tuple[int, float, float]
 
 def figure() -> Figure:
     """Compute the times as printed, and the text's claims under other readings, clusters and batches."""
-    times = _times(AS_PRINTED, GPUS, BATCH)
-    rows = _rows(AS_PRINTED, GPUS, BATCH, times)
+    times = _times(shared.AS_PRINTED, GPUS, BATCH)
+    rows = _rows(shared.AS_PRINTED, GPUS, BATCH, times)
     notes = [
         f"GPUs and batch aren't stated for Fig. 9: {GPUS:,} and {BATCH:,} here; others, in the order of the claims:",
         _faster(times),
     ]
     for gpus, batch in OTHER_JOBS:
-        found = _times(AS_PRINTED, gpus, batch)
-        rows += _rows(AS_PRINTED, gpus, batch, found)
-        notes.append(listed(f"as printed, {gpus:,} GPUs, batch {batch:,}", _stated(found).values()))
-    for reading in OTHERS:
+        found = _times(shared.AS_PRINTED, gpus, batch)
+        rows += _rows(shared.AS_PRINTED, gpus, batch, found)
+        notes.append(shared.listed(f"as printed, {gpus:,} GPUs, batch {batch:,}", _stated(found).values()))
+    for reading in shared.OTHERS:
         found = _times(reading, GPUS, BATCH)
         rows += _rows(reading, GPUS, BATCH, found)
-        notes.append(listed(reading.name, _stated(found).values()))
+        notes.append(shared.listed(reading.name, _stated(found).values()))
     return Figure(
         title="Iteration time of GPT-1T against bandwidth",
         source="Rail-only Fig. 9",
@@ -55,19 +46,21 @@ def figure() -> Figure:
         rows=rows,
         draw=lambda drawn: _draw(drawn, times),
         claims=_claims(_stated(times)),
-        notes=(*NOTES, *notes),
+        notes=(*shared.NOTES, *notes),
         inches=(10.0, 4.6),
     )
 
 
-def _times(reading: Reading, gpus: int, batch: int) -> dict[Key, float]:
+def _times(reading: shared.Reading, gpus: int, batch: int) -> dict[Key, float]:
     return {
-        (k, hb, network): best(reading, GPT_1T, batch, gpus, k, hb, network).seconds
+        (k, hb, network): shared.best(reading, shared.GPT_1T, batch, gpus, k, hb, network).seconds
         for k, hb, network in product(SIZES, HB, NETWORK)
     }
 
 
-def _rows(reading: Reading, gpus: int, batch: int, times: dict[Key, float]) -> list[tuple[str | int | float, ...]]:
+def _rows(
+    reading: shared.Reading, gpus: int, batch: int, times: dict[Key, float]
+) -> list[tuple[str | int | float, ...]]:
     return [
         (reading.name, gpus, batch, k, hb / 1e12, network / 1e9, seconds) for (k, hb, network), seconds in times.items()
     ]
@@ -75,18 +68,22 @@ def _rows(reading: Reading, gpus: int, batch: int, times: dict[Key, float]) -> l
 
 def _stated(times: dict[Key, float]) -> dict[str, float]:
     """How much less time from the least to the most bandwidth of one kind, averaged over the other kind's."""
-    found = {}
+    found = dict[str, float]()
+    less_pct, low, high = shared.less_pct, NETWORK[0], NETWORK[-1]
     for k in SIZES:
-        found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less_pct(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
-        low, high = NETWORK[0], NETWORK[-1]
-        found[f"K={k}, network 100 to 400 Gbps"] = fmean(less_pct(times[k, h, low], times[k, h, high]) for h in HB)
+        found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(
+            shared.less_pct(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK
+        )
+        found[f"K={k}, network 100 to 400 Gbps"] = fmean(
+            shared.less_pct(times[k, h, low], times[k, h, high]) for h in HB
+        )
     return found
 
 
 def _faster(times: dict[Key, float]) -> str:
     """The same as speed-up: the text says that bandwidth "improves the iteration time by", which may mean either."""
     ups = (100 * (1 / (1 - value / 100) - 1) for value in _stated(times).values())
-    return listed("as printed, if an improvement is time before over time after", ups)
+    return shared.listed("as printed, if an improvement is time before over time after", ups)
 
 
 def _claims(ours: dict[str, float]) -> tuple[Claim, ...]:

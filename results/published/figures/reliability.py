@@ -1,8 +1,7 @@
 """Failures of both networks, and the GPU-time that they take (Rail-only section IV-C)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import matplotlib.figure
 
@@ -32,18 +31,11 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """One design of one cluster."""
 
     wiring: Wiring
     found: Reliability
-
-    @property
-    def label(self) -> str:
-        """Text of a bar: K, radix and design."""
-        net = self.wiring.network
-        return f"K = {self.wiring.domain_gpus}, radix {net.radix}, {net.design}"
 
 
 def figure() -> Figure:
@@ -136,7 +128,8 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
         left.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = [b + count for b, count in zip(base, counts, strict=True)]
     left.plot([case.found.access_failures.mean for case in cases], places, "k|", markersize=18, label="cut GPUs off")
-    left.set_yticks(places, [case.label for case in cases], fontsize=8)
+    nets = [(wiring.domain_gpus, wiring.network) for wiring, _ in cases]
+    left.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
     left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
     for name, colour, shift, estimates in (
         ("off", VERMILION, -0.2, [case.found.lost for case in cases]),

@@ -58,19 +58,13 @@ def _claims(name: str, published: float) -> tuple[Claim, Claim]:
     )
 
 
-def _alike(own_x: bool) -> list[tuple[list[str], int, float]]:
-    """Platforms whose lines are one: names, x, C_F/C_S."""
-    found: dict[tuple[int, float], list[str]] = {}
-    for platform in PLATFORMS.values():
-        x = platform.domain_gpus if own_x else PAPER[0]
-        found.setdefault((x, platform.ratio), []).append(platform.name)
-    return [(names, x, ratio) for (x, ratio), names in found.items()]
-
-
 def _draw(drawn: matplotlib.figure.Figure) -> None:
     left, right = drawn.subplots(1, 2, sharey=True)
     for axes, title, own in ((left, "x = 8 GPUs of each domain", False), (right, "all GPUs of each domain", True)):
-        for colour, (names, x, ratio) in zip(style.SERIES, _alike(own), strict=False):
+        alike: dict[tuple[int, float], list[str]] = {}  # names of platforms whose lines are one, by x and C_F/C_S
+        for platform in PLATFORMS.values():
+            alike.setdefault((platform.domain_gpus if own else PAPER[0], platform.ratio), []).append(platform.name)
+        for colour, ((x, ratio), names) in zip(style.SERIES, alike.items(), strict=False):
             heights = [100 * forwarding_share(x, y, ratio, 1.0) for y in DOMAINS]
             label = f"{', '.join(names)}: x = {x}, C_F/C_S = {ratio:g}"
             axes.plot(DOMAINS, heights, marker="o", markersize=3, color=colour, label=label)
