@@ -68,15 +68,10 @@ def _rows(
 
 def _stated(times: dict[Key, float]) -> dict[str, float]:
     """How much less time from the least to the most bandwidth of one kind, averaged over the other kind's."""
-    found = dict[str, float]()
-    less_pct, low, high = shared.less_pct, NETWORK[0], NETWORK[-1]
+    found, less, low, high = dict[str, float](), shared.less_pct, NETWORK[0], NETWORK[-1]
     for k in SIZES:
-        found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(
-            shared.less_pct(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK
-        )
-        found[f"K={k}, network 100 to 400 Gbps"] = fmean(
-            shared.less_pct(times[k, h, low], times[k, h, high]) for h in HB
-        )
+        found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
+        found[f"K={k}, network 100 to 400 Gbps"] = fmean(less(times[k, h, low], times[k, h, high]) for h in HB)
     return found
 
 
