@@ -228,39 +228,34 @@ def read_files(path: str, field: str) -> Files:
     BadInput if there is nothing, more than one trace, or a rank between others that has no file.
     """
     given = Path(path)
+    folder = given if given.is_dir() else given.parent
+    traces: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
     try:
         if given.is_file() and not _ranked(given.name):
             return Files(given.stem, (given.name,), (given.read_bytes(),), shared=True)
-        stem, files = _rank_files(given, field)
+        like = _ranked(given.name) if given.exists() else None
+        for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+            found = _ranked(file.name)
+            if found and file.is_file():
+                stem, suffix = found["stem"], found["suffix"]
+                is_named = stem == (like["stem"] if like else given.name)
+                if (given.is_dir() or is_named) and (not like or suffix == like["suffix"]):
+                    traces[stem, suffix][int(found["rank"])] = file
+        if not traces:
+            allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
+            raise BadInput(field, str(given), allowed)
+        if len(traces) > 1:
+            choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in traces))
+            raise BadInput(field, str(given), f"has several traces: give the first file of one of {choices}")
+        (stem, _), by_rank = traces.popitem()
+        for rank in range(max(by_rank)):
+            if rank not in by_rank:
+                raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
+        files = [file for _, file in sorted(by_rank.items())]
         content = tuple(file.read_bytes() for file in files)
     except (OSError, ValueError) as error:
         raise _unreadable(field, path, error) from error
-    return Files(stem, tuple(file.name for file in files), content, shared=False)
-
-
-def _rank_files(given: Path, field: str) -> tuple[str, list[Path]]:
-    """What the files of one trace have in common in their names, and the file of each rank in order."""
-    folder = given if given.is_dir() else given.parent
-    like = _ranked(given.name) if given.exists() else None
-    traces: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        found = _ranked(file.name)
-        if found and file.is_file():
-            stem, suffix = found["stem"], found["suffix"]
-            is_named = stem == (like["stem"] if like else given.name)
-            if (given.is_dir() or is_named) and (not like or suffix == like["suffix"]):
-                traces[stem, suffix][int(found["rank"])] = file
-    if not traces:
-        allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
-        raise BadInput(field, str(given), allowed)
-    if len(traces) > 1:
-        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in traces))
-        raise BadInput(field, str(given), f"has several traces: give the first file of one of {choices}")
-    (stem, _), by_rank = traces.popitem()
-    for rank in range(max(by_rank)):
-        if rank not in by_rank:
-            raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
-    return stem or folder.resolve().name, [file for _, file in sorted(by_rank.items())]
+    return Files(stem or folder.resolve().name, tuple(file.name for file in files), content, shared=False)
 
 
 def _ranked(name: str) -> re.Match[str] | None:

@@ -21,8 +21,8 @@ from railyard.workloads.traces.match import Step, steps
 BARRIER_BYTES: Final = 1
 
 
-def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None:
-    """`size` bytes from the first of `order` to the last by way of all between, each slice passed on as it comes."""
+def _send_chain(program: Program, order: Sequence[int], size: int, phase: int) -> None:
+    """Send `size` bytes from the first of `order` to the last by way of all between, each slice as it comes."""
     sent: dict[int, int] = {}
     received: dict[int, int] = {}
     for part in sliced(size):
@@ -35,8 +35,8 @@ def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None
         program.wait_for(gpu, ends if gpu in sent else [*program.last(gpu), *ends])
 
 
-def send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
-    """A barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
+def _send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
+    """Send a barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
     n, step = len(group), 1
     while step < n:
         sends = [
@@ -64,7 +64,13 @@ def lower(
     lowering = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, all_to_all)
     for step in steps(trace):
         lowering.add_step(step)
-    return lowering.result()
+    schedule = lowering.program.schedule(trace.name)
+    tasks_of_phase: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, transfer in schedule.transfers:
+        tasks_of_phase[transfer.phase, transfer.src].append(number)
+        tasks_of_phase[transfer.phase, transfer.dst].append(number)
+    calls = {node_id: tuple(tasks_of_phase[phase, node_id[0]]) for node_id, phase in lowering.phases.items()}
+    return Lowered(trace, schedule, {**lowering.gaps, **calls})
 
 
 def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
@@ -97,8 +103,8 @@ class _Lowering:
         self.trace, self.program = trace, program
         self.bytes_factor, self.time_factor, self.all_to_all = bytes_factor, time_factor, all_to_all
         self._ends: dict[NodeId, tuple[int, ...]] = {}
-        self._gaps: dict[NodeId, tuple[int, ...]] = {}
-        self._phases: dict[NodeId, int] = {}
+        self.gaps: dict[NodeId, tuple[int, ...]] = {}
+        self.phases: dict[NodeId, int] = {}
         self._names: dict[Phase, str] = {}
         self._count = 0
 
@@ -114,38 +120,25 @@ class _Lowering:
             seconds = action.seconds * self.time_factor
             if seconds > 0:  # it counts to the step of the network that was begun last, which times nothing
                 program.compute(rank, seconds, max(self._count - 1, 0))
-                self._gaps[node_id] = program.last(rank)
+                self.gaps[node_id] = program.last(rank)
         elif isinstance(action, Send):
-            phase = self._send(rank, action)
+            is_inter_domain = rank // program.rails != action.dst // program.rails
+            size = self._scaled(action.bytes)
+            name = "send over rails" if is_inter_domain else "send in HB domain"
+            # x and y of two GPUs: of one rail, or of one HB domain
+            step_phase = Phase(name, "collective", "point-to-point", *((1, 2) if is_inter_domain else (2, 1)), size)
+            phase = self._phase(step_phase, action.bytes)
+            program.wait_for(rank, [program.send(rank, action.dst, size, phase, program.last(rank))])
         elif isinstance(action, Recv):
             assert step.sent is not None
-            phase = self._phases[step.sent]
+            phase = self.phases[step.sent]
             program.wait_for(rank, [*program.last(rank), *self._ends[step.sent]])
         elif len(action.group) > 1:
             phase = self._call(step, action)
         for node_id in step.members:
             self._ends[node_id] = program.last(node_id[0])
             if phase is not None:
-                self._phases[node_id] = phase
-
-    def result(self) -> Lowered:
-        """The schedule, and who did what of it."""
-        schedule = self.program.schedule(self.trace.name)
-        tasks_of_phase: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for number, transfer in schedule.transfers:
-            tasks_of_phase[transfer.phase, transfer.src].append(number)
-            tasks_of_phase[transfer.phase, transfer.dst].append(number)
-        calls = {node_id: tuple(tasks_of_phase[phase, node_id[0]]) for node_id, phase in self._phases.items()}
-        return Lowered(self.trace, schedule, {**self._gaps, **calls})
-
-    def _send(self, rank: int, send: Send) -> int:
-        is_inter_domain = rank // self.program.rails != send.dst // self.program.rails
-        size = self._scaled(send.bytes)
-        name = "send over rails" if is_inter_domain else "send in HB domain"
-        phase = Phase(name, "collective", "point-to-point", *_port_shape(is_inter_domain), size)
-        number = self._phase(phase, send.bytes)
-        self.program.wait_for(rank, [self.program.send(rank, send.dst, size, number, self.program.last(rank))])
-        return number
+                self.phases[node_id] = phase
 
     def _scaled(self, size: float) -> int:
         return whole_bytes(size * self.bytes_factor)
@@ -165,7 +158,7 @@ class _Lowering:
         if call.op == "barrier":
             number = self._phase(self._port_phase(call, 1), 0)
             for line in (*grid, *columns(grid)) if grid else (call.group,):
-                send_barrier(self.program, line, number)
+                _send_barrier(self.program, line, number)
             return number
         if call.op not in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce") and not (
             call.op == "all-to-all" and grid
@@ -174,7 +167,12 @@ class _Lowering:
         if not call.data_bytes:
             return None
         if call.op in ("broadcast", "reduce"):
-            return self._chain(call)
+            start = call.group.index(_root(call))
+            order = call.group[start:] + call.group[:start]  # from the root round the group; a reduce the other way
+            size = self._scaled(call.data_bytes)
+            number = self._phase(self._port_phase(call, size), call.data_bytes)
+            _send_chain(self.program, order if call.op == "broadcast" else order[::-1], size, number)
+            return number
         y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
         is_wide = x > 1 and y > 1
         if call.op == "all-to-all":
@@ -190,49 +188,31 @@ class _Lowering:
 
     def _port_phase(self, call: Call, size: float) -> Phase:
         """A step that is bound by one GPU's port: its bytes over the rail, if the group has more than one domain."""
-        is_inter_domain = len({rank // self.program.rails for rank in call.group}) > 1
-        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *_port_shape(is_inter_domain), size)
-
-    def _chain(self, call: Call) -> int:
-        """From the root round the group, slice by slice; a reduce comes to it the other way."""
-        size, start = self._scaled(call.data_bytes), call.group.index(_root(call))
-        order = call.group[start:] + call.group[:start]
-        number = self._phase(self._port_phase(call, size), call.data_bytes)
-        chain(self.program, order if call.op == "broadcast" else order[::-1], size, number)
-        return number
+        shape = (1, 2) if len({rank // self.program.rails for rank in call.group}) > 1 else (2, 1)
+        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *shape, size)
 
     def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
         """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
-        trace_sizes = self._pairs(step, call)
+        group = call.group
+        trace_sizes: dict[tuple[int, int], float] = {}
+        if call.op == "all-to-all":
+            trace_sizes = {(a, b): call.data_bytes for a in group for b in group}
+        elif call.op in ("gather", "scatter"):
+            pairs = [(_root(call), other) for other in group]
+            trace_sizes = {pair if call.op == "scatter" else pair[::-1]: call.data_bytes for pair in pairs}
+        else:
+            for node_id in step.members:
+                member_call = self.trace.node(node_id).action
+                assert isinstance(member_call, Call)
+                for other, size in zip(group, member_call.sends or member_call.receives, strict=True):
+                    trace_sizes[(node_id[0], other) if member_call.sends else (other, node_id[0])] = size
         sizes = {pair: self._scaled(size) for pair, size in trace_sizes.items() if size and pair[0] != pair[1]}
         if not sizes:
             return None
-        number = self._phase(self._bottleneck_phase(call, grid, sizes), sum(trace_sizes[pair] for pair in sizes))
-        UnevenExchange(grid_shifts(grid) if grid else shifts(call.group), sizes).emit(self.program, number)
-        return number
-
-    def _pairs(self, step: Step, call: Call) -> dict[tuple[int, int], float]:
-        group = call.group
-        if call.op == "all-to-all":
-            return {(a, b): call.data_bytes for a in group for b in group}
-        if call.op in ("gather", "scatter"):
-            pairs = [(_root(call), other) for other in group]
-            return {pair if call.op == "scatter" else pair[::-1]: call.data_bytes for pair in pairs}
-        found: dict[tuple[int, int], float] = {}
-        for node_id in step.members:
-            member_call = self.trace.node(node_id).action
-            assert isinstance(member_call, Call)
-            for other, size in zip(group, member_call.sends or member_call.receives, strict=True):
-                found[(node_id[0], other) if member_call.sends else (other, node_id[0])] = size
-        return found
-
-    def _bottleneck_phase(self, call: Call, grid: Grid | None, sizes: Mapping[tuple[int, int], int]) -> Phase:
-        """As a uniform all-to-all whose rail ports (HB ports within one domain) carry what the busiest of these does.
-
-        So Eq. 2 gives the time that this port needs: no exchange of these bytes can be faster.
-        """
+        # The phase is a uniform all-to-all whose rail ports (HB ports within one domain) carry what the busiest of
+        # these does: so Eq. 2 gives the time that this port needs, and no exchange of these bytes can be faster.
         rails = self.program.rails
-        y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
+        y, x = (len(grid), len(grid[0])) if grid else (len(group), 1)
         ports: Counter[tuple[int, bool]] = Counter()
         for (src, dst), size in sizes.items():
             if y == 1 or src // rails != dst // rails:
@@ -240,12 +220,10 @@ class _Lowering:
                 ports[dst, False] += size
         share = x * (y - 1) if y > 1 else x - 1
         bottleneck_bytes = max(ports.values(), default=0) / share
-        return Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
-
-
-def _port_shape(is_inter_domain: bool) -> tuple[int, int]:
-    """x and y of two GPUs: of one rail, or of one HB domain."""
-    return (1, 2) if is_inter_domain else (2, 1)
+        phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
+        number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
+        UnevenExchange(grid_shifts(grid) if grid else shifts(group), sizes).emit(self.program, number)
+        return number
 
 
 def _root(call: Call) -> int:

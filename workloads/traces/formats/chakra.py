@@ -10,8 +10,7 @@ import ast
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import ParseDict, ParseError
@@ -125,13 +124,8 @@ MICROSECONDS: Final = 1e6  # in a second
 
 Times = Mapping[int, tuple[int, int]]
 """Start and duration of nodes in whole microseconds, by their positions."""
-
-
-class _File(NamedTuple):
-    """A rank's nodes as messages, and what writes its file again, in its form, with their measured times."""
-
-    nodes: list[Any]
-    written: Callable[[Times], bytes]
+Writer = Callable[[Times], bytes]
+"""What writes a rank's file again, in its form, with measured times of its nodes."""
 
 
 class Chakra(common.TraceFormat):
@@ -151,24 +145,45 @@ class Chakra(common.TraceFormat):
             raise BadInput(files.names[0], files.name, allowed)
         read = [_read(name, content) for name, content in zip(files.names, files.content, strict=True)]
         ranks = tuple(
-            _Rank(rank, len(read), name, on.groups).nodes(file.nodes)
-            for rank, (name, file) in enumerate(zip(files.names, read, strict=True))
+            _Rank(rank, len(read), name, on.groups).nodes(messages)
+            for rank, (name, (messages, _)) in enumerate(zip(files.names, read, strict=True))
         )
-        return common.Trace(files.name, ranks, partial(_rewrite, files.names, read))
+
+        def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
+            times: list[dict[int, tuple[int, int]]] = [{} for _ in read]
+            for (rank, position), found in measured.items():
+                times[rank][position] = round(found.start_s * MICROSECONDS), round(found.seconds * MICROSECONDS)
+            return {
+                name: write(times[rank]) for rank, (name, (_, write)) in enumerate(zip(files.names, read, strict=True))
+            }
+
+        return common.Trace(files.name, ranks, rewrite)
 
 
 common.TRACE_FORMATS.add("chakra", Chakra())
 
 
-def _read(name: str, content: bytes) -> _File:
+def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
+    """A rank's nodes as messages, and what writes its file again."""
     if name.endswith(".et"):
         metadata, nodes = decode(content, name)
-        return _File(nodes, partial(_write_et, metadata, nodes))
+
+        def write_et(times: Times) -> bytes:
+            written = [NodeMessage.FromString(node.SerializeToString()) for node in nodes]
+            for position, (start, duration) in times.items():
+                written[position].start_time_micros, written[position].duration_micros = start, duration
+            return encode(metadata, written)
+
+        return nodes, write_et
     objects = _objects(content, name)
     graph = objects[0].get("workload_graph")
     if len(objects) == 1 and isinstance(graph, list):
-        nodes = [_node_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)]
-        return _File(nodes, partial(_write_graph, objects[0], graph))
+
+        def write_graph(times: Times) -> bytes:
+            items = [{**item, "runtime": times[i][1]} if i in times else item for i, item in enumerate(graph)]
+            return json.dumps({**objects[0], "workload_graph": items}, indent=2).encode()
+
+        return [_node_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)], write_graph
     nodes = []
     for i, item in enumerate(objects[1:], 1):
         try:
@@ -176,7 +191,18 @@ def _read(name: str, content: bytes) -> _File:
         except ParseError as error:
             reason = " ".join(str(error).split())
             raise BadInput(f"{name}: object {i}", "this", f"is no Chakra node: {reason}") from error
-    return _File(nodes, partial(_write_objects, objects))
+
+    def write_objects(times: Times) -> bytes:
+        """Under the names that an object has (protobuf's JSON allows both); 64-bit numbers are text there."""
+        written = list(objects)
+        for position, found in times.items():
+            item = objects[position + 1]
+            is_snake_case = "duration_micros" in item
+            keys = ("start_time_micros", "duration_micros") if is_snake_case else ("startTimeMicros", "durationMicros")
+            written[position + 1] = item | dict(zip(keys, map(str, found), strict=True))
+        return "\n".join(json.dumps(item, indent=2) for item in written).encode()
+
+    return nodes, write_objects
 
 
 def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
@@ -303,34 +329,3 @@ class _Rank:
             raise BadInput(where, "inputs.values", "is no list of process groups with pg_name and ranks") from error
         for name, ranks in pairs:
             self.groups[name] = common.ranks_of(f"{where}: group {name}", ranks, 2**31) if ranks else ()
-
-
-def _rewrite(names: tuple[str, ...], read: list[_File], measured: common.AllMeasured) -> dict[str, bytes]:
-    """The same files with start and duration, in whole microseconds, of everything that was measured."""
-    times: list[dict[int, tuple[int, int]]] = [{} for _ in read]
-    for (rank, position), found in measured.items():
-        times[rank][position] = round(found.start_s * MICROSECONDS), round(found.seconds * MICROSECONDS)
-    return {name: read[rank].written(times[rank]) for rank, name in enumerate(names)}
-
-
-def _write_et(metadata: Any, nodes: list[Any], times: Times) -> bytes:
-    written = [NodeMessage.FromString(node.SerializeToString()) for node in nodes]
-    for position, (start, duration) in times.items():
-        written[position].start_time_micros, written[position].duration_micros = start, duration
-    return encode(metadata, written)
-
-
-def _write_graph(whole: dict[str, Any], graph: list[dict[str, Any]], times: Times) -> bytes:
-    items = [{**item, "runtime": times[i][1]} if i in times else item for i, item in enumerate(graph)]
-    return json.dumps({**whole, "workload_graph": items}, indent=2).encode()
-
-
-def _write_objects(objects: list[dict[str, Any]], times: Times) -> bytes:
-    """Under the names that an object has (protobuf's JSON allows both); 64-bit numbers are text there."""
-    written = list(objects)
-    for position, found in times.items():
-        item = objects[position + 1]
-        is_snake_case = "duration_micros" in item
-        keys = ("start_time_micros", "duration_micros") if is_snake_case else ("startTimeMicros", "durationMicros")
-        written[position + 1] = item | dict(zip(keys, map(str, found), strict=True))
-    return "\n".join(json.dumps(item, indent=2) for item in written).encode()

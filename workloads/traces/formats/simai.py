@@ -14,34 +14,29 @@ import csv
 import io
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces import common
 
-Policy = Literal[
+POLICIES: Final = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA",
     "DATA", "MODEL", "MICRO",
-]  # fmt: skip
-POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+)  # fmt: skip
 OPS: Final[dict[str, common.Op]] = {
-    "ALLREDUCE": "all-reduce",
-    "ALLGATHER": "all-gather",
-    "REDUCESCATTER": "reduce-scatter",
-    "ALLTOALL": "all-to-all",
+    "ALLREDUCE": "all-reduce", "ALLGATHER": "all-gather", "REDUCESCATTER": "reduce-scatter", "ALLTOALL": "all-to-all",
     "BROADCAST": "broadcast",
-}
+}  # fmt: skip
 COLUMNS: Final = 12
 NANOSECONDS: Final = 1e9  # in a second
-
-Part = Literal["fwd", "ig", "wg"]
-PARTS: Final[tuple[Part, ...]] = get_args(Part)
-Domain = Literal["model", "data", "EP", "DP_EP"]
+PARTS: Final = ("fwd", "ig", "wg")
+KINDS: Final = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
+"""Kinds of traffic by the domain of a collective: the groups of ranks that share it."""
 
 
 class _Comm(NamedTuple):
     op: common.Op
-    domain: Domain
+    domain: str
     bytes: int
 
 
@@ -53,17 +48,16 @@ class _Layer(NamedTuple):
 
     line: int
     name: str
-    gaps: dict[Part, common.Gap | None]
-    comms: dict[Part, _Comm | None]
+    gaps: dict[str, common.Gap | None]
+    comms: dict[str, _Comm | None]
     update: common.Gap | None
 
 
 @dataclass(frozen=True)
 class _Header:
-    """Division of the ranks. `group_size`: the model's (or, for HYBRID_MODEL_DATA, the data's) ranks are
-    neighbours."""
+    """Division of the ranks. `group_size`: how many of the model's (HYBRID_MODEL_DATA: the data's) are neighbours."""
 
-    policy: Policy
+    policy: str
     ranks: int
     group_size: int
     stages: int
@@ -71,7 +65,7 @@ class _Header:
     checkpoints: tuple[int, ...]
     initiates: tuple[int, ...]
 
-    def group(self, rank: int, domain: Domain) -> tuple[int, ...]:
+    def group(self, rank: int, domain: str) -> tuple[int, ...]:
         """The ranks with which a rank shares a collective."""
         neighbours = tuple(range(rank - rank % self.group_size, rank - rank % self.group_size + self.group_size))
         stride = self.group_size * self.stages
@@ -113,7 +107,7 @@ class SimAi(common.TraceFormat):
         except UnicodeDecodeError as error:
             raise BadInput(name, "its content", "is no text in UTF-8") from error
         header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
-        items = _Sequence(header, _layers(lines, name)).items
+        items = _items(header, _layers(lines, name))
         ranks = tuple(
             tuple(
                 common.Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items
@@ -133,17 +127,16 @@ def _action(action: Action, header: _Header, rank: int) -> common.Gap | common.C
         return action
     op, domain, size = action
     group = header.group(rank, domain)
-    kinds: dict[Domain, str] = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
-    kind = "collective" if header.policy == "MICRO" else kinds[domain]
+    kind = "collective" if header.policy == "MICRO" else KINDS[domain]
     root = group[0] if op == "broadcast" else None
     data_bytes = size / len(group) if op == "all-to-all" else size
     return common.Call(op, group, data_bytes, root, group_name=domain, kind=kind)
 
 
 def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
-    policy = next((p for p in POLICIES if columns[:1] == [p]), None)
-    if policy is None:
-        raise BadInput(where, (columns or ["nothing"])[0], unknown_name_hint((columns or [""])[0], POLICIES))
+    policy = columns[0] if columns else "nothing"
+    if policy not in POLICIES:
+        raise BadInput(where, policy, unknown_name_hint(policy, POLICIES))
 
     def number(key: str, default: int, minimum: int = 1) -> int:
         if key not in columns:
@@ -171,28 +164,24 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
 
 
 def _layers(lines: list[str], name: str) -> list[_Layer]:
-    announced = common.parse_whole(
-        f"{name}: line 2", "number of layers", lines[1].strip() if len(lines) > 1 else "nothing", 1
-    )
-    found = [_layer(line.split(), number, name) for number, line in enumerate(lines[2:], 3) if line.strip()]
+    number = lines[1].strip() if len(lines) > 1 else "nothing"
+    announced = common.parse_whole(f"{name}: line 2", "number of layers", number, 1)
+    found = []
+    for line, columns in [(number, text.split()) for number, text in enumerate(lines[2:], 3) if text.strip()]:
+        where = f"{name}: line {line}"
+        if len(columns) != COLUMNS:
+            allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
+            raise BadInput(where, " ".join(columns)[:60], allowed)
+        gaps, comms = {}, {}
+        for part, time, kind, size in zip(PARTS, columns[2:11:3], columns[3:11:3], columns[4:11:3], strict=True):
+            gaps[part] = _gap(common.parse_whole(where, f"time of {part} in ns", time))
+            comms[part] = _comm(kind, common.parse_whole(where, f"size of {part} in bytes", size), part, where)
+        update = _gap(common.parse_whole(where, "update time in ns", columns[11]))
+        found.append(_Layer(line, columns[0], gaps, comms, update))
     if len(found) != announced:
         allowed = f"layers are announced in line 2, and {len(found)} follow: the file is cut off or damaged"
         raise BadInput(name, announced, allowed)
     return found
-
-
-def _layer(columns: list[str], line: int, name: str) -> _Layer:
-    where = f"{name}: line {line}"
-    if len(columns) != COLUMNS:
-        allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
-        raise BadInput(where, " ".join(columns)[:60], allowed)
-    gaps: dict[Part, common.Gap | None] = {}
-    comms: dict[Part, _Comm | None] = {}
-    for part, *cells in zip(PARTS, columns[2:11:3], columns[3:11:3], columns[4:11:3], strict=True):
-        time, kind, size = cells
-        gaps[part] = _gap(common.parse_whole(where, f"time of {part} in ns", time))
-        comms[part] = _comm(kind, common.parse_whole(where, f"size of {part} in bytes", size), part, where)
-    return _Layer(line, columns[0], gaps, comms, _gap(common.parse_whole(where, "update time in ns", columns[11])))
 
 
 def _gap(time_ns: int) -> common.Gap | None:
@@ -200,76 +189,66 @@ def _gap(time_ns: int) -> common.Gap | None:
     return common.Gap(time_ns / NANOSECONDS) if time_ns > 1 else None
 
 
-def _comm(kind: str, size: int, part: Part, where: str) -> _Comm | None:
+def _comm(kind: str, size: int, part: str, where: str) -> _Comm | None:
     if kind == "NONE":
         return None
     base, _, group = kind.partition("_")
     if base not in OPS or group not in ("", "EP", "DP_EP"):
         allowed = f"{unknown_name_hint(base, [*OPS, 'NONE'])}, each but the last alone or with _EP or _DP_EP"
         raise BadInput(where, kind, allowed.replace("known", "a known collective", 1))
-    if size == 0:
-        return None
-    default_domain: Domain = "data" if part == "wg" else "model"
-    return _Comm(OPS[base], "EP" if group == "EP" else "DP_EP" if group else default_domain, size)
+    return _Comm(OPS[base], group or ("data" if part == "wg" else "model"), size) if size else None
 
 
-class _Sequence:
-    """Items that every rank runs, in order. `_dependencies`: those that the next one waits for."""
+def _items(header: _Header, layers: list[_Layer]) -> list[_Item]:
+    """Return what every rank runs, in order."""
+    items: list[_Item] = []
+    dependencies: tuple[int, ...] = ()  # of the next item
 
-    def __init__(self, header: _Header, layers: list[_Layer]) -> None:
-        self.items: list[_Item] = []
-        self._dependencies: tuple[int, ...] = ()
-        self._policy, self._layers = header.policy, layers
-        if self._policy == "MICRO":
-            for layer in layers:
-                self._add(layer, "wg", layer.comms["wg"], blocking=False)
-            return
-        self._forward(layers)
-        last_initiate = None
-        for index in reversed(range(len(layers))):
-            if index in header.initiates and last_initiate != index:
-                last_initiate = index
-                first = max((c for c in header.checkpoints if c <= index), default=0)
-                self._forward(layers[first:index])
-            self._backward(index)
-
-    def _forward(self, layers: list[_Layer]) -> None:
-        for layer in layers:
-            self._add(layer, "fwd", layer.gaps["fwd"])
-            if self._policy != "DATA":
-                self._add(layer, "fwd", layer.comms["fwd"])
-
-    def _backward(self, index: int) -> None:
-        """DATA has the weight gradient first; the plain hybrids compute it beside the input gradient's collective."""
-        layer = self._layers[index]
-        if self._policy == "DATA":
-            self._weight_gradient(layer)
-            if index > 0:
-                self._add(layer, "ig", layer.gaps["ig"])
-            return
-        self._add(layer, "ig", layer.gaps["ig"])
-        transformer = self._policy.startswith("HYBRID_TRANSFORMER")
-        has_overlap = index > 0 or transformer
-        overlapped = self._add(layer, "ig", layer.comms["ig"], blocking=transformer) if has_overlap else ()
-        self._weight_gradient(layer)
-        self._dependencies = tuple(dict.fromkeys((*self._dependencies, *overlapped)))
-
-    def _weight_gradient(self, layer: _Layer) -> None:
-        self._add(layer, "wg", layer.gaps["wg"])
-        if self._policy != "MODEL":
-            reduced = self._add(layer, "wg", layer.comms["wg"], blocking=False)
-            if reduced and layer.update:
-                self.items.append(_Item(layer.line, layer.name, "update", layer.update, reduced))
-
-    def _add(self, layer: _Layer, part: Part, action: Action | None, blocking: bool = True) -> tuple[int, ...]:
+    def add(
+        layer: _Layer, part: str, action: Action | None, blocking: bool = True, after: tuple[int, ...] | None = None
+    ) -> tuple[int, ...]:
         """Append what a layer has of a part; return its number, or nothing if it has none."""
+        nonlocal dependencies
         if action is None:
             return ()
-        self.items.append(_Item(layer.line, layer.name, part, action, self._dependencies))
-        added = (len(self.items) - 1,)
+        items.append(_Item(layer.line, layer.name, part, action, dependencies if after is None else after))
+        added = (len(items) - 1,)
         if blocking:
-            self._dependencies = added
+            dependencies = added
         return added
+
+    def forward(passed: list[_Layer]) -> None:
+        for layer in passed:
+            add(layer, "fwd", layer.gaps["fwd"])
+            if header.policy != "DATA":
+                add(layer, "fwd", layer.comms["fwd"])
+
+    def weight_gradient(layer: _Layer) -> None:
+        add(layer, "wg", layer.gaps["wg"])
+        if header.policy != "MODEL" and (reduced := add(layer, "wg", layer.comms["wg"], blocking=False)):
+            add(layer, "update", layer.update, blocking=False, after=reduced)
+
+    if header.policy == "MICRO":
+        for layer in layers:
+            add(layer, "wg", layer.comms["wg"], blocking=False)
+        return items
+    forward(layers)
+    is_transformer = header.policy.startswith("HYBRID_TRANSFORMER")
+    for index, layer in reversed(list(enumerate(layers))):
+        if index in header.initiates:  # recompute from the last checkpoint on
+            forward(layers[max((c for c in header.checkpoints if c <= index), default=0) : index])
+        if header.policy == "DATA":  # has the weight gradient first
+            weight_gradient(layer)
+            if index > 0:
+                add(layer, "ig", layer.gaps["ig"])
+            continue
+        # the plain hybrids compute the weight gradient beside the input gradient's collective
+        add(layer, "ig", layer.gaps["ig"])
+        has_collective = index > 0 or is_transformer
+        overlapped = add(layer, "ig", layer.comms["ig"], blocking=is_transformer) if has_collective else ()
+        weight_gradient(layer)
+        dependencies = tuple(dict.fromkeys((*dependencies, *overlapped)))
+    return items
 
 
 def _rewrite(name: str, items: list[_Item], ranks: int, measured: common.AllMeasured) -> dict[str, bytes]:
