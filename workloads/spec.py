@@ -197,7 +197,7 @@ def parse_workload(data: object, field: str = "workload") -> Workload:
     return parse_by_kind(data, dict(WORKLOADS.items()), field)
 
 
-def build_whole(
+def build(
     spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
 ) -> Built:
     """Build a workload on a fabric with these link rates (bit/s). BadInput names fields below `field`.
@@ -207,10 +207,3 @@ def build_whole(
     """
     emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
     return spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
-
-
-def build(
-    spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
-) -> tuple[Schedule, Scale]:
-    """Return the schedule of `build_whole`, and its scale."""
-    return build_whole(spec, fabric, rail_bps, hb_bps, field, seed)[:2]

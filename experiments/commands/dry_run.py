@@ -28,7 +28,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.schedule import Compute, Schedule, Transfer
-from railyard.workloads.spec import build_whole
+from railyard.workloads.spec import build
 from railyard.workloads.traces.common import is_trace_prefix
 
 LARGEST: Final = 8
@@ -81,7 +81,7 @@ def show(spec: ExperimentSpec, console: Console) -> int:
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-            built = build_whole(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
+            built = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
             factor = f"bytes times {built.scale.bytes_factor:.4g}"
             console.print(f"[bold]{name}[/] on {label}, {_size(fabric)}: {factor}", highlight=False)
             _print_schedule(built.schedule, console)

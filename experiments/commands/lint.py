@@ -180,7 +180,7 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
-            schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
+            schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             findings = lint_schedule(schedule)
             _print_findings(f"{name} on {label}, {fabric.domains} x {fabric.rails}", findings, console)
             if not findings:

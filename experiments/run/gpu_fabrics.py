@@ -19,7 +19,7 @@ from railyard.results.analysis.aggregate import slowdown_rows
 from railyard.results.runs.records import Run
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
-from railyard.workloads.spec import build_whole
+from railyard.workloads.spec import build
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that computes yields after so long, not after 5 ms: other threads react to events of the controller."""
@@ -81,7 +81,7 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int
     """Build the schedules for this fabric from the seed; their scale goes into the run's record."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-        built = build_whole(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)
+        built = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)
         is_iteration, is_independent = workload.is_iteration, workload.is_independent
         scaled = Workload(name, built.schedule, built.scale, is_iteration, built.measured_files, is_independent)
         found.append(scaled)

@@ -63,7 +63,7 @@ def replacement_job(
 ) -> ReplacementJob:
     """`fabric` is the job's own, `plan` that of the fabric with its spares. BadInput if the job can't be moved so."""
     way, gpu_map = replacement.way_on(fabric), replacement_map(replacement, fabric)
-    schedule, scale = build(replacement.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
+    schedule, scale, *_ = build(replacement.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
     places = place_with_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
     number = {gpu: n for n, gpu in enumerate(plan.gpus)}
     to = {number[old]: number[old if way == "optical" else new] for old, new in gpu_map.to.items()}

@@ -28,7 +28,7 @@ SIZES = {"all-to-all": "150KB", "all-gather": "1500KB", "reduce-scatter": "1500K
 def run_on(fabric: Fabric, data: dict[str, Any]) -> tuple[ByteCheck, Workload, Run]:
     """Replay a workload as an experiment does; the counts of its bytes, and all that was recorded."""
     plan = fabric.net.plan
-    schedule, scale = schedule_of(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
+    schedule, scale, *_ = schedule_of(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
     workload = Workload(schedule.name, schedule, scale, data["kind"] != "collective")
     run = Run("test", {}, {}, "")
     run_workload(FabricSession("fabric", fabric.net, fabric.controller), workload, 0, 7, run, lambda _: None)

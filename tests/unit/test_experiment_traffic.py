@@ -20,7 +20,7 @@ GPT = {"kind": "gpt", "duration": "1s", "compute": 0.1}
 
 
 def workload_on(plan: Plan, data: dict[str, Any]) -> Workload:
-    schedule, scale = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
+    schedule, scale, *_ = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
     return Workload("mine", schedule, scale, data["kind"] != "collective")
 
 
@@ -84,7 +84,7 @@ def test_an_iteration_has_a_time_and_each_of_its_phases_too(no_fabric: dict[str,
 def test_transfer_rounds_have_a_time_each_and_their_sum(no_fabric: dict[str, Any]) -> None:
     plan = plan_of()
     data = {"kind": "transfers", "duration": "1s", "rounds": 3, "stripes": 2}
-    schedule, scale = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
+    schedule, scale, *_ = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
     run = run_once(plan, Workload("mine", schedule, scale, False), no_fabric)
     rows = {m.phase: m for m in run.measurements if m.metric == "completion_time"}
     assert [rows[""].value, rows[""].predicted] == pytest.approx([4, 3])

@@ -67,7 +67,7 @@ def test_full_is_1_and_never_blocked() -> None:
 def test_flows_are_pairs_of_two_domains_with_all_their_bytes() -> None:
     plan = plan_of(domains=3, rails=4)
     keys = {"kind": "transfers", "domains": [0], "ranks": [0, 1], "bytes": "3MB", "stripes": 3, "rounds": 2}
-    schedule, _ = build(parse_workload(keys), plan.spec, plan.rail_bps, plan.hb_bps)
+    schedule, *_ = build(parse_workload(keys), plan.spec, plan.rail_bps, plan.hb_bps)
     found = {(flow.src, flow.dst): flow.size for flow in flows_in(schedule, plan.gpus)}
     assert found.keys() == {(Gpu(0, 0), Gpu(1, 1)), (Gpu(0, 1), Gpu(1, 0))}  # receipts go back, and don't count
     data = [t.bytes for _, t in schedule.transfers if (t.src, t.dst) == (0, 5)]

@@ -62,7 +62,7 @@ def test_point_to_point_goes_where_its_peers_are() -> None:
 
 def test_an_iteration_of_four_terms() -> None:
     """p = 2, d = 2, m = 4: 5 micro-batches of computing, 4 of collectives, 2 + 8 transfers on a rail, one AllReduce."""
-    schedule, scale = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
+    schedule, scale, *_ = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
     assert schedule.iteration is not None
     steps = predict_schedule(schedule, RATES, ONLY)
     iteration = predict_iteration(schedule.iteration, RATES, ONLY)
@@ -75,7 +75,7 @@ def test_an_iteration_of_four_terms() -> None:
 
 
 def test_a_moe_step_is_its_all_to_alls_all_reduce_and_computing() -> None:
-    schedule, _ = build(parse_workload({"kind": "moe"}), ONLY, RAIL, HB)
+    schedule, *_ = build(parse_workload({"kind": "moe"}), ONLY, RAIL, HB)
     assert schedule.iteration is not None
     steps = predict_schedule(schedule, RATES, ONLY)
     by_hand = 4 * steps["moe-a2a"] + steps["dp-all-reduce"] + schedule.iteration.compute_s
@@ -98,7 +98,7 @@ def test_each_run_of_a_phase_is_timed_by_itself() -> None:
 def test_the_prediction_itself_projects_to_full_size() -> None:
     """16 DGX A100: Eq. 3 of 262,144 bytes a pair; a measured 10% more comes out as 10% more."""
     for data in ({"kind": "moe"}, {"kind": "gpt", "compute": 0.5}):
-        schedule, scale = build(parse_workload(data), ONLY, RAIL, HB)
+        schedule, scale, *_ = build(parse_workload(data), ONLY, RAIL, HB)
         predicted = predict_schedule(schedule, scale.emulated_rates, ONLY)
         full = project_to_full_size(scale, schedule, predicted, ONLY)
         assert full.keys() == predicted.keys()
@@ -110,5 +110,5 @@ def test_the_prediction_itself_projects_to_full_size() -> None:
 
 
 def test_a_plain_collective_has_no_full_size() -> None:
-    schedule, scale = build(parse_workload({"kind": "collective", "collective": "all-gather"}), ONLY, RAIL, HB)
+    schedule, scale, *_ = build(parse_workload({"kind": "collective", "collective": "all-gather"}), ONLY, RAIL, HB)
     assert project_to_full_size(scale, schedule, {"all-gather-hierarchical": 1.0}, ONLY) == {}

@@ -223,7 +223,7 @@ class Beside(Scene):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: ScriptRun) -> None:
         super().__init__(monkeypatch, seen)
         plan = self.session.plan
-        schedule, scale = build(parse_workload(MOE), plan.spec, plan.rail_bps, plan.hb_bps)
+        schedule, scale, *_ = build(parse_workload(MOE), plan.spec, plan.rail_bps, plan.hb_bps)
         self.workload = traffic.Workload("moe", schedule, scale, True)
         self.error: Exception | None = None
         self.waits_for_abort, self.aborted = False, False

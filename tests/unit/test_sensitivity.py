@@ -60,7 +60,7 @@ class Row:
 def on_fabric(workload: Plain, fabric: Plain) -> tuple[Schedule, Scale, FabricSpec]:
     spec = parse_fabric(fabric)
     plan = make_plan(spec, RAIL_BPS)
-    return *build(parse_workload(workload), spec, plan.rail_bps, plan.hb_bps), spec
+    return *build(parse_workload(workload), spec, plan.rail_bps, plan.hb_bps)[:2], spec
 
 
 def predicted_s(workload: Plain, fabric: Plain = RAIL_ONLY) -> float:

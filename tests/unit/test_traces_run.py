@@ -12,7 +12,7 @@ from railyard.experiments.commands import dry_run
 from railyard.experiments.run.traffic import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.runs import store
-from railyard.workloads.spec import build, build_whole
+from railyard.workloads.spec import build
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_experiment_traffic import no_fabric, run_once  # noqa: F401
 from tests.unit.traces import TRACES, spec_of
@@ -34,7 +34,7 @@ def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
     spec = dry_run.experiment("quickstart", ["workloads.0.duration=1s"])
     assert isinstance(spec, ExperimentSpec)
     for workload in spec.workloads:
-        schedule, _ = build(workload, spec.gpu_fabrics[0], 10**8, 12 * 10**8)
+        schedule, *_ = build(workload, spec.gpu_fabrics[0], 10**8, 12 * 10**8)
         steps = dry_run.steps(schedule)
         assert sum(step.bytes for step in steps) == sum(schedule.matrix.values())
         assert sum(step.transfers for step in steps) == len(schedule.transfers)
@@ -75,7 +75,7 @@ def test_a_replayed_trace_is_in_the_runs_folder_with_its_times(
     """Every task takes 2 ms on the fabric; at a time factor of f that is 2/f ms of the real job."""
     plan = plan_of()
     spec = spec_of(TRACES / "ddp.json", duration="1s")
-    schedule, scale, files, _ = build_whole(spec, plan.spec, plan.rail_bps, plan.hb_bps)
+    schedule, scale, files, *_ = build(spec, plan.spec, plan.rail_bps, plan.hb_bps)
     run = run_once(plan, Workload("my trace", schedule, scale, True, files), no_fabric)
     names = {name: json.loads(content) for name, content in run.files.items()}
     (folder,) = {name.rpartition("/")[0] for name in names}

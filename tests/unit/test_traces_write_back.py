@@ -96,7 +96,7 @@ def test_a_duration_scales_bytes_and_gaps_alike(name: str) -> None:
         for duration in ("1s", "2s")
     )
     assert long[1].bytes_factor == pytest.approx(2 * short[1].bytes_factor)
-    gaps = [sum(t.seconds for t in s.tasks if isinstance(t, Compute)) for s, _ in (short, long)]
+    gaps = [sum(t.seconds for t in s.tasks if isinstance(t, Compute)) for s, *_ in (short, long)]
     assert gaps[1] == pytest.approx(2 * gaps[0])
     assert sum(long[0].matrix.values()) == pytest.approx(2 * sum(short[0].matrix.values()), rel=1e-3)
     assert short[1].as_dict()["factors"]["bytes_per_transfer"]["factor"] == short[1].bytes_factor

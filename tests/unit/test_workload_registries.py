@@ -18,7 +18,7 @@ from railyard.workloads.spec import (
     WORKLOADS,
     TrafficKind,
     Workload,
-    build_whole,
+    build,
     parse_workload,
     traffic_kind,
 )
@@ -83,7 +83,7 @@ def test_registered_trace_format_is_recognized_and_read(tmp_path: Path) -> None:
         (tmp_path / "my.0.lines").write_text("0 1 4096\n1 0 99\n")
         spec = parse_workload({"kind": "trace", "path": str(tmp_path / "my"), "bytes_factor": 1.0})
         assert spec.label() == "my"
-        built = build_whole(spec, FabricSpec(kind="rail-only", domains=2, rails=2), 10**8, 10**9)
+        built = build(spec, FabricSpec(kind="rail-only", domains=2, rails=2), 10**8, 10**9)
         assert built.schedule.matrix == {(0, 1): 4096, (1, 0): 99}
     finally:
         TRACE_FORMATS.remove("lines")
@@ -104,7 +104,7 @@ def mine() -> Iterator[str]:
 def test_workloads_take_any_all_to_all_of_the_registry(spec: dict[str, str], mine: str) -> None:
     fabric = FabricSpec(kind="rail-only", domains=4, rails=4)
     built, reference = (
-        build_whole(parse_workload({**spec, "algorithm": name}), fabric, 10**8, 10**9).schedule
+        build(parse_workload({**spec, "algorithm": name}), fabric, 10**8, 10**9).schedule
         for name in ("mine", "two-phase")
     )
     assert built.tasks == reference.tasks

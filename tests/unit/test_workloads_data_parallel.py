@@ -42,7 +42,8 @@ def test_vgg_11_s_large_layers_have_buckets_of_their_own() -> None:
 
 @pytest.mark.parametrize("model", ["alexnet", "vgg-11"])
 def test_a_step_is_as_long_as_wished_and_as_its_equation(model: str) -> None:
-    schedule, scale = build(parse_workload({"kind": "data-parallel", "model": model, "duration": "2s"}), ONLY, RAIL, HB)
+    data = {"kind": "data-parallel", "model": model, "duration": "2s"}
+    schedule, scale, *_ = build(parse_workload(data), ONLY, RAIL, HB)
     rates = scale.emulated_rates
     times = predict_schedule(schedule, rates, ONLY)
     assert times[WHOLE] == pytest.approx(

@@ -123,7 +123,7 @@ def test_skewed_moe_step_sends_as_many_bytes_as_an_even_one(fabric: FabricSpec) 
 def test_its_tasks_take_little_more_than_the_bounds_together(fabric: FabricSpec, skew: float) -> None:
     """And a little less at most: a GPU that is done with one all-to-all begins the next."""
     data = {"kind": "moe", "skew": skew, "compute": 0, "all_to_alls": 4}
-    schedule, scale = build(parse_workload(data), fabric, RAIL, HB, seed=3)
+    schedule, scale, *_ = build(parse_workload(data), fabric, RAIL, HB, seed=3)
     assert schedule.iteration is not None
     times = predict_schedule(schedule, RATES, fabric)
     assert [(p.name, p.repeats) for p in schedule.iteration.each_micro_batch] == [

@@ -75,7 +75,7 @@ def test_there_are_findings_exactly_where_bytes_change_rails(t: int, p: int, d: 
 
 def test_steps_of_an_experiment_that_change_rails() -> None:
     a2a = parse_workload({"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "bytes": "1MB"})
-    schedule, _ = build(a2a, FabricSpec(kind="rail-optimized", domains=2, rails=2), 10**8, 10**9)
+    schedule, *_ = build(a2a, FabricSpec(kind="rail-optimized", domains=2, rails=2), 10**8, 10**9)
     (found,) = lint_schedule(schedule)
     assert found.gpus == ("d0g0", "d0g1", "d1g0", "d1g1")
     assert (

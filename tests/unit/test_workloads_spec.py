@@ -98,30 +98,30 @@ def test_tensor_parallelism_with_unequal_heads_is_refused() -> None:
     ],
 )
 def test_a_wished_for_duration_is_met_at_the_links_rates(data: dict[str, Any]) -> None:
-    schedule, scale = build(parse_workload(data), ONLY, RAIL, HB)
+    schedule, scale, *_ = build(parse_workload(data), ONLY, RAIL, HB)
     assert line_rate_duration_s(schedule, scale.emulated_rates) == pytest.approx(4, rel=1e-3)
 
 
 @pytest.mark.parametrize("data", [{"kind": "moe"}, {"kind": "gpt"}, A2A, {"kind": "moe", "bytes": "80KB"}])
 def test_both_fabrics_get_the_same_bytes(data: dict[str, Any]) -> None:
-    (one, _), (other, _) = (build(parse_workload(data), fabric, RAIL, HB) for fabric in (ONLY, OPTIMIZED))
+    one, other = (build(parse_workload(data), fabric, RAIL, HB).schedule for fabric in (ONLY, OPTIMIZED))
     assert list(data_of(one.phases).values()) == list(data_of(other.phases).values())
 
 
 def test_moe_is_direct_over_spines_and_two_phase_without() -> None:
     spec = parse_workload({"kind": "moe"})
     for fabric, collective in ((ONLY, "all-to-all-two-phase"), (OPTIMIZED, "all-to-all")):
-        schedule, scale = build(spec, fabric, RAIL, HB)
+        schedule, scale, *_ = build(spec, fabric, RAIL, HB)
         assert schedule.phases[0].collective == collective
         assert scale.real is not None
         assert scale.real.each_micro_batch[0].collective == collective
-    forced, _ = build(parse_workload({"kind": "moe", "algorithm": "two-phase"}), OPTIMIZED, RAIL, HB)
+    forced, *_ = build(parse_workload({"kind": "moe", "algorithm": "two-phase"}), OPTIMIZED, RAIL, HB)
     assert forced.phases[0].collective == "all-to-all-two-phase"
 
 
 def test_given_bytes_are_the_data_of_the_main_collective() -> None:
     for data, name in (({"kind": "gpt"}, "tp-all-gather"), ({"kind": "moe"}, "moe-a2a"), (A2A, "all-to-all-two-phase")):
-        schedule, _ = build(parse_workload({**data, "bytes": "1MB"}), ONLY, RAIL, HB)
+        schedule, *_ = build(parse_workload({**data, "bytes": "1MB"}), ONLY, RAIL, HB)
         assert data_of(schedule.phases)[name] == 1_000_000
 
 
@@ -132,7 +132,7 @@ def test_the_same_spec_gives_the_same_schedule() -> None:
 
 def test_a_typical_iteration_stays_small() -> None:
     """16 GPUs: t = 4, p = 2, d = 2, four micro-batches; each rank keeps the published job's ten layers."""
-    schedule, scale = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
+    schedule, scale, *_ = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
     assert len(schedule.tasks) < 10_000
     assert {name: [f.real, f.emulated] for name, f in scale.shape.items()} == {
         "gpus": [1536, 16],
@@ -150,7 +150,7 @@ def test_a_typical_iteration_stays_small() -> None:
 
 def test_scale_goes_there_and_back() -> None:
     """Bytes over rate gives the time factor; projecting undoes it; all of it is in the record."""
-    schedule, scale = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
+    schedule, scale, *_ = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
     assert scale.real_rates.rail == 25e9
     assert scale.real_rates.hb == pytest.approx(300e9)
     gathered = data_of(schedule.phases)["tp-all-gather"]
@@ -177,7 +177,7 @@ def test_less_compute_leaves_more_time_to_communication() -> None:
 
 
 def test_a_collective_is_projected_with_its_own_bytes() -> None:
-    schedule, scale = build(parse_workload({**GATHER, "bytes": "16MB"}), ONLY, RAIL, HB)
+    schedule, scale, *_ = build(parse_workload({**GATHER, "bytes": "16MB"}), ONLY, RAIL, HB)
     assert scale.time_factor == pytest.approx(25e9 / (RAIL / 8 * payload_fraction(9000)))
     assert scale.real is None
     assert schedule.phases[0].data_bytes == 16_000_000

@@ -17,14 +17,14 @@ GPT = parse_workload({"kind": "gpt", "duration": "500ms"})
 
 
 def test_the_state_is_eight_times_the_gradients_in_16_bits() -> None:
-    schedule, scale = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
+    schedule, scale, *_ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
     gradients = next(phase.data_bytes for phase in schedule.phases if phase.kind == "DP")
     assert state_bytes(GPT, scale, "w") == pytest.approx(8 * gradients, rel=1e-3)
 
 
 def test_a_gpu_with_all_parameters_has_all_their_state() -> None:
     spec = parse_workload({"kind": "data-parallel", "bytes": "1MB"})
-    schedule, scale = build(spec, FABRIC, RAIL_BPS, HB_BPS)
+    schedule, scale, *_ = build(spec, FABRIC, RAIL_BPS, HB_BPS)
     gradients = sum(phase.data_bytes for phase in schedule.phases)  # in 32 bits
     assert state_bytes(spec, scale, "w") == pytest.approx(4 * gradients, rel=1e-3)
     assert state_peers(schedule)[5] == frozenset(range(16)) - {5}
@@ -33,18 +33,18 @@ def test_a_gpu_with_all_parameters_has_all_their_state() -> None:
 @pytest.mark.parametrize("kind", ["moe", "collective"])
 def test_a_rank_without_a_twin_has_nobody_to_ask(kind: str) -> None:
     spec = parse_workload({"kind": kind} | ({"collective": "all-gather"} if kind == "collective" else {}))
-    _, scale = build(spec, FABRIC, RAIL_BPS, HB_BPS)
+    _, scale, *_ = build(spec, FABRIC, RAIL_BPS, HB_BPS)
     with pytest.raises(BadInput, match=r"takeovers.0.workload.kind: .* must be data-parallel or gpt"):
         state_bytes(spec, scale, "takeovers.0.workload")
 
 
 def test_gpt_twins_are_its_stages_replicas_on_its_rail() -> None:
-    schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)  # two stages of two replicas, a domain each
+    schedule, *_ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)  # two stages of two replicas, a domain each
     assert state_peers(schedule) == {n: frozenset({n ^ 4}) for n in range(16)}
 
 
 def test_domain_state_is_sent_rank_by_rank_on_its_rail() -> None:
-    schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
+    schedule, *_ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
     job = relabelled(schedule, place_with_spares((4, 4), (5, 4)), 20, 4)
     moves = {4 + rank: 16 + rank for rank in range(4)}
     state_sources = state_senders(job, moves, frozenset(moves), "takeovers.0")
@@ -56,7 +56,7 @@ def test_domain_state_is_sent_rank_by_rank_on_its_rail() -> None:
 
 
 def test_dr_state_that_changes_rails_shares_its_ports() -> None:
-    schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
+    schedule, *_ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
     job = relabelled(schedule, place_with_spares((4, 4), (4, 5)), 20, 5)
     state_sources = state_senders(job, {6: 9}, frozenset({6}), "takeovers.0")  # d1g1's rank to d1g4
     assert state_sources == {9: 1}
@@ -66,6 +66,6 @@ def test_dr_state_that_changes_rails_shares_its_ports() -> None:
 
 def test_without_a_replica_nobody_has_the_state() -> None:
     small = parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2})
-    schedule, _ = build(GPT, small, RAIL_BPS, HB_BPS)
+    schedule, *_ = build(GPT, small, RAIL_BPS, HB_BPS)
     with pytest.raises(BadInput, match=r"takeovers.0.workload: .* data parallelism must be 2 or more"):
         state_senders(schedule, {0: 3}, frozenset({0}), "takeovers.0.workload")

@@ -33,7 +33,7 @@ def test_small_moe_at_full_size_sends_the_formulas_bytes() -> None:
 def test_the_record_of_the_full_size_keeps_as_much_computing() -> None:
     """A scale's `real` is what full-size projections start from."""
     spec = parse_workload({"kind": "gpt", "compute": 0.25})
-    _, scale = build(spec, FabricSpec(kind="rail-only"), 100_000_000, 1_200_000_000)
+    _, scale, *_ = build(spec, FabricSpec(kind="rail-only"), 100_000_000, 1_200_000_000)
     assert scale.real is not None
     assert (scale.real.stages, scale.real.micro_batches, scale.real.virtual_stages) == (8, 48, 2)
     per_stage = 10 * load_gpt("gpt-145.6b").layer_flops(2) / 8 / (312e12 * 0.5)

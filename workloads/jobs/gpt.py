@@ -24,7 +24,7 @@ from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads, load_gpt
 from railyard.workloads.placement.layout import Layout, place
 from railyard.workloads.placement.parallelism import Parallelism
-from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
+from railyard.workloads.schedule import Factor, Iteration, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
 
@@ -68,6 +68,7 @@ def next_pass(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple
 MICRO_BATCHES: Final = 4
 FORWARD: Final = 1 / 3
 """Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2)."""
+TENSOR_COLLECTIVES: Final = ("all-gather", "reduce-scatter")
 PAIRS_PER_LAYER: Final = 2
 """AllGather and ReduceScatter pairs of a layer in one pass: one around attention, one around the MLP."""
 
@@ -142,100 +143,73 @@ def gpt_job(
     )
 
 
-class Steps(NamedTuple):
-    """The job's steps as phases that carry whole bytes: what its tasks and its `Iteration` must agree on."""
-
-    all_gather: Phase
-    reduce_scatter: Phase
-    point_to_point: Phase
-    all_reduce: Phase
-
-
-def steps(job: GptJob) -> Steps:
-    """Data of a ring is rounded up to whole bytes a GPU."""
+def gpt_iteration(job: GptJob) -> Iteration:
+    """Return the iteration as Eq. 6-11 need it, and as its tasks are. Data of a ring is rounded up to whole bytes."""
+    p, runs = job.placement.parallelism, 2 * job.placement.parallelism.virtual_stages * job.pairs_per_pass
     tensor, data, _ = job.placement.splits.values()
     form = "ring" if tensor.network == 1 else "hierarchical"
     reducing = "all-reduce-ring" if data.hb == 1 else "all-reduce-hierarchical"
-    return Steps(
-        whole_phase("tp-all-gather", "TP", f"all-gather-{form}", *tensor, job.gather_bytes),
-        whole_phase("tp-reduce-scatter", "TP", f"reduce-scatter-{form}", *tensor, job.gather_bytes),
-        whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes),
-        whole_phase("dp-all-reduce", "DP", reducing, *data, job.sync_bytes),
-    )
-
-
-def gpt_iteration(job: GptJob) -> Iteration:
-    """Return the iteration as Eq. 6-11 need it."""
-    p, step = job.placement.parallelism, steps(job)
-    runs = 2 * p.virtual_stages * job.pairs_per_pass
+    each = [whole_phase(f"tp-{op}", "TP", f"{op}-{form}", *tensor, job.gather_bytes) for op in TENSOR_COLLECTIVES]
+    boundary = whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes)
     return Iteration(
         stages=p.pipeline,
         micro_batches=p.micro_batches,
         virtual_stages=p.virtual_stages,
         compute_s=job.compute_s,
-        each_micro_batch=(replace(step.all_gather, repeats=runs), replace(step.reduce_scatter, repeats=runs)),
-        boundary=step.point_to_point if p.pipeline > 1 else None,
-        sync=(step.all_reduce,) if p.data > 1 else (),
+        each_micro_batch=tuple(replace(phase, repeats=runs) for phase in each),
+        boundary=boundary if p.pipeline > 1 else None,
+        sync=(whole_phase("dp-all-reduce", "DP", reducing, *data, job.sync_bytes),) if p.data > 1 else (),
     )
 
 
 def gpt_schedule(job: GptJob) -> Schedule:
     """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
     place, p = job.placement, job.placement.parallelism
-    program = Program(place.domains, place.rails)
+    program, iteration = Program(place.domains, place.rails), gpt_iteration(job)
     for replica in range(p.data):
-        _Pipeline(job, program, replica).emit()
-    if p.data > 1:
+        _emit_replica(program, iteration, job, replica)
+    for phase in iteration.sync:
         for stage in range(p.pipeline):
-            run(program, steps(job).all_reduce, *(place.data_grid(stage, rank) for rank in range(p.tensor)))
-    return program.schedule(job.name, gpt_iteration(job))
+            run(program, phase, *(place.data_grid(stage, rank) for rank in range(p.tensor)))
+    return program.schedule(job.name, iteration)
 
 
-class _Pipeline:
-    """One replica's passes. `inputs`: for a (stage, pass), the transfers that bring its input, one for each GPU."""
+def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: int) -> None:
+    """Emit a replica's passes, stage by stage in turn, as soon as the input of each was sent: in order of time."""
+    stages, m, v = iteration.stages, iteration.micro_batches, iteration.virtual_stages
+    all_gather, reduce_scatter = (replace(phase, repeats=1) for phase in iteration.each_micro_batch)
+    groups = job.placement.gpus[:, replica].tolist()
+    grids = [job.placement.tensor_grid(stage, replica) for stage in range(stages)]
+    # for a (stage, pass), the transfers that bring its input, one for each GPU; the model's own input is there
+    inputs: dict[tuple[int, Pass], list[int]] = {}
+    for n in range(m):
+        inputs[0, Pass(True, 0, n)] = inputs[stages - 1, Pass(False, v - 1, n)] = []
 
-    def __init__(self, job: GptJob, program: Program, replica: int) -> None:
-        self.job, self.program, self.p = job, program, job.placement.parallelism
-        self.steps = steps(job)
-        self.groups = job.placement.gpus[:, replica].tolist()
-        self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
-        self.inputs: dict[tuple[int, Pass], list[int]] = {}
-
-    def emit(self) -> None:
-        """Emit passes, stage by stage in turn, as soon as the input of each was sent: so tasks are in order of time."""
-        stages, m, v = self.p.pipeline, self.p.micro_batches, self.p.virtual_stages
-        orders = [deque(one_forward_one_backward(stage, stages, m, v)) for stage in range(stages)]
-        while any(orders):
-            done = 0
-            for stage, order in enumerate(orders):
-                if order and self._is_input_sent(stage, order[0]):
-                    self._pass(stage, order.popleft())
-                    done += 1
-            if not done:
-                raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still")
-
-    def _is_input_sent(self, stage: int, step: Pass) -> bool:
-        first = (0, 0) if step.forward else (self.p.pipeline - 1, self.p.virtual_stages - 1)
-        return (stage, step.chunk) == first or (stage, step) in self.inputs
-
-    def _pass(self, stage: int, step: Pass) -> None:
+    def emit(stage: int, step: Pass) -> None:
         """Compute and communicate; each GPU sends its part to its rank's GPU in the next stage, and waits for that."""
-        program, pairs = self.program, self.job.pairs_per_pass
-        for gpu, transfer in zip(self.groups[stage], self.inputs.get((stage, step), []), strict=False):
+        for gpu, transfer in zip(groups[stage], inputs[stage, step], strict=False):
             program.wait_for(gpu, (*program.last(gpu), transfer))
-        seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
-        for _ in range(pairs):
-            run(program, self.steps.all_gather, self.grids[stage])
+        seconds = iteration.compute_s / v * (FORWARD if step.forward else 1 - FORWARD)
+        for _ in range(job.pairs_per_pass):
+            run(program, all_gather, grids[stage])
             # the computing counts to the phase of the ReduceScatter
-            run(program, self.steps.reduce_scatter, self.grids[stage], compute_s=seconds / pairs)
-        target = next_pass(stage, self.p.pipeline, self.p.virtual_stages, step)
-        if target is not None:
-            phase = self.steps.point_to_point
-            number, size = program.phase(phase), int(phase.data_bytes)
-            ends = list(zip(self.groups[stage], self.groups[target[0]], strict=True))
-            self.inputs[target] = [program.send(src, dst, size, number, program.last(src)) for src, dst in ends]
-            for (src, _), transfer in zip(ends, self.inputs[target], strict=True):
+            run(program, reduce_scatter, grids[stage], compute_s=seconds / job.pairs_per_pass)
+        target = next_pass(stage, stages, v, step)
+        if target is not None and iteration.boundary is not None:
+            number, size = program.phase(iteration.boundary), int(iteration.boundary.data_bytes)
+            ends = list(zip(groups[stage], groups[target[0]], strict=True))
+            inputs[target] = [program.send(src, dst, size, number, program.last(src)) for src, dst in ends]
+            for (src, _), transfer in zip(ends, inputs[target], strict=True):
                 program.wait_for(src, (transfer,))
+
+    orders = [deque(one_forward_one_backward(stage, stages, m, v)) for stage in range(stages)]
+    while any(orders):
+        left = sum(map(len, orders))
+        for stage, order in enumerate(orders):
+            if order and (stage, order[0]) in inputs:
+                emit(stage, order.popleft())
+        if sum(map(len, orders)) == left:
+            raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still")
 
 
 @WORKLOADS.register("gpt")
