@@ -101,9 +101,9 @@ class Pyroute2:
             messages = [pyroute2_message(route, gpu, self._index[gpu], i) for i, route in enumerate(routes)]
             for batch in rtnetlink.batches(messages):
                 self._sockets[gpu].send(batch.data)
-                answer = rtnetlink.answer_of(self._sockets[gpu].recv(4096))
-                if answer.errno:
-                    raise OSError(answer.errno, f"{gpu.name}: route {routes[answer.sequence]}")
+                sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(4096))
+                if code:
+                    raise OSError(code, f"{gpu.name}: route {routes[sequence]}")
 
 
 def by_agent(agent: RouteAgent, routes_by_gpu: RoutesByGpu) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from railyard.controller.agent import rtnetlink
-from railyard.controller.agent.rtnetlink import Batch
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.plan import Plan
@@ -48,16 +47,18 @@ class RouteAgent:
     def learn_interfaces(self) -> None:
         """Call once when the links are there. A GPU that lacks one (it has crashed) refuses its routes."""
         for gpu in self._sockets:
-            with namespaces.inside(gpu.name):
-                self._index[gpu] = {name: _index_of(name) for name in self._devices}
+            self._index[gpu] = self._indices_at(gpu)
 
     def rebind_gpu(self, gpu: Gpu) -> None:
         """Use the namespace that now has this GPU's name, after a GPU replacement. OSError if there is none."""
-        with namespaces.inside(gpu.name):
-            index: dict[Device, int] = {name: _index_of(name) for name in self._devices}
+        self._index[gpu] = self._indices_at(gpu)
         before, self._sockets[gpu] = self._sockets[gpu], _open(gpu)
         before.close()
-        self._index[gpu] = index
+
+    def _indices_at(self, gpu: Gpu) -> dict[Device, int]:
+        with namespaces.inside(gpu.name):
+            known = {name: number for number, name in socket.if_nameindex()}
+        return {name: known.get(name, NO_INTERFACE) for name in self._devices}
 
     def routes(self, metric: int) -> dict[Gpu, dict[str, AnyRoute]]:
         """Return the GPUs' current routes of that metric, by key. OSError names a GPU whose kernel doesn't answer."""
@@ -97,7 +98,9 @@ class RouteAgent:
             replaced = {(route.prefix, route.table, route.metric) for route in puts}
             gone = [route for route in remove if (route.prefix, route.table, route.metric) not in replaced]
             asked = puts + gone
-            refusals = self._carry_out(gpu, asked, len(puts))
+            # a route that went with its interface (a crashed GPU) is gone as asked
+            errors = self._carry_out(gpu, asked, len(puts))
+            refusals = [(place, code) for place, code in errors if place < len(puts) or code != errno.ESRCH]
             done += len(asked) - len(refusals)
             if refusals:
                 place, code = refusals[0]
@@ -111,29 +114,21 @@ class RouteAgent:
             sock.close()
 
     def _carry_out(self, gpu: Gpu, asked: list[AnyRoute], puts: int) -> list[tuple[int, int]]:
-        """Put the first `puts` of these routes, remove the others. What was refused: place in `asked`, error number."""
+        """Put the first `puts` of these routes, remove the others; return (place, error number) of the errors."""
         first, index = self._sequence, self._index[gpu]
         messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(asked[:puts])]
         messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(asked[puts:], puts)]
         self._sequence = (first + len(asked)) % _SEQUENCES
-        refusals = list[tuple[int, int]]()
+        errors = list[tuple[int, int]]()
         for batch in rtnetlink.batches(messages):
             self._sockets[gpu].send(batch.data)
-            refusals += self._errors(gpu, first, batch)
-        # a route that went with its interface (a crashed GPU) is gone as asked
-        return [(place, code) for place, code in refusals if place < puts or code != errno.ESRCH]
-
-    def _errors(self, gpu: Gpu, first: int, batch: Batch) -> list[tuple[int, int]]:
-        """(place, error number) of what went wrong in a batch that was sent. The answer to its last message ends it."""
-        found, last = [], batch.first + batch.count - 1
-        while True:
-            answer = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
-            place = answer.sequence - first
-            if batch.first <= place <= last:  # others are left from a call that was interrupted
-                if answer.errno:
-                    found.append((place, answer.errno))
-                if place == last:
-                    return found
+            place, last = -1, batch.first + batch.count - 1
+            while place != last:  # its answer is the batch's last
+                sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
+                place = sequence - first
+                if code and batch.first <= place <= last:  # others are left from a call that was interrupted
+                    errors.append((place, code))
+        return errors
 
 
 def _open(gpu: Gpu) -> socket.socket:
@@ -143,11 +138,3 @@ def _open(gpu: Gpu) -> socket.socket:
     with suppress(OSError):  # kernels before 4.20 tell all routes, and we leave out others'
         sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
     return sock
-
-
-def _index_of(device: Device) -> int:
-    """In this thread's namespace."""
-    try:
-        return socket.if_nametoindex(device)
-    except OSError:
-        return NO_INTERFACE

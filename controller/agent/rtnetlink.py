@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from railyard.topologies.addresses import Gpu, gpu_of_ip
 from railyard.topologies.routing import FROM_HB, MAIN, AnyRoute, Device, Hop, Route, SpreadRoute
@@ -36,13 +36,6 @@ _ADDRESS: Final = struct.Struct("=HH4s")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 NEXT_HOP: Final = struct.Struct("=HBBi")
 _ANSWER: Final = struct.Struct("=IHHIIi")
-
-
-class Answer(NamedTuple):
-    """The kernel's answer to the message of that sequence number. `errno`: 0 for success."""
-
-    sequence: int
-    errno: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +78,25 @@ def remove_message(route: AnyRoute, sequence: int) -> bytes:
 
 def batches(messages: Sequence[bytes]) -> Iterator[Batch]:
     """Cut into what one send takes, and whose answers fit into the receive buffer even if all are errors."""
-    first = size = 0
-    for place, message in enumerate(messages):
-        if place > first and (place - first == BATCH_MESSAGES or size + len(message) > BATCH_BYTES):
-            yield _batch(messages, first, place)
-            first, size = place, 0
-        size += len(message)
-    if messages:
-        yield _batch(messages, first, len(messages))
+    sizes, first = list(map(len, messages)), 0
+    while first < len(messages):
+        end, size = first + 1, sizes[first]
+        while end < len(messages) and end - first < BATCH_MESSAGES and size + sizes[end] <= BATCH_BYTES:
+            end, size = end + 1, size + sizes[end]
+        data = bytearray().join(messages[first:end])
+        flags_at = size - sizes[end - 1] + _FLAGS_AT
+        _FLAGS.pack_into(data, flags_at, _FLAGS.unpack_from(data, flags_at)[0] | ACK)
+        yield Batch(first, end - first, bytes(data))
+        first = end
 
 
-def answer_of(data: bytes) -> Answer:
-    """Return the kernel's answer to one message. It sends only NLMSG_ERROR to the messages that are packed here."""
+def answer_of(data: bytes) -> tuple[int, int]:
+    """Return the sequence number and the errno (0: success) of the kernel's answer to one message.
+
+    It sends only NLMSG_ERROR to the messages that are packed here.
+    """
     _, _, _, sequence, _, code = _ANSWER.unpack_from(data)
-    return Answer(sequence, -code)
+    return sequence, -code
 
 
 def _pack_request(
@@ -121,13 +119,6 @@ def _next_hop(hop: Hop, index: Mapping[Device, int]) -> bytes:
     size = NEXT_HOP.size + _ADDRESS.size
     gateway = _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(hop.via))
     return NEXT_HOP.pack(size, ONLINK, hop.weight - 1, index[hop.device]) + gateway
-
-
-def _batch(messages: Sequence[bytes], first: int, end: int) -> Batch:
-    data = bytearray().join(messages[first:end])
-    flags_at = len(data) - len(messages[end - 1]) + _FLAGS_AT
-    _FLAGS.pack_into(data, flags_at, _FLAGS.unpack_from(data, flags_at)[0] | ACK)
-    return Batch(first, end - first, bytes(data))
 
 
 @cache

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path as File
-from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
+from socketserver import StreamRequestHandler
 from typing import Any, Final
 
 from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores
+from railyard.controller.health.registry.unix_socket import UnixServer
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, Shares
 from railyard.topologies.plan import Plan
@@ -97,8 +98,7 @@ class Source:
 
     def chosen(self, dst: Gpu) -> Shares:
         """Return the current choice for a destination; () before the first decision, and where there is no choice."""
-        active = self._active.get(dst)
-        return active.shares if active else ()
+        return self._active[dst].shares if dst in self._active else ()
 
     def release(self) -> tuple[AnyRoute, ...]:
         """Return all routes that were put in and not removed: those to remove at the end."""
@@ -133,11 +133,6 @@ ANSWER_S: Final = 5.0
 Chosen = Callable[[Gpu, Gpu], Shares | None]
 
 
-class _Server(ThreadingUnixStreamServer):
-    daemon_threads = True
-    request_queue_size = 128  # a full queue refuses a unix socket's call at once; 5 is soon full
-
-
 def serve_choices(chosen: Chosen) -> None:
     """Serve, from a thread, what `chosen(src, dst)` returns: None while no policy steers."""
 
@@ -150,7 +145,7 @@ def serve_choices(chosen: Chosen) -> None:
 
     SOCKET.parent.mkdir(parents=True, exist_ok=True)
     SOCKET.unlink(missing_ok=True)
-    server = _Server(str(SOCKET), Handler)
+    server = UnixServer(str(SOCKET), Handler)
     threading.Thread(target=server.serve_forever, name="choices", daemon=True).start()
 
 

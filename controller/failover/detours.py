@@ -74,9 +74,9 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
 
 def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     """Return whether a path is usable over all planes, so that no flow on it is interrupted."""
-    definition = FABRIC_KINDS[kind]
-    if not usable(path, src, dst, broken, kind) or definition.planes == 1 or path.kind == "d":
-        return usable(path, src, dst, broken, kind)
+    definition, is_usable = FABRIC_KINDS[kind], usable(path, src, dst, broken, kind)
+    if not is_usable or definition.planes == 1 or path.kind == "d":
+        return is_usable
     living = living_planes(Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail), broken, definition)
     return living == definition.carrying(definition.all_planes)
 
@@ -154,12 +154,11 @@ def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, AnyRoute]]:
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
     """Yield the pairs of two domains whose paths may be affected: by the two domains' ports, or by a rail of theirs."""
     domains = {gpu.domain for gpu in broken.links | broken.hb} | {gpu.domain for gpu, _ in broken.planes}
-    dead_switches, kind = broken.rails, plan.spec.definition
-    used = rails_used(plan.spec) if dead_switches else {}
+    kind, used = plan.spec.definition, rails_used(plan.spec) if broken.rails else {}
     affected_ranks = {
         ranks
         for ranks, rails in used.items()
-        if dead_switches.intersection(kind.rail_switch(g, p).index for g in rails for p in kind.all_planes)
+        if broken.rails.intersection(kind.rail_switch(g, p).index for g in rails for p in kind.all_planes)
     }
     for src in plan.gpus:
         is_affected = bool(broken.disconnected_ranks) or src.domain in domains
@@ -219,17 +218,14 @@ class PrecomputedDetours:
         rails_used(self._plan.spec)
         if len(self._plan.gpus) > MAX_GPUS:
             return
-        for broken in _single_failures(self._plan):
+        kind, gpus = self._plan.spec.definition, self._plan.gpus
+        failures = [Broken(rails=frozenset({switch.index})) for switch in kind.rail_switches(self._plan.spec.rails)]
+        if kind.planes > 1:
+            failures += [Broken(planes=frozenset({link})) for link in product(gpus, kind.all_planes)]
+        for alone in (frozenset({gpu}) for gpu in gpus):
+            failures += Broken(links=alone), Broken(hb=alone), Broken(links=alone, hb=alone)
+        for broken in failures:
             self._by_failure[broken] = detours(self._plan, broken)
             time.sleep(PAUSE_S)
         gc.collect()
         gc.freeze()  # a later collection that went through these objects would take longer than a decision
-
-
-def _single_failures(plan: Plan) -> Iterator[Broken]:
-    kind = plan.spec.definition
-    yield from (Broken(rails=frozenset({switch.index})) for switch in kind.rail_switches(plan.spec.rails))
-    if kind.planes > 1:
-        yield from (Broken(planes=frozenset({link})) for link in product(plan.gpus, kind.all_planes))
-    for alone in (frozenset({gpu}) for gpu in plan.gpus):
-        yield from (Broken(links=alone), Broken(hb=alone), Broken(links=alone, hb=alone))

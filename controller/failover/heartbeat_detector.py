@@ -53,7 +53,13 @@ class ProbeGroup:
 
     def begin_round(self, number: int) -> frozenset[Heartbeat]:
         """Return the heartbeats to send in a new round. Its number must be above the last one's."""
-        sent = self._all_pairs if self._last_round_unexpected() else self._rotation(number)
+        # a full mesh after a round that the known silent members don't explain
+        is_unexpected = False
+        if self._recent:
+            last = self._recent[-1]
+            lost = last.sent - last.received
+            is_unexpected = bool(last.received if self.is_silent else any(map(self.silent.isdisjoint, lost)))
+        sent = self._all_pairs if is_unexpected else self._rotation(number)
         self._recent.append(_Round(number, sent, sent == self._all_pairs, set()))
         return sent
 
@@ -95,15 +101,6 @@ class ProbeGroup:
         for place, gpu in enumerate(sorted(self.silent - set(alive))):
             heartbeats |= {(gpu, alive[(number + place) % n]), (alive[(number + place + 1) % n], gpu)}
         return frozenset(heartbeats)
-
-    def _last_round_unexpected(self) -> bool:
-        """Return whether the last round differed from what the known silent members explain."""
-        if not self._recent:
-            return False
-        last = self._recent[-1]
-        if self.is_silent:
-            return bool(last.received)
-        return any(self.silent.isdisjoint(heartbeat) for heartbeat in last.sent - last.received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +176,9 @@ class HeartbeatDetector:
         domains = frozenset(domain for (domain, _), group in self._groups["hb0"].items() if group.is_silent)
         links = {device: self._silent_members(device, domains if device == "hb0" else rails) for device in self._groups}
         everywhere = [self._silent_members(device, frozenset()) for device in self._groups]
-        return SilentComponents(
-            links=links["rail0"],
-            rails=rails,
-            gpus=everywhere[0].intersection(*everywhere[1:]),
-            hb_links=links["hb0"],
-            hb_domains=domains,
-            planes=frozenset(
-                (gpu, plane_of_device(device))
-                for device, gpus in links.items()
-                if device not in ("hb0", "rail0")
-                for gpu in gpus
-            ),
-        )
+        gpus, hb_links, plane_0 = everywhere[0].intersection(*everywhere[1:]), links.pop("hb0"), links.pop("rail0")
+        planes = frozenset((gpu, plane_of_device(device)) for device, silent in links.items() for gpu in silent)
+        return SilentComponents(plane_0, rails, gpus, hb_links, domains, planes)
 
     def _silent_members(self, device: Device, without: frozenset[int]) -> frozenset[Gpu]:
         """Return the silent GPUs of an interface's groups, but for those of some switches or domains."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
 from itertools import count, permutations
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, PrecomputedDetours, changes
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.openflow.app import SwitchEvent
@@ -26,16 +27,6 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.routing import AnyRoute
 
 EmitEvent = Callable[[str, dict[str, Any]], None]
-
-
-class Router(Protocol):
-    """The interface of agent.RouteAgent, which changes routes."""
-
-    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int:
-        """Return the number of changes; OSError if the kernel refuses one."""
-
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
-        """Return the routes of that metric, by key; OSError if the kernel doesn't answer."""
 
 
 class Phase(Enum):
@@ -69,7 +60,7 @@ class FailureState:
         self.connected: set[int] = set()
         self.down: set[tuple[int, int]] = set()  # (datapath id, port) at connected switches
         self.silent = SilentComponents()
-        self._reconnects: dict[Gpu, _Reconnect] = {}
+        self.reconnects: dict[Gpu, _Reconnect] = {}
         self._numbers = count()
 
     @property
@@ -84,8 +75,11 @@ class FailureState:
         match event.what:
             case "port":
                 (self.down.discard if event.up else self.down.add)((event.dpid, event.port))
-                if event.up and (gpu := gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)):
-                    self._end_reconnect(gpu)
+                gpu = gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)
+                if gpu and event.up and (wait := self.reconnects.get(gpu)) and wait.will_return:
+                    still_down = self._down_hb().union(gpu for gpu, _ in self._down_links())
+                    if gpu not in still_down:
+                        del self.reconnects[gpu]
             case "switch-up":
                 self.connected.add(event.dpid)
                 self.down |= {(event.dpid, port) for port in self._ports[event.dpid] - event.up_ports}
@@ -104,12 +98,8 @@ class FailureState:
         broken, number = self.effective, next(self._numbers)
         for gpu, will_return in gpus.items():
             before = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
-            self._reconnects[gpu] = _Reconnect(number, before, will_return)
+            self.reconnects[gpu] = _Reconnect(number, before, will_return)
         return number
-
-    def end_reconnects(self, number: int) -> None:
-        """Count the failures of a move's network sides again, unless a later move concerns them too."""
-        self._reconnects = {gpu: wait for gpu, wait in self._reconnects.items() if wait.number != number}
 
     @property
     def broken(self) -> Broken:
@@ -123,13 +113,13 @@ class FailureState:
             rails=frozenset(rails) | silent.rails,
             planes=dead if planes > 1 else frozenset(),
             disconnected_ranks=find_disconnected_ranks(self._plan, self.down, self.disconnected),
-            hb=silent.hb_links.union(silent.gpus, cut_off, self._disabled_hb_ports()),
+            hb=silent.hb_links.union(silent.gpus, cut_off, self._down_hb()),
         )
 
     @property
     def effective(self) -> Broken:
         """All that is broken, with network sides that are being moved as they were before."""
-        broken, moving = self.broken, self._reconnects
+        broken, moving = self.broken, self.reconnects
         if not moving:
             return broken
         links = broken.links.difference(moving).union(*(wait.before.links for wait in moving.values()))
@@ -140,24 +130,19 @@ class FailureState:
         links = ((gpu_at(dpid, port), plane_of(dpid)) for dpid, port in self.down)
         return frozenset((gpu, plane) for gpu, plane in links if gpu)
 
-    def _disabled_hb_ports(self) -> frozenset[Gpu]:
-        """The network sides at HB bridges that an optical switch gives no carrier, whichever fibre leads there."""
-        return frozenset(gpu for dpid, port in self.down if (gpu := self._hb_gpu_at(dpid, port)))
+    def _down_hb(self) -> set[Gpu]:
+        """Return the network sides at HB bridges without a carrier, whatever fibre leads there."""
+        return {gpu for dpid, port in self.down if (gpu := self._hb_gpu_at(dpid, port))}
 
     def _hb_gpu_at(self, dpid: int, port: int) -> Gpu | None:
-        """The network side at an HB bridge behind an optical switch's port."""
+        """Return the network side at an HB bridge behind an optical switch's port."""
         return gpu_of_optical_port(port) if dpid in self._hb_optics and port > NETWORK_PORT_OFFSET else None
-
-    def _end_reconnect(self, gpu: Gpu) -> None:
-        wait = self._reconnects.get(gpu)
-        if wait and wait.will_return and gpu not in self._disabled_hb_ports().union(g for g, _ in self._down_links()):
-            del self._reconnects[gpu]
 
 
 class FailoverManager:
     """Reroutes a fabric. `emit(what, detail)` gets an event for every step of a recovery."""
 
-    def __init__(self, plan: Plan, router: Router, reroute: bool, emit: EmitEvent) -> None:
+    def __init__(self, plan: Plan, router: RouteAgent, reroute: bool, emit: EmitEvent) -> None:
         self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
         self.state, self._phase = FailureState(plan), Phase.STARTING
         self._routes: Detours = {}  # in force
@@ -191,8 +176,9 @@ class FailoverManager:
         self._apply()
 
     def on_timeout(self, number: int) -> None:
-        """End the wait of that number for network sides to reconnect."""
-        self.state.end_reconnects(number)
+        """End the wait of that number for network sides to reconnect, unless a later move concerns them too."""
+        waits = self.state.reconnects.items()
+        self.state.reconnects = {gpu: wait for gpu, wait in waits if wait.number != number}
         self._apply()
 
     def on_gpu_replaced(self, gpu: Gpu) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Assigned, Source, Steering, serve_choices
+from railyard.controller.agent.steering import Assigned, Source, serve_choices
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.processes import messages
@@ -29,45 +29,29 @@ from railyard.topologies.measure.counters import TcpRates
 from railyard.topologies.plan import Plan
 
 Emit = Callable[[str, dict[str, Any]], None]
-AT_ONCE_NS: Final = 0
-"""Time of the next decision of an agent that has new scores."""
-
-
-class Kernels:
-    """Access to the GPUs' kernels: their routes, and the rates of their connections."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.routes = RouteAgent(plan)
-        self.routes.learn_interfaces()
-        self.rates = TcpRates(gpu.name for gpu in plan.gpus)
+AT_ONCE_NS: Final = 0  # of an agent that has new scores
 
 
 class Agents:
     """All agents, while they steer by one policy."""
 
-    def __init__(
-        self, plan: Plan, kernels: Kernels, steering: Steering, address: str, stale_s: float, emit: Emit
-    ) -> None:
-        self._routes, self._rates, self._emit = kernels.routes, kernels.rates, emit
-        self._sources = {gpu: Source(plan, gpu, steering) for gpu in plan.gpus}
-        self._policy = steering.policy
+    def __init__(self, plan: Plan, routes: RouteAgent, rates: TcpRates, command: messages.Steer, emit: Emit) -> None:
+        self._routes, self._rates, self._command, self._emit = routes, rates, command, emit
+        self._sources = {gpu: Source(plan, gpu, command.steering) for gpu in plan.gpus}
         self._views: dict[Gpu, View] = {}
         self._stale: set[Gpu] = set()
         self._recheck_ns: dict[Gpu, int] = {}
-        self._watched: frozenset[tuple[Gpu, Gpu]] = frozenset()
         self._condition = threading.Condition()
         self._stopped = False
         self._steered: set[Gpu] = set()
         self._caches: list[Registry] = []
-        self._address, self._stale_s = address, stale_s
         self._thread = threading.Thread(target=self._run, name="steering", daemon=True)
 
-    def start(self, watched: frozenset[tuple[Gpu, Gpu]]) -> None:
-        """Start steering. `watched`: pairs whose choices become events."""
-        self._watched = watched
+    def start(self) -> None:
+        """Start steering."""
         self._thread.start()
         for gpu in self._sources:
-            cache = connect(self._address, self._stale_s)
+            cache = connect(self._command.address, self._command.stale_s)
             cache.watch(partial(self._on_view, gpu))
             self._caches.append(cache)
 
@@ -124,7 +108,8 @@ class Agents:
             try:
                 self._steer(todo, has_new_scores)
             except Exception as error:  # of a plugin's policy: its experiment fails
-                self._emit("failed", {"policy": self._policy, "why": f"{type(error).__name__}: {error}"})
+                why = f"{type(error).__name__}: {error}"
+                self._emit("failed", {"policy": self._command.steering.policy, "why": why})
                 return
 
     def _steer(self, todo: dict[Gpu, Scores], has_new_scores: bool) -> None:
@@ -143,7 +128,7 @@ class Agents:
                     self._recheck_ns.setdefault(gpu, change.recheck_ns)
         for src, change in changes.items():
             for dst, shares in change.chosen.items():
-                if (src, dst) in self._watched:
+                if (src, dst) in self._command.watched:
                     self._emit("choice", {"src": src.name, "dst": dst.name, "paths": path_names(shares)})
         if outcome.done:
             done = {"routes": outcome.done, "sources": len(routes), "news": has_new_scores}
@@ -159,8 +144,10 @@ def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
     parent = Parent(*messages.ToAgents.__subclasses__())
-    plan = parent.receive().plan
-    kernels, steering = Kernels(plan), list[Agents]()  # none while no policy steers, else one
+    plan: Plan = parent.receive().plan
+    routes, rates = RouteAgent(plan), TcpRates(gpu.name for gpu in plan.gpus)
+    routes.learn_interfaces()
+    steering = list[Agents]()  # none while no policy steers, else one
     serve_choices(lambda src, dst: next((agents.chosen(src, dst) for agents in steering), None))
     parent.emit("connected", {})
     for command in parent:
@@ -171,9 +158,8 @@ def main() -> None:
         while steering:
             steering.pop().stop()
         if isinstance(command, messages.Steer):
-            agents = Agents(plan, kernels, command.steering, command.address, command.stale_s, parent.emit)
-            steering.append(agents)
-            agents.start(command.watched)
+            steering.append(Agents(plan, routes, rates, command, parent.emit))
+            steering[0].start()
         else:
             parent.emit("released", {})
 

@@ -23,6 +23,7 @@ from railyard.topologies.plan import Plan
 HOST: Final = "127.0.0.1"
 ADDRESS: Final = (HOST, CONTROLLER_PORT)
 PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
+GRACE_S: Final = 0.2  # after a restart, until switches count as dead; they connect in 90 ms at 8x8 on two cores
 
 
 def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[socket.socket]:
@@ -54,14 +55,10 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
         if near is None or far is None:
             raise ValueError(f"layer {layer} has no optical switch")
         if near != far:
-            places = f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
-            raise ValueError(places)
+            sides = f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
+            raise ValueError(sides)
         found[near.dpid][gpu_port(gpu_side)] = network_port(network_side)
     return dict(found)
-
-
-GRACE_S: Final = 0.2
-"""Time after a restart in which switches have to connect, or count as dead. They need 90 ms at 8x8 on two cores."""
 
 
 class ControllerProcess:
@@ -124,7 +121,7 @@ class ControllerProcess:
 
     def _start(self, plan: Plan, port: int, resume: bool) -> Worker:
         sockets = listeners((switch.name for switch in plan.switches), port)
-        numbers = [s.fileno() for s in sockets]
+        numbers = tuple(sock.fileno() for sock in sockets)
         process = Worker(
             "railyard.controller.processes.controller_main",
             "the controller",
@@ -133,8 +130,7 @@ class ControllerProcess:
             awaited=("ready", "learned", "registry", "relearned", "controller-restarted"),
             pass_fds=numbers,
         )
-        connect = messages.ConnectController(plan=plan, reroute=self._reroute, sockets=tuple(numbers), resume=resume)
-        process.send(connect)
+        process.send(messages.ConnectController(plan=plan, reroute=self._reroute, sockets=numbers, resume=resume))
         for sock in sockets:
             sock.close()
         return process
@@ -151,8 +147,7 @@ class ControllerProcess:
         deadline = time.monotonic() + ANSWER_S
         while len(found) < switches:
             reply = self._running.receive_any(max(0.0, deadline - time.monotonic()))
-            if isinstance(reply, messages.Counters):
-                found[reply.switch] = reply.ports
+            found |= {reply.switch: reply.ports} if isinstance(reply, messages.Counters) else {}
         return found
 
     def start_health(self, spec: HealthSpec) -> str:

@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -12,7 +11,6 @@ from typing import Final
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
 from railyard.controller.failover.manager import FailoverManager
-from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.monitor import HealthLoop
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, network_sides_in
@@ -21,14 +19,12 @@ from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll
 from railyard.core.worker import Parent
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import ovs
 
 RECONNECT_POLL_S: Final = 0.02
-SWITCH_INTERVAL_S: Final = 0.0005
-"""Time after which a computing thread lets others run, instead of 5 ms: a command or an event may wait."""
-MAX_HELD_OUTAGE_S: Final = 0.1
-"""Longest outage of an optical switch without rerouting, which takes as long, and processor time."""
+SWITCH_INTERVAL_S: Final = 0.0005  # a computing thread lets others run after it, not 5 ms: an event may wait
+MAX_HELD_OUTAGE_S: Final = 0.1  # of optical switches, without rerouting, which takes as long, and processor time
 
 
 class Controller:
@@ -65,20 +61,21 @@ class Controller:
             case messages.AwaitSwitches():
                 threading.Thread(target=self._await_switches, args=(command.seconds,), daemon=True).start()
             case messages.ReplaceGpu():
-                self._replace_gpu(gpu_of_name(command.gpu))
+                why, gpu = "", gpu_of_name(command.gpu)
+                with self._manager_lock:
+                    try:
+                        self._agent.rebind_gpu(gpu)
+                        self._manager.on_gpu_replaced(gpu)
+                    except OSError as error:
+                        why = str(error)
+                self.emit("relearned", {"gpu": command.gpu, "why": why})
             case messages.SetSilence():
                 with self._manager_lock:
                     self._manager.on_heartbeats(command.silence)
             case messages.CrossConnect():
                 self._cross_connect(command)
-            case messages.StartHealth():
-                self._registry_executor.submit(self._start_health, command.spec)
-            case messages.StopHealth():
-                self._registry_executor.submit(self._stop_health)
-            case messages.CrashRegistry():
-                self._registry_executor.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
-            case messages.RestartRegistry():
-                self._registry_executor.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
+            case messages.StartHealth() | messages.StopHealth() | messages.CrashRegistry() | messages.RestartRegistry():
+                self._registry_executor.submit(self._control_health, command)
 
     def _await_switches(self, grace_s: float) -> None:
         """Wake the switches until they connect, and declare those dead that don't in time."""
@@ -92,16 +89,6 @@ class Controller:
         with self._manager_lock:
             self._manager.finish_resume()
 
-    def _replace_gpu(self, gpu: Gpu) -> None:
-        why = ""
-        with self._manager_lock:
-            try:
-                self._agent.rebind_gpu(gpu)
-                self._manager.on_gpu_replaced(gpu)
-            except OSError as error:
-                why = str(error)
-        self.emit("relearned", {"gpu": gpu.name, "why": why})
-
     def _cross_connect(self, command: messages.CrossConnect) -> None:
         optical = self._plan.spec.optical
         outage_s = optical.switching_time if optical else 0.0
@@ -111,8 +98,8 @@ class Controller:
         def on_start(affected_ports: AffectedPorts) -> None:
             if outage_s <= MAX_HELD_OUTAGE_S:
                 with self._manager_lock:
-                    sides = network_sides_in(affected_ports)
-                    pending_numbers.append(self._manager.state.expect_reconnect(sides))
+                    number = self._manager.state.expect_reconnect(network_sides_in(affected_ports))
+                    pending_numbers.append(number)
 
         def on_timeout(number: int) -> None:
             with self._manager_lock:
@@ -132,30 +119,29 @@ class Controller:
         else:
             self.emit("optical-links-down", detail)
 
-    def _start_health(self, spec: HealthSpec) -> None:
+    def _control_health(self, command: messages.ToController) -> None:
+        """Start or stop the scores, or their registry's server alone."""
+        health = self._health
         try:
-            health = HealthLoop(self._plan, spec, self._server.app.ask_stats, self.emit)
+            match command:
+                case messages.StartHealth():
+                    health = HealthLoop(self._plan, command.spec, self._server.app.ask_stats, self.emit)
+                    health.start()
+                    self._health = health
+                    self.emit("registry", {"address": health.address, "why": ""})
+                case messages.StopHealth() if health:
+                    self._health = None
+                    health.stop()
+                case messages.CrashRegistry() if health:
+                    health.crash_registry()
+                    self.emit("registry-crashed", {})
+                case messages.RestartRegistry() if health:
+                    health.restart_registry()
+                    self.emit("registry-restarted", {})
         except (RailyardError, OSError) as error:
             self.emit("registry-failed", {"why": str(error)})
-            self.emit("registry", {"address": "", "why": str(error)})
-            return
-        health.start()
-        self._health = health
-        self.emit("registry", {"address": health.address, "why": ""})
-
-    def _stop_health(self) -> None:
-        health, self._health = self._health, None
-        if health:
-            health.stop()
-
-    def _with_health(self, action: Callable[[HealthLoop], None], done_event: str) -> None:
-        if self._health:
-            try:
-                action(self._health)
-            except (RailyardError, OSError) as error:
-                self.emit("registry-failed", {"why": str(error)})
-            else:
-                self.emit(done_event, {})
+            if isinstance(command, messages.StartHealth):
+                self.emit("registry", {"address": "", "why": str(error)})
 
     def _on_event(self, event: SwitchEvent) -> None:
         if health := self._health:

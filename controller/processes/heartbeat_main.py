@@ -35,7 +35,7 @@ class HeartbeatSender:
         self._detector = HeartbeatDetector(plan, multiplier)
         self._period_s, self._parent = period_s, parent
         self._addresses = {gpu: (gpu.ip, HEARTBEAT_PORT) for gpu in plan.gpus}
-        self._gpus = {gpu.ip: gpu for gpu in plan.gpus}
+        self._gpus = {address: gpu for gpu, (address, _) in self._addresses.items()}
         self._sockets = {(gpu, device): _open(gpu, device) for gpu in plan.gpus for device in plan.devices}
         self._by_number = {sock.fileno(): (*where, sock) for where, sock in self._sockets.items()}
         self._epoll = select.epoll()
@@ -59,11 +59,10 @@ class HeartbeatSender:
             due_s = max(due_s + self._period_s, time.monotonic())  # what was missed is not made up for
             time.sleep(max(0.0, due_s - time.monotonic()))
 
-    def send_cost(self) -> None:
-        """Send how many heartbeats were sent and received, and the CPU time of this process, since the first."""
+    def cost(self) -> messages.HeartbeatCost:
+        """Return the cost since the start."""
         seconds, cpu_s = time.monotonic() - self._began_s, time.process_time() - self._began_cpu_s
-        cost = messages.HeartbeatCost(sent=self._sent, received=self._received, cpu_s=cpu_s, seconds=seconds)
-        self._parent.send(cost)
+        return messages.HeartbeatCost(sent=self._sent, received=self._received, cpu_s=cpu_s, seconds=seconds)
 
     def _send(self) -> None:
         number, heartbeats = self._detector.begin_round()
@@ -111,7 +110,7 @@ def main() -> None:
     sender = HeartbeatSender(start.plan, start.period_s, start.multiplier, parent)
     threading.Thread(target=sender.run, name="heartbeats", daemon=True).start()
     for _ in parent:  # messages.ReadCost is all that follows
-        sender.send_cost()
+        parent.send(sender.cost())
 
 
 if __name__ == "__main__":

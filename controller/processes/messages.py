@@ -80,7 +80,7 @@ class StartHealth(ToController):
 
 
 class StopHealth(ToController):
-    """Stop both."""
+    """End scores and registry."""
 
 
 class CrashRegistry(ToController):

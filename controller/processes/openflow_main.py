@@ -23,14 +23,13 @@ def describe(event: SwitchEvent) -> str:
         return f"{name}: connected, {len(event.up_ports)} ports up"
     if event.what == "switch-down":
         return f"{name}: gone"
-    return f"{name}: {_port_name(event.dpid, event.port)} {'up' if event.up else 'down'}"
-
-
-def _port_name(dpid: int, port: int) -> str:
-    if role_of(dpid)[0] == "optical":
-        return f"{'place' if port > NETWORK_PORT_OFFSET else 'fibre'} of {gpu_of_optical_port(port).name}"
-    gpu = gpu_at(dpid, port)
-    return gpu.name if gpu else f"port {port}"
+    if role == "optical":
+        side = "place" if event.port > NETWORK_PORT_OFFSET else "fibre"
+        port = f"{side} of {gpu_of_optical_port(event.port).name}"
+    else:
+        gpu = gpu_at(event.dpid, event.port)
+        port = gpu.name if gpu else f"port {event.port}"
+    return f"{name}: {port} {'up' if event.up else 'down'}"
 
 
 def main() -> None:

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from railyard.controller.agent.route_agent import Outcome
+from railyard.controller.agent.route_agent import Outcome, RouteAgent
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, idle
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.unix_socket import SocketServer
-from railyard.controller.processes.agents_main import Agents, Emit, Kernels
+from railyard.controller.processes.agents_main import Agents, Emit
+from railyard.controller.processes.messages import Steer
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
+from railyard.topologies.measure.counters import TcpRates
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 
@@ -21,12 +23,6 @@ PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), 
 
 class Quiet:
     """Kernels of which every change is taken, and in which nobody sends."""
-
-    @property
-    def routes(self) -> "Quiet":
-        return self
-
-    rates = routes
 
     def change_all(self, changes: Mapping[Gpu, Any]) -> Outcome:
         return Outcome(sum(len(put) + len(tuple(remove)) for remove, put in changes.values()), {})
@@ -48,9 +44,10 @@ def test_policy_that_raises_is_reported_and_ends_steering(tmp_path: Path) -> Non
     server.start()
     healthd = connect(server.address)
     healthd.put(idle(2, 2))
-    kernels, emit = cast(Kernels, Quiet()), cast(Emit, lambda what, detail: told.append((what, detail)))
-    agents = Agents(PLAN, kernels, Steering("mine"), server.address, 1.0, emit)
-    agents.start(frozenset())
+    emit = cast(Emit, lambda what, detail: told.append((what, detail)))
+    steer = Steer(steering=Steering("mine"), address=server.address, stale_s=1.0, watched=frozenset())
+    agents = Agents(PLAN, cast(RouteAgent, Quiet()), cast(TcpRates, Quiet()), steer, emit)
+    agents.start()
     try:
         await_told(told, "steering")
         healthd.put(Scores((10, 100), (100, 100), version=1))

@@ -1,11 +1,12 @@
 """The brain: what is dead follows from what switches say, and the routes follow from what is dead."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, detours
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager, find_disconnected_ranks
@@ -58,7 +59,7 @@ class Lab:
         self.plan, self.router = fabric, FakeRouter()
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.manager = FailoverManager(
-            fabric, self.router, reroute, lambda what, detail: self.told.append((what, detail))
+            fabric, cast(RouteAgent, self.router), reroute, lambda what, detail: self.told.append((what, detail))
         )
         self.up = {dpid: set(ports) for dpid, ports in ports_of(fabric).items()}
         self.ports = ports_of(fabric)

@@ -1,9 +1,10 @@
 """What optical switches say, as the brain takes it: places without light are dead, whosever fibre leads there."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.openflow.app import SwitchEvent
@@ -42,7 +43,7 @@ def plan() -> Plan:
 
 def whole(plan: Plan) -> tuple[FailoverManager, Told]:
     told: Told = []
-    manager = FailoverManager(plan, Router(), True, lambda what, detail: told.append((what, detail)))
+    manager = FailoverManager(plan, cast(RouteAgent, Router()), True, lambda what, detail: told.append((what, detail)))
     for dpid, ports in ports_of(plan).items():
         manager.on_event(SwitchEvent("switch-up", dpid, 0, up_ports=frozenset(ports)))
     assert [what for what, _ in told] == ["ready"]

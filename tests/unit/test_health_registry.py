@@ -4,7 +4,7 @@ import io
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry import etcd
-from railyard.controller.health.registry.client import Document, Registry, View, connect, decode, encode
+from railyard.controller.health.registry.client import Document, Link, Registry, View, connect, decode, encode
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.core.errors import MissingRequirement
@@ -46,7 +46,7 @@ class FakeLink:
         self.sent.append(document)
         self.lines.put(document)
 
-    def follow(self, timeout_s: float) -> Iterator[bytes]:
+    def follow(self, timeout_s: float) -> Generator[bytes, None, None]:
         while True:
             try:
                 line = self.lines.get(timeout=timeout_s)
@@ -72,7 +72,7 @@ class Client:
 
     def __init__(self, stale_s: float = STALE_S) -> None:
         self.link, self.views = FakeLink(), list[View]()
-        self.registry = Registry(self.link, stale_s)
+        self.registry = Registry(cast(Link, self.link), stale_s)
         self.registry.watch(self.views.append)
 
     def versions(self) -> list[tuple[int, bool]]:

@@ -1,10 +1,10 @@
 """Client of a registry of scores, for a controller or a GPU's agent: `put`, `watch`, `get`, `close`, and a local cache.
 
 There are two kinds of server: embedded in the controller, on a unix socket (unix_socket.py), and etcd (etcd.py). A link
-to either publishes a document and follows those that others publish. docs/health-registry.md has the protocol: `put`
-never waits; the newest document is sent again REFRESHES_PER_TIMEOUT times within the stale time, which fills a server
-that came back empty; without a message for that long the cache is stale and keeps the last scores; links reconnect
-forever; older documents change nothing.
+to either publishes a document and follows those that others publish, and any failure is an OSError, at once or after
+`timeout_s` without an answer. docs/health-registry.md has the protocol: `put` never waits; the newest document is sent
+again REFRESHES_PER_TIMEOUT times within the stale time, which fills a server that came back empty; without a message
+for that long the cache is stale and keeps the last scores; links reconnect forever; older documents change nothing.
 
 All scores are one JSON document, which is replaced as a whole, since a decision compares scores of one moment:
 {"writer": 81624593, "version": 7, "rails": [90, 12, 100], "domains": [100, 85], "spine": 100, "sorted": [1, 0, 2]}.
@@ -14,10 +14,10 @@ All scores are one JSON document, which is replaced as a whole, since a decision
 import json
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.etcd import EtcdLink
@@ -57,8 +57,7 @@ def decode(line: bytes) -> Document:
         raise ValueError(f"not a document of scores: {line[:80]!r}") from error
 
 
-REFRESHES_PER_TIMEOUT: Final = 4
-"""Refreshes in the time after which a cache is stale: one may come late, and two be lost."""
+REFRESHES_PER_TIMEOUT: Final = 4  # one may come late, and two be lost, before a cache is stale
 FIRST_RETRY_S: Final = 0.01
 LAST_RETRY_S: Final = 0.25
 
@@ -70,20 +69,7 @@ class View(NamedTuple):
     stale: bool
 
 
-class Link(Protocol):
-    """A connection to a server. Any failure is an OSError, at once or after `timeout_s` without an answer."""
-
-    def publish(self, document: bytes, timeout_s: float) -> None:
-        """Send a document. OSError if the server does not acknowledge it in time."""
-
-    def follow(self, timeout_s: float) -> Iterator[bytes]:
-        """Yield the current document, then each new one; overtaken ones may be missing."""
-
-    def interrupt(self) -> None:
-        """End waiting calls of both, from another thread."""
-
-    def close(self) -> None:
-        """Close what is left when they have ended."""
+Link = SocketLink | EtcdLink
 
 
 class Registry:
@@ -140,9 +126,9 @@ class Registry:
         wait_s = FIRST_RETRY_S
         while not self._closed:
             # a generator is closed where it was used: an exception on its way would keep its connection open
-            with closing(_documents(self._link, self._stale_s)) as documents:
-                for document in documents:
-                    self._on_document(document)
+            with suppress(OSError, ValueError), closing(self._link.follow(self._stale_s)) as lines:
+                for line in lines:
+                    self._on_document(decode(line))  # a line that is no document is a failure, too
                     wait_s = FIRST_RETRY_S
             with self._callback_lock:  # the link has ended, but the cache may not be stale yet
                 if not self._reported_stale and self.get().stale:
@@ -167,21 +153,19 @@ class Registry:
 
     def _publish_loop(self) -> None:
         wait_s = FIRST_RETRY_S
-        while (document := self._next_to_send()) is not None:
+        refresh_s = self._stale_s / REFRESHES_PER_TIMEOUT
+        while True:
+            with self._condition:  # until there is another document than the last, or a refresh is due
+                self._condition.wait_for(lambda: self._closed or self._to_send != self._sent, refresh_s)
+                document = self._to_send
+            if self._closed or document is None:
+                return
             try:
                 self._link.publish(document, self._stale_s)
                 self._sent, wait_s = document, FIRST_RETRY_S
             except OSError:
                 self._sent = None
                 wait_s = self._backoff(wait_s)
-
-    def _next_to_send(self) -> bytes | None:
-        """The newest document, once it is another than the last or a refresh is due. None when closed."""
-        with self._condition:
-            self._condition.wait_for(
-                lambda: self._closed or self._to_send != self._sent, self._stale_s / REFRESHES_PER_TIMEOUT
-            )
-            return None if self._closed else self._to_send
 
     def _backoff(self, wait_s: float) -> float:
         """Wait before the next try, unless closed; how long to wait before the one after it."""
@@ -193,19 +177,9 @@ class Registry:
 def connect(address: str, stale_s: float = 1.0) -> Registry:
     """A client of the server at `unix:PATH` or `etcd:HOST:PORT`, which is what a server has as its `address`."""
     kind, _, location = address.partition(":")
-    links: dict[str, Callable[[str], Link]] = {"unix": SocketLink, "etcd": EtcdLink}
-    if kind not in links:
+    if kind not in ("unix", "etcd"):
         raise ValueError(f"{address!r} is no address of a registry: write unix:PATH or etcd:HOST:PORT")
-    return Registry(links[kind](location), stale_s)
-
-
-def _documents(link: Link, timeout_s: float) -> Generator[Document, None, None]:
-    """The documents of a link, until it fails. A line that is no document is a failure, too."""
-    try:
-        for line in link.follow(timeout_s):
-            yield decode(line)
-    except (OSError, ValueError):
-        return
+    return Registry(SocketLink(location) if kind == "unix" else EtcdLink(location), stale_s)
 
 
 def _start(work: Callable[[], None], name: str) -> threading.Thread:

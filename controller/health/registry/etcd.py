@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -45,7 +45,13 @@ class EtcdServer:
         self._folder = folder
         self._pid_file: Final = folder / "pid"
         port = _kill_previous(self._pid_file)
-        self._port: Final = port if port and poll(partial(_is_free, port), START_S) else _free_port()
+        if port is None or not poll(partial(_is_free, port), START_S):
+            # etcd's usual port, or the next that is free. Not one that the kernel gives: it draws clients' ports from
+            # the same range, and a client that draws a stopped server's port connects to itself, and keeps it out
+            port = next(filter(_is_free, PORTS), None)
+        if port is None:
+            raise RailyardError(f"no port from {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1 is free for etcd")
+        self._port: Final = port
         self._endpoint: Final = f"127.0.0.1:{self._port}"
         self.address = f"etcd:{self._endpoint}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,20 +123,8 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def _free_port() -> int:
-    """etcd's usual port, or the next that is free.
-
-    Not one that the kernel gives: it draws clients' ports from the same range, and a client that draws the port of a
-    server that is down connects to itself, and keeps the server out.
-    """
-    for port in PORTS:
-        if _is_free(port):
-            return port
-    raise RailyardError(f"no port from {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1 is free for etcd")
-
-
 class EtcdLink:
-    """A `registry.Link` to the etcd at `endpoint` (host:port)."""
+    """A link to the etcd at `endpoint` (host:port)."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -147,7 +141,7 @@ class EtcdLink:
             self.close()
             raise
 
-    def follow(self, timeout_s: float) -> Iterator[bytes]:
+    def follow(self, timeout_s: float) -> Generator[bytes, None, None]:
         """Yield the documents of a watch, which begins before the first document is read: none is missed."""
         key = {"key": _b64(KEY.encode())}
         with closing(http.client.HTTPConnection(self._endpoint, timeout=timeout_s)) as connection:
@@ -167,14 +161,14 @@ class EtcdLink:
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection that is kept."""
         if self._publishing:
             self._publishing.close()
             self._publishing = None
 
 
 def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any]) -> http.client.HTTPResponse:
-    """OSError if the answer isn't one."""
+    """Return the answer to a request. OSError if there is none, or its status is an error."""
     try:
         connection.request("POST", f"/v3/{what}", json.dumps(body))
         answer = connection.getresponse()

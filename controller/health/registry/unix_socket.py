@@ -7,74 +7,54 @@ unix socket is found in the file system, from every network namespace.
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
-from typing import Any
+
+
+class UnixServer(ThreadingUnixStreamServer):
+    """Server on a unix socket, with a daemon thread for each connection."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128  # a full queue refuses a unix socket's call at once; 5 is soon full
+
+
+class _Server(UnixServer):
+    """The last document, and its number among all."""
+
+    def __init__(self, path: Path) -> None:
+        self.condition = threading.Condition()
+        self.number, self.line, self.stopped = 0, b"", False
+        self.connections: set[socket.socket] = set()
+        super().__init__(str(path), _Handler)
 
 
 class _Handler(StreamRequestHandler):
     """One connection, in a thread of its own."""
 
-    server: "_Server"
+    server: _Server
 
     def handle(self) -> None:
+        server, number = self.server, 0
+        server.connections.add(self.connection)
         with suppress(OSError):  # the client has gone, or the server stops
-            match self.rfile.read(1):
-                case b"p":
-                    for line in self.rfile:
-                        self.server.store(line)
-                        self.wfile.write(b"\n")
-                case b"f":
-                    number = 0
-                    while found := self.server.newer_than(number):
-                        number, line = found
-                        self.wfile.write(line)
-
-
-class _Server(ThreadingUnixStreamServer):
-    """The last document, and its number among all."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def __init__(self, path: Path) -> None:
-        self._condition = threading.Condition()
-        self._number = 0
-        self._line = b""
-        self._stopped = False
-        self._connections: set[socket.socket] = set()
-        super().__init__(str(path), _Handler)
-
-    def store(self, line: bytes) -> None:
-        with self._condition:
-            self._number, self._line = self._number + 1, line
-            self._condition.notify_all()
-
-    def newer_than(self, number: int) -> tuple[int, bytes] | None:
-        """Wait for a document after this one; None when the server stops."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._number > number or self._stopped)
-            return None if self._stopped else (self._number, self._line)
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        self._connections.add(request)
-        try:
-            super().finish_request(request, client_address)
-        finally:
-            self._connections.discard(request)
-
-    def stop(self) -> None:
-        self.shutdown()
-        self.server_close()
-        with self._condition:
-            self._stopped = True
-            self._condition.notify_all()
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            request = self.rfile.read(1)
+            for line in self.rfile if request == b"p" else ():
+                with server.condition:
+                    server.number, server.line = server.number + 1, line
+                    server.condition.notify_all()
+                self.wfile.write(b"\n")
+            while request == b"f":
+                with server.condition:
+                    while server.number == number and not server.stopped:
+                        server.condition.wait()
+                    if server.stopped:
+                        break
+                    number, line = server.number, server.line
+                self.wfile.write(line)
+        server.connections.discard(self.connection)
 
 
 class SocketServer:
@@ -93,14 +73,22 @@ class SocketServer:
 
     def stop(self) -> None:
         """Close all connections."""
-        if self._server:
-            self._server.stop()
-            self._server = None
-            self._path.unlink(missing_ok=True)
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.shutdown()
+        server.server_close()
+        with server.condition:
+            server.stopped = True
+            server.condition.notify_all()
+        for connection in list(server.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._path.unlink(missing_ok=True)
 
 
 class SocketLink:
-    """A `registry.Link` to a SocketServer."""
+    """A link to a SocketServer (client.py)."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -119,31 +107,31 @@ class SocketLink:
             self.close()
             raise
 
-    def follow(self, timeout_s: float) -> Iterator[bytes]:
+    def follow(self, timeout_s: float) -> Generator[bytes, None, None]:
         """Yield the documents of the server."""
         with self._connect(b"f", timeout_s) as connection, connection.makefile("rb") as lines:
             self._following = connection
             yield from lines
 
     def interrupt(self) -> None:
-        """End waiting calls."""
-        for connection in (self._publishing, self._following):
-            if connection:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+        """End waiting calls of both, from another thread."""
+        for connection in filter(None, (self._publishing, self._following)):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection that is kept."""
         if self._publishing:
             self._publishing.close()
             self._publishing = None
 
     def _connect(self, request: bytes, timeout_s: float) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        with ExitStack() as on_error:
-            on_error.callback(connection.close)
+        try:
             connection.settimeout(timeout_s)
             connection.connect(self._path)
             connection.sendall(request)
-            on_error.pop_all()
+        except OSError:
+            connection.close()
+            raise
         return connection
