@@ -65,8 +65,7 @@ def _plain(name: str) -> str:
     return name
 
 
-PlainName = Annotated[str, AfterValidator(_plain)]
-"""A name that becomes part of a label or a folder's name."""
+PlainName = Annotated[str, AfterValidator(_plain)]  # a name that becomes part of a label or a folder's name
 
 
 def check_numbers(on: tuple[int, ...] | None, fabrics: int, field: str) -> None:
@@ -136,8 +135,7 @@ class _Missing:
         return "nothing"
 
 
-MISSING: Final = _Missing()
-"""Stands for the value of a key that isn't there."""
+MISSING: Final = _Missing()  # stands for the value of a key that isn't there
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "must be {} or more"),
     "greater_than": ("gt", "must be above {}"),

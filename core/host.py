@@ -24,8 +24,7 @@ from railyard.core.errors import MissingRequirement
 Datapath = Literal["system", "netdev-tso", "netdev"]
 """How an Open vSwitch forwards: in the kernel, in userspace with TSO, in userspace without."""
 
-NETNS_DIR: Final = Path("/run/netns")
-"""Where network namespaces have names, as `ip netns` has them."""
+NETNS_DIR: Final = Path("/run/netns")  # where network namespaces have names, as `ip netns` has them
 CLONE_NEWNET: Final = 0x40000000
 # an ordinary user's PATH doesn't lead to where most of these live
 SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])

@@ -25,8 +25,7 @@ GROUP: Final = "railyard.plugins"
 
 
 Origin = Literal["built-in", "plugin", "package"]
-origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")
-"""Of what is being imported at the moment."""
+origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")  # of what is being imported at the moment
 
 
 class Source(NamedTuple):

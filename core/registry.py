@@ -25,8 +25,7 @@ from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 T = TypeVar("T")
 
 
-REGISTRIES: Final[dict[str, "Registry[object]"]] = {}
-"""Every registry by what it holds, such as "fault kind"."""
+REGISTRIES: Final[dict[str, "Registry[object]"]] = {}  # every registry by what it holds, such as "fault kind"
 
 
 class Registry(Generic[T]):

@@ -40,16 +40,14 @@ from pydantic_core import to_json
 from railyard.core.errors import RailyardError
 from railyard.core.host import PROJECT
 
-ANSWER_S: Final = 30.0
-"""Default deadline of an answer."""
+ANSWER_S: Final = 30.0  # default deadline of an answer
 READER_NICENESS: Final = -15  # of the thread that receives events, so that they don't wait behind emulated traffic
 _TAIL_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct("!Q")
 _READ_AHEAD_BYTES: Final = 1 << 16
 _BRACE: Final = ord("{")  # the first byte of an event; a pickle begins with another
 
-OnEvent = Callable[[int, str, dict[str, Any]], None]
-"""on_event(monotonic ns, what, detail), called from a thread."""
+OnEvent = Callable[[int, str, dict[str, Any]], None]  # on_event(monotonic ns, what, detail), called from a thread
 
 
 class Message(BaseModel):

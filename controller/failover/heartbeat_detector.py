@@ -22,8 +22,7 @@ from railyard.topologies.addresses import Gpu, link_name, plane_of_device, rail_
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
 
-Heartbeat = tuple[Gpu, Gpu]
-"""From, to."""
+Heartbeat = tuple[Gpu, Gpu]  # from, to
 
 
 class _Round(NamedTuple):

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 
 from railyard.controller.health.policy import BEST, Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import Path, PathKind, path_of
+from railyard.topologies.forwarding import Path, path_of
 
 
 def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
@@ -100,12 +100,9 @@ def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, .
 
 def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
     """Return the path between two domains that crosses this rail: drd, or by an end's own rail r, rd or dr."""
-    kind: PathKind = "drd"
     if rail == src.rank:
-        kind = "r" if rail == dst.rank else "rd"
-    elif rail == dst.rank:
-        kind = "dr"
-    return path_of(kind, rail)
+        return path_of("r" if rail == dst.rank else "rd", rail)
+    return path_of("dr" if rail == dst.rank else "drd", rail)
 
 
 def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | None:

@@ -13,10 +13,8 @@ from railyard.controller.health.policy import BEST, BLOCKED, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import PathKind, Shares
 
-POINT: Final = BEST * BEST
-"""A point of 100, in the whole millionths of a path's score."""
-FLAP_WINDOW_DWELLS: Final = 4
-"""Dwell times after which a change is no longer soon."""
+POINT: Final = BEST * BEST  # a point of 100, in the whole millionths of a path's score
+FLAP_WINDOW_DWELLS: Final = 4  # dwell times after which a change is no longer soon
 MAX_FLAPS: Final = 4
 UNCHANGED: Final = -1
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
@@ -65,8 +63,7 @@ def damp(
         return ActivePaths(target, now_ns)
     if target in ((), active.shares) or now_ns < active.since_ns + active.dwell_ns(damping):
         return active
-    is_better = damping.margin is None or _is_better(active.shares, target, src, dst, scores, damping)
-    if not is_better:
+    if damping.margin is not None and not _is_better(active.shares, target, src, dst, scores, damping):
         return active
     soon = active.flaps > UNCHANGED and now_ns - active.since_ns < FLAP_WINDOW_DWELLS * active.dwell_ns(damping)
     return ActivePaths(target, now_ns, min(active.flaps + 1, MAX_FLAPS) if soon else 0)

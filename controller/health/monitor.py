@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from railyard.controller.health.estimator import ESTIMATORS, Health, HealthSpec, Load, health, pooled
 from railyard.controller.health.policy import Scores, idle
@@ -35,16 +35,9 @@ from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import Plan
 
 NS: Final = 1_000_000_000
-
-
-Kind = Literal["rail", "domain", "spine"]
-
-
-class Element(NamedTuple):
-    """An element that has a score: (rail, g), (domain, d) or (spine, 0), the layer as a whole."""
-
-    kind: Kind
-    number: int
+FOLDER: Final = Path("/run/railyard")
+Element = tuple[Literal["rail", "domain", "spine"], int]
+"""An element that has a score: ("rail", g), ("domain", d) or ("spine", 0), the layer as a whole."""
 
 
 @dataclass
@@ -110,9 +103,10 @@ class Healthd:
         self._last = idle(plan.spec.domains, plan.spec.rails)
         self._last_ns: int | None = None
         dpids = {switch.name: switch.dpid for switch in plan.switches}
-        links = [(Element("rail", gpu.rank), link) for gpu in plan.gpus for link in plan.cables(gpu, "rail")]
-        links += [(Element("domain", gpu.domain), link) for gpu in plan.gpus for link in plan.cables(gpu, "hb")]
-        links += [(Element("spine", 0), link) for link in plan.uplinks]
+        links: list[tuple[Element, Link]] = [(("spine", 0), link) for link in plan.uplinks]
+        for gpu in plan.gpus:
+            links += [(("rail", gpu.rank), link) for link in plan.cables(gpu, "rail")]
+            links += [(("domain", gpu.domain), link) for link in plan.cables(gpu, "hb")]
         for element, link in links:
             cable = _Cable(link, spec)
             self._cables[element].append(cable)
@@ -155,9 +149,9 @@ class Healthd:
             share_up = sum(load.up_ports for load in loads) / len(loads)
             measured = health(loads, ESTIMATORS[self._spec.estimator], self._spec.links)
             self._health[element] = self._health[element].after(measured, share_up, elapsed_s, self._spec.smoothing_s)
-        rails = tuple(self._health[Element("rail", g)].score for g in range(len(self._last.rails)))
-        domains = tuple(self._health[Element("domain", d)].score for d in range(len(self._last.domains)))
-        spine = self._health[Element("spine", 0)].score
+        rails = tuple(self._health["rail", g].score for g in range(len(self._last.rails)))
+        domains = tuple(self._health["domain", d].score for d in range(len(self._last.domains)))
+        spine = self._health["spine", 0].score
         if (rails, domains, spine) != (self._last.rails, self._last.domains, self._last.spine):
             self._last = Scores(rails, domains, spine, self._last.version + 1)
         return self._last
@@ -170,9 +164,6 @@ class Healthd:
         }
 
 
-FOLDER: Final = Path("/run/railyard")
-
-
 class HealthLoop:
     """Thread that computes and publishes scores. `ask_stats()` makes every switch send its counters, which come back by
     `on_event`. `emit` gets "health" once a period: version, and [load, score] of each rail, domain and the spine layer.
@@ -183,14 +174,11 @@ class HealthLoop:
     ) -> None:
         self._period_s, self._ask_stats, self._emit = spec.period, ask_stats, emit
         self._healthd = Healthd(plan, spec)
-        # other queues than the bridges' count only for estimators that look at queues
-        queues = (
-            [] if spec.estimator == "utilisation" else [*(s.name for s in plan.switches), *(g.name for g in plan.gpus)]
-        )
-        self._reader = PortReader([*plan.hb_bridges, *queues])
-        self._server = (
-            EtcdServer(FOLDER / "etcd") if spec.registry == "etcd" else SocketServer(FOLDER / "registry.sock")
-        )
+        nodes = [*plan.hb_bridges]
+        if spec.estimator != "utilisation":  # others look at queues, also of switches and GPUs
+            nodes += [*(switch.name for switch in plan.switches), *(gpu.name for gpu in plan.gpus)]
+        self._reader, is_etcd = PortReader(nodes), spec.registry == "etcd"
+        self._server = EtcdServer(FOLDER / "etcd") if is_etcd else SocketServer(FOLDER / "registry.sock")
         self._server.start()
         self.address = self._server.address  # the registry's
         self._registry = connect(self._server.address, spec.stale)
@@ -225,11 +213,9 @@ class HealthLoop:
 
     def _run(self) -> None:
         next_tick_s = time.monotonic()
-        while not self._stopped.is_set():
+        while not self._stopped.wait(next_tick_s - time.monotonic()):
             self._tick()
-            # after a stall it goes on, and doesn't catch up
-            next_tick_s = max(next_tick_s + self._period_s, time.monotonic())
-            self._stopped.wait(next_tick_s - time.monotonic())
+            next_tick_s = max(next_tick_s + self._period_s, time.monotonic())  # after a stall it doesn't catch up
 
     def _tick(self) -> None:
         self._ask_stats()  # answers come a little later, and count from the next turn on
@@ -241,10 +227,11 @@ class HealthLoop:
             scores, loads = self._healthd.scores(now), self._healthd.loads()
         put_ns = time.monotonic_ns()
         self._registry.put(scores)
-        spine = (scores.spine,) if Element("spine", 0) in loads else ()
-        layers: dict[Kind, tuple[int, ...]] = {"rail": scores.rails, "domain": scores.domains, "spine": spine}
+        layers = {"rail": scores.rails, "domain": scores.domains}
+        layers["spine"] = (scores.spine,) if ("spine", 0) in loads else ()
+        shares: dict[Any, float] = {**loads}
         pairs: dict[str, Any] = {
-            kind: [[round(loads.get(Element(kind, n), 0.0), 4), score] for n, score in enumerate(values)]
+            kind: [[round(shares.get((kind, n), 0.0), 4), score] for n, score in enumerate(values)]
             for kind, values in layers.items()
         }
         self._emit("health", {"version": scores.version, **pairs, "put_ns": put_ns})

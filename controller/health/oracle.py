@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from railyard.controller.health.max_min import Background, Link, Route, completion_s, route_of, under_load
+from railyard.controller.health.max_min import Background, Link, completion_s, route_of, under_load
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import Path, Share, Shares, path_of
@@ -73,11 +73,8 @@ def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu
     sizes: defaultdict[tuple[Gpu, Gpu], Counter[Path]] = defaultdict(Counter)
     for flow, path in zip(flows, paths, strict=True):
         sizes[flow.src, flow.dst][path] += flow.size
-    found = {}
-    for pair, each in sizes.items():
-        common = math.gcd(*each.values()) or 1
-        found[pair] = tuple(Share(path, size // common) for path, size in each.items())
-    return found
+    common = {pair: math.gcd(*each.values()) or 1 for pair, each in sizes.items()}
+    return {pair: tuple(Share(path, n // common[pair]) for path, n in each.items()) for pair, each in sizes.items()}
 
 
 class _Greedy:
@@ -118,8 +115,11 @@ class _Greedy:
 
     def _assign_best(self, flow: int, current: int | None = None) -> int:
         """Put a flow on its best option: `current` unless another is better by more than rounding."""
-        costs = [self._cost(flow, route) for route in self._routes[flow]]
-        best = min(range(len(costs)), key=lambda number: costs[number])
+        bits, costs = self._flows[flow].size * 8, list[tuple[float, float]]()
+        for route in self._routes[flow]:  # (time of its busiest link, sum of all), once this flow is there too
+            times = [self._drain_s(link, self._bits[link] + bits, self._count[link] + 1) for link in route]
+            costs.append((max(times), sum(times)))
+        best = min(range(len(costs)), key=costs.__getitem__)
         if current is not None and not costs[best][0] < costs[current][0] * (1 - 1e-9):
             best = current
         self._put(flow, best, 1)
@@ -129,12 +129,6 @@ class _Greedy:
         for link in self._routes[flow][option]:
             self._bits[link] += sign * self._flows[flow].size * 8
             self._count[link] += sign
-
-    def _cost(self, flow: int, route: Route) -> tuple[float, float]:
-        """(time of the busiest link, sum of all) on a route, once this flow is there too."""
-        bits = self._flows[flow].size * 8
-        times = [self._drain_s(link, self._bits[link] + bits, self._count[link] + 1) for link in route]
-        return max(times), sum(times)
 
     def _drain_s(self, link: Link, bits: float, flows: int) -> float:
         """Seconds until a link is done, if its flows share it equally with the elastic background there."""

@@ -55,7 +55,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self._switches: dict[int, _Switch] = {}
         self._lost_spines: set[int] = set()
         self._lock = threading.RLock()  # fibres are moved in other threads than events of switches arrive in
-        self.optics = OpticalSwitches(self._lock, self._sync_optical)
+        self.optics = OpticalSwitches(self._lock, self._sync_tables)
 
     def _answer(self, event: Any) -> tuple[_Switch | None, list[Any] | None]:
         """Return a known switch and its whole answer, once the last part has arrived (each holds some 600 flows)."""
@@ -105,7 +105,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
                 with self._lock:
                     for port in ports:
                         switch.optical.on_port(port)
-                    self._sync_tables(switch)
+                    self._sync_tables(switch.datapath.id)
             for port, up in changed.items():  # the answer to a poll: a switch doesn't report every change
                 self.listener(SwitchEvent("port", switch.datapath.id, now, port, up))
 
@@ -127,7 +127,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             switch.tables = Tables(switch.flows, codec.groups_in(entries))
             if switch.optical:
                 switch.optical.load_flows(switch.flows)
-            self._sync_tables(switch)
+            self._sync_tables(switch.datapath.id)
             switch.datapath.send_msg(parser.OFPBarrierRequest(switch.datapath))
 
     @handler.set_ev_cls(ofp_event.EventOFPBarrierReply, handler.MAIN_DISPATCHER)
@@ -160,7 +160,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         is_change = up != before and switch.ready
         if is_change and not up:  # first: senders need a detour
             self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
-        self._sync_tables(switch)
+        self._sync_tables(dpid)
         self._on_spine_change(dpid)
         if is_change and up:  # last: the listener lets traffic return, for which flows must exist
             self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
@@ -190,31 +190,25 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self._on_spine_change(dpid)
         self.listener(SwitchEvent("switch-down", dpid, now))
 
-    def _spines(self) -> dict[int, Ports]:
-        """Return the ports of every spine that has its flows; none for a spine that had them and was lost."""
-        found: dict[int, Ports] = {index: {} for index in self._lost_spines}
-        known = ((*role_of(dpid), switch) for dpid, switch in self._switches.items())
-        return found | {index: switch.ports for role, index, switch in known if role == "spine" and switch.ready}
-
     def _on_spine_change(self, dpid: int) -> None:
         """Update the groups of the rail switches after an event of a spine."""
         if role_of(dpid)[0] == "spine":
-            for switch in self._switches.values():
+            for switch in self._switches:
                 self._sync_tables(switch)
 
-    def _sync_optical(self, dpid: int) -> None:
-        if switch := self._switches.get(dpid):  # it may have gone, or connected anew
-            self._sync_tables(switch)
-
-    def _sync_tables(self, switch: _Switch) -> None:
+    def _sync_tables(self, dpid: int) -> None:
         """Send the fewest messages that make the switch's tables and link states what its ports require."""
         with self._lock:
-            if switch.tables is None:
+            switch = self._switches.get(dpid)  # it may have gone, or connected anew
+            if switch is None or switch.tables is None:
                 return
-            optical = switch.optical
-            target = (
-                optical.changed_tables() if optical else tables_of(switch.datapath.id, switch.ports, self._spines())
-            )
+            if optical := switch.optical:
+                target = optical.changed_tables()
+            else:  # the ports of every spine that has its flows; none of one that had them and was lost
+                spines: dict[int, Ports] = {index: {} for index in self._lost_spines}
+                known = ((*role_of(number), other) for number, other in self._switches.items())
+                spines |= {index: other.ports for role, index, other in known if role == "spine" and other.ready}
+                target = tables_of(dpid, switch.ports, spines)
             if target is not None:
                 for message in codec.messages(switch.datapath, reconcile(switch.tables, target)):
                     switch.datapath.send_msg(message)

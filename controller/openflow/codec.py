@@ -31,14 +31,8 @@ def add_flow(datapath: Any, flow: Flow) -> Any:
     """The message that puts a flow in."""
     action = parser.OFPActionGroup(flow.group) if flow.group else parser.OFPActionOutput(flow.port)
     instructions = [parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])]
-    where = {"priority": flow.priority, "match": _match(flow)}
-    return parser.OFPFlowMod(datapath, cookie=COOKIE, command=ofp.OFPFC_ADD, instructions=instructions, **where)
-
-
-def delete_flow(datapath: Any, flow: Flow) -> Any:
-    """The message that takes exactly this flow out."""
-    where = {"priority": flow.priority, "match": _match(flow)}
-    return parser.OFPFlowMod(datapath, command=ofp.OFPFC_DELETE_STRICT, **where, **_TO_ANY)
+    options = {"cookie": COOKIE, "command": ofp.OFPFC_ADD, "instructions": instructions}
+    return parser.OFPFlowMod(datapath, priority=flow.priority, match=_match(flow), **options)
 
 
 def delete_all(datapath: Any) -> Any:
@@ -62,11 +56,12 @@ def select_group(datapath: Any, number: int, ports: Iterable[int], command: int)
 
 def messages(datapath: Any, steps: Steps) -> list[Any]:
     """The messages that take these steps, in their order."""
+    strictly = {"command": ofp.OFPFC_DELETE_STRICT, **_TO_ANY}  # exactly that flow
     return [
         *(select_group(datapath, number, ports, ofp.OFPGC_MODIFY) for number, ports in steps.change_groups),
         *(select_group(datapath, number, ports, ofp.OFPGC_ADD) for number, ports in steps.add_groups),
         *(add_flow(datapath, flow) for flow in steps.add),
-        *(delete_flow(datapath, flow) for flow in steps.delete),
+        *(parser.OFPFlowMod(datapath, priority=f.priority, match=_match(f), **strictly) for f in steps.delete),
         *(select_group(datapath, number, (), ofp.OFPGC_DELETE) for number in steps.delete_groups),
     ]
 

@@ -79,11 +79,12 @@ def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None
     uplinks = [port for port in here if port not in gpus]
     if not uplinks:
         return Tables(frozenset(flows))
-    usual = uplinks_to(rank, tuple(port for port in uplinks if ports[port]), spines or {})
+    spines = spines or {}
+    usual = uplinks_to(rank, tuple(port for port in uplinks if ports[port]), spines)
     flows.add(Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP))
     groups = {UPLINK_GROUP: usual}
-    for other in sorted({port - 1 for known in (spines or {}).values() for port in known}):
-        up = uplinks_to(other, usual, spines or {})
+    for other in sorted({port - 1 for known in spines.values() for port in known}):
+        up = uplinks_to(other, usual, spines)
         if up != usual:
             flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
             groups[RANK_GROUP + other] = up

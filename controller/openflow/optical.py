@@ -24,8 +24,7 @@ SETTLE_S: Final = 0.2
 """Time after which the controller polls a port that it has enabled: a switch doesn't report every change by itself."""
 AffectedPorts = Mapping[int, Mapping[int, bool]]
 """Ports that a move of fibres disables, by datapath id, and whether each is enabled again afterwards."""
-Schedule = Callable[[float, Callable[[], None]], None]
-"""schedule(seconds, action): run an action later, under the app's lock."""
+Schedule = Callable[[float, Callable[[], None]], None]  # (seconds, action): run it later, under the app's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +100,6 @@ def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
     )
 
 
-def link_state_of(port: Any) -> LinkState:
-    """Return the link state in a port description. The switch keeps the mark of ports that we disabled."""
-    return LinkState(disabled=bool(port.config & codec.ofp.OFPPC_NO_FWD), has_carrier=codec.is_up(port))
-
-
 def network_sides_in(affected_ports: AffectedPorts) -> dict[Gpu, bool]:
     """Return the network sides among these ports, and whether any of their ports is enabled again."""
     found: dict[Gpu, bool] = {}
@@ -139,8 +133,9 @@ class OpticalSwitch:
 
     def on_port(self, port: Any) -> None:
         """Take in a port description."""
-        number, state = port.port_no, link_state_of(port)
-        before, now = self._link_states.get(number), time.monotonic()
+        # the switch keeps the mark of ports that we disabled
+        state = LinkState(disabled=bool(port.config & codec.ofp.OFPPC_NO_FWD), has_carrier=codec.is_up(port))
+        number, before, now = port.port_no, self._link_states.get(port.port_no), time.monotonic()
         self._ports[number], self._link_states[number] = port, state
         if before is None:
             self._enabled_s[number] = now
@@ -156,10 +151,8 @@ class OpticalSwitch:
         self._has_changed = True
 
     def affected_ports(self, moved: Mapping[int, int]) -> dict[int, bool]:
-        """Return the ports to disable so that the fibres in `moved`, {GPU side: network side}, and no others are moved.
-
-        These are both sides of every cross-connect that differs. True: it has another side afterwards, and is enabled
-        again.
+        """Return the ports to disable so that the fibres in `moved`, {GPU side: network side}, and no others are moved:
+        both sides of every cross-connect that differs. True: it has another side afterwards, and is enabled again.
         """
         before, after = cross_connects(self._ports, self.moved), cross_connects(self._ports, moved)
         connected = {*after.keys(), *after.values()}
@@ -191,11 +184,12 @@ class OpticalSwitch:
             self._set(port, enabled)
         if self._enabled_s and not self._poll_pending:
             self._poll_pending = True
-            self._schedule(max(self._enabled_s.values()) + SETTLE_S - time.monotonic(), self._poll_ports)
 
-    def _poll_ports(self) -> None:
-        self._poll_pending = False
-        self._datapath.send_msg(codec.parser.OFPPortDescStatsRequest(self._datapath, 0))
+            def poll_ports() -> None:
+                self._poll_pending = False
+                self._datapath.send_msg(codec.parser.OFPPortDescStatsRequest(self._datapath, 0))
+
+            self._schedule(max(self._enabled_s.values()) + SETTLE_S - time.monotonic(), poll_ports)
 
     def _set(self, port: int, enabled: bool) -> None:
         self._datapath.send_msg(codec.port_mod_message(self._datapath, self._ports[port], enabled))

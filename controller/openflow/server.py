@@ -44,7 +44,7 @@ def _accept(listener: socket.socket) -> None:
 
 
 class OpenFlowServer:
-    """The app and its sockets. `listener` hears everything; `app` answers `ask_stats`."""
+    """The app and its sockets. `listener` receives every event."""
 
     def __init__(self, listener: Callable[[SwitchEvent], None]) -> None:
         cfg.CONF(args=[], project="os_ken", default_config_files=[])

@@ -20,10 +20,8 @@ from railyard.core import plugins
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.host import PROJECT
 
-EMPTY: Final = ("/run", "/var/run", "/dev/shm", "/dev/mqueue")
-"""Where the sandbox has an empty tmpfs of its own."""
-PRIVATE: Final = ("/tmp", "/var/tmp")
-"""The same, with some of the machine's folders put back."""
+EMPTY: Final = ("/run", "/var/run", "/dev/shm", "/dev/mqueue")  # where the sandbox has an empty tmpfs of its own
+PRIVATE: Final = ("/tmp", "/var/tmp")  # the same, with some of the machine's folders put back
 _MS_NOSUID_NODEV: Final = 2 | 4
 _MS_BIND: Final = 4096
 _MS_REC: Final = 16384

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from railyard.controller.health import monitor
-from railyard.controller.health.monitor import Element, Healthd, HealthLoop
+from railyard.controller.health.monitor import Healthd, HealthLoop
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.openflow.app import SwitchEvent
@@ -196,8 +196,8 @@ def test_loads_are_of_the_last_period_alone() -> None:
     healthd.scores(100 * MS)
     healthd.on_event(stats(200, {1: full, 2: full // 2}))
     assert healthd.scores(200 * MS).rails[0] > 95
-    assert healthd.loads()[Element("rail", 0)] == pytest.approx(0.75)
-    assert healthd.loads()[Element("rail", 1)] == 0.0
+    assert healthd.loads()[("rail", 0)] == pytest.approx(0.75)
+    assert healthd.loads()[("rail", 1)] == 0.0
 
 
 def test_loads_are_of_links_that_are_up() -> None:
@@ -205,13 +205,13 @@ def test_loads_are_of_links_that_are_up() -> None:
     healthd.on_event(stats(0, {1: 0, 2: 0}))
     healthd.on_event(stats(100, {1: full // 2, 2: 0}))
     healthd.on_event(SwitchEvent("port", RAIL_0, 110 * MS, port=2, up=False))
-    assert healthd.loads()[Element("rail", 0)] == pytest.approx(0.5)
+    assert healthd.loads()[("rail", 0)] == pytest.approx(0.5)
     healthd.on_event(SwitchEvent("switch-down", RAIL_0, 120 * MS))
-    assert healthd.loads()[Element("rail", 0)] == 0.0
+    assert healthd.loads()[("rail", 0)] == 0.0
 
 
 @pytest.mark.parametrize(("kind", "spine"), [("rail-only", False), ("rail-optimized", True)])
 def test_every_element_has_a_load(kind: str, spine: bool) -> None:
     plan: Plan = plan_of(kind, domains=3, rails=2)
-    elements = {Element("rail", g) for g in range(2)} | {Element("domain", d) for d in range(3)}
-    assert Healthd(plan, parse_health({})).loads().keys() == elements | ({Element("spine", 0)} if spine else set())
+    elements = {("rail", g) for g in range(2)} | {("domain", d) for d in range(3)}
+    assert Healthd(plan, parse_health({})).loads().keys() == elements | ({("spine", 0)} if spine else set())
