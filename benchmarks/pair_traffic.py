@@ -22,8 +22,8 @@ from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import write_file
-from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
-from railyard.workloads.models.catalogue import load_gpt, load_moe
+from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic, gpt_traffic, moe_traffic
+from railyard.workloads.models.catalogue import GptModel, MoeModel
 from railyard.workloads.placement.layout import data_parallel, hierarchical
 from railyard.workloads.placement.parallelism import Parallelism
 
@@ -45,17 +45,17 @@ class Timed:
 def dense(gpus: int) -> Traffic:
     """GPT-1T, t = 8, p = 64, the rest data-parallel."""
     p = Parallelism(tensor=8, pipeline=64, data=gpus // 512, micro_batch=1, global_batch=gpus)
-    return gpt_traffic(load_gpt("gpt-1008b"), hierarchical(p, gpus // RAILS, RAILS))
+    return gpt_traffic(GptModel.load("gpt-1008b"), hierarchical(p, gpus // RAILS, RAILS))
 
 
 def mixture(gpus: int) -> Traffic:
     """MoE-1.3B, its 128 experts replicated."""
-    return moe_traffic(load_moe("moe-1.3b-128"), data_parallel(gpus, 4 * gpus, RAILS))
+    return moe_traffic(MoeModel.load("moe-1.3b-128"), data_parallel(gpus, 4 * gpus, RAILS))
 
 
 def wide_mixture(gpus: int) -> Traffic:
     """MoE-1.3B with as many experts as GPUs: every GPU sends to every other."""
-    model = load_moe("moe-1.3b-128").model_copy(update={"experts": gpus, "gpus": gpus, "global_batch": 4 * gpus})
+    model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": gpus, "gpus": gpus, "global_batch": 4 * gpus})
     return moe_traffic(model, data_parallel(gpus, model.global_batch, RAILS))
 
 
@@ -68,8 +68,7 @@ MODELS: Final[dict[str, Callable[[int], Traffic]]] = {
 
 def summed(traffic: Traffic) -> int:
     """Bytes by kind and place; how many pairs have any."""
-    scopes = (traffic.in_domains, traffic.on_rails, traffic.across_rails)
-    parts = [scope(kind) for kind in traffic.pairs for scope in scopes]
+    parts = [traffic.at(kind, scope) for kind in traffic.pairs for scope in SCOPES]
     return sum(part.count for part in parts if part.total > 0)
 
 

@@ -127,7 +127,7 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     _print_findings(f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}", findings, console)
     volumes = []
     for name, volume in traffic.volumes.items():
-        crossing = traffic.across_rails(name).total if volume else 0
+        crossing = traffic.at(name, "across rails").total if volume else 0
         share = percent(crossing / volume) if crossing else "none"
         volumes += [f"{name} {size(volume)}, {share} between rails"] if volume else []
     console.print(f"  an iteration sends {'; '.join(volumes)}", highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from railyard.results.theory.iteration.job import Job, Recipe, make_cluster, tak
 from railyard.results.theory.iteration.search import weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 
 MAX_COUNT: Final = 2**20
 """The most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds."""
@@ -81,7 +81,7 @@ def command(
 
 def make_job(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: int) -> Job:
     """HB domains are the platform's if not given, or one smaller domain where there are fewer GPUs than in its."""
-    loaded = load_gpt(model)
+    loaded = GptModel.load(model)
     if platform not in PLATFORMS:
         raise BadInput("platform", platform, f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
     size = domain_gpus or min(gpus, PLATFORMS[platform].domain_gpus)

@@ -18,7 +18,7 @@ from railyard.results.theory.iteration.fit import leave_model_out_s, measured, p
 from railyard.results.theory.iteration.job import A100, Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 
 GPT_1T: Final = "gpt-1008b"
 GPT_146B: Final = "gpt-145.6b"
@@ -73,7 +73,7 @@ def best(
     hb, rail = hb_bps / 8 or cluster.hb_bytes_per_s, rail_bps / 8 or cluster.rail_bytes_per_s
     constants = replace(cluster.constants, **reading.constants)
     cluster = replace(cluster, hb_bytes_per_s=hb, rail_bytes_per_s=rail, constants=constants)
-    return best_strategy(Job(load_gpt(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
+    return best_strategy(Job(GptModel.load(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
 
 
 def less_pct(slow_s: float, fast_s: float) -> float:

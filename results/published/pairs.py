@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell
 from railyard.results.views.format import percent, size
-from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform
+from railyard.workloads.matrix.pair_traffic import SCOPES, Pairs, Traffic, Uniform
 
 K = TypeVar("K", bound=str)
 COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
-WHERE: Final = ("HB domain", "rail", "across rails")
 _LABELLED: Final = 0.05  # of a bar: narrower parts can't hold their percentage
 _DARK_COLOURS: Final = (style.BLUE, style.GREEN, style.VERMILION)  # white reads better on these
 _RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
@@ -39,7 +38,7 @@ def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
 
 def places(traffic: Traffic, kind: str) -> dict[str, Pairs | Uniform]:
     """One kind's pairs, by where they are."""
-    return dict(zip(WHERE, (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind)), strict=True))
+    return {scope: traffic.at(kind, scope) for scope in SCOPES}
 
 
 def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:

@@ -21,7 +21,7 @@ from railyard.results.theory.iteration.job import (
 )
 from railyard.results.theory.iteration.search import Rules, best_strategy, candidates, divisors
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.parallelism import Parallelism
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 
@@ -81,7 +81,7 @@ def test_the_search_finds_what_plain_loops_find(
 
 def test_memory_can_be_left_out() -> None:
     """GPT-1T on 8 GPUs fits no memory."""
-    of = Job(load_gpt("gpt-1008b"), Recipe(64), make_cluster("h100", 8, 8))
+    of = Job(GptModel.load("gpt-1008b"), Recipe(64), make_cluster("h100", 8, 8))
     with pytest.raises(BadInput, match="no strategy fits the memory of a GPU, 80 GB; the leanest takes 2,"):
         best_strategy(of)
     assert best_strategy(of, Rules(fits_memory=False)).gpu_bytes > 1e12

@@ -22,10 +22,10 @@ from railyard.results.theory.iteration.iteration_time import (
     stage_parameters,
 )
 from railyard.results.theory.iteration.job import A100, Job, Recipe, Strategy, make_cluster
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 from tests.unit.iteration_jobs import one, with_constants
 
-GPT_1T = load_gpt("gpt-1008b")
+GPT_1T = GptModel.load("gpt-1008b")
 
 
 def test_flops_are_the_published_formulas() -> None:
@@ -74,7 +74,7 @@ def test_latency_adds_a_hop_for_each_ring_step_and_message() -> None:
 
 def test_memory_by_hand() -> None:
     """Korthikanti's 22B on 8 GPUs: 16 bytes of 2.78 G parameters, and 34 s b h l/t with selective recomputation."""
-    model = load_gpt("gpt-22b")
+    model = GptModel.load("gpt-22b")
     of = Job(model, Recipe(4), make_cluster("a100", 8, 8))
     s = one(Strategy(8, 1, 1, 1, 1, 1, 4, 1))
     held = (48 * (12 * 6144**2 + 13 * 6144) + (51_200 + 2048) * 6144) / 8

@@ -19,7 +19,7 @@ from railyard.workloads.allreduce.peers.training import (
     published_compute_s,
     split,
 )
-from railyard.workloads.models.catalogue import load_gpt, load_layers
+from railyard.workloads.models.catalogue import GptModel, LayersModel
 
 MIB = 2**20
 
@@ -27,7 +27,7 @@ MIB = 2**20
 @pytest.mark.parametrize("model", ["alexnet", "vgg-11"])
 @given(bucket=st.integers(2**16, 2**28))
 def test_buckets_hold_every_gradient_once_within_the_limit(model: str, bucket: int) -> None:
-    layers = load_layers(model)
+    layers = LayersModel.load(model)
     step = layers_step(model, layers, 32, bucket, 0.2)
     assert sum(step.sizes) == layers.gradient_bytes
     assert max(step.sizes) <= bucket
@@ -37,7 +37,7 @@ def test_buckets_hold_every_gradient_once_within_the_limit(model: str, bucket: i
 
 def test_alexnets_operations_match_figure_15() -> None:
     """None above 4 MB, though its first dense layer alone has 151 MB; the last layers are sent first."""
-    step = layers_step("alexnet", load_layers("alexnet"), 32, 4 * MIB, 0.2)
+    step = layers_step("alexnet", LayersModel.load("alexnet"), 32, 4 * MIB, 0.2)
     assert len(step.sizes) == 61
     assert step.sizes[0] == 4 * MIB
     assert step.gap_s * 61 == pytest.approx(0.2)
@@ -63,13 +63,13 @@ def test_split_sizes_keep_the_total(sizes: tuple[int, ...], largest: int) -> Non
 
 
 def test_gpt_gradients_above_a_gigabyte_are_split() -> None:
-    small, large = (gpt_step(name, load_gpt(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
+    small, large = (gpt_step(name, GptModel.load(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
     assert small.sizes == (337_500_000,)
     assert large.sizes[:13] == (GPT_MAX_MESSAGE,) * 13
     assert sum(large.sizes) == 2 * 30_000_000_000 // 16
-    assert gpt_step("gpt3-30b", load_gpt("gpt3-30b"), 8).compute_s < large.compute_s
+    assert gpt_step("gpt3-30b", GptModel.load("gpt3-30b"), 8).compute_s < large.compute_s
     with pytest.raises(BadInput, match="which 3 nodes can't share"):
-        gpt_step("gpt3-30b", load_gpt("gpt3-30b"), 3)
+        gpt_step("gpt3-30b", GptModel.load("gpt3-30b"), 3)
 
 
 def test_part_of_a_step_keeps_its_proportions() -> None:

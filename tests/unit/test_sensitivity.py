@@ -29,7 +29,7 @@ from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.jobs.transfers import TransfersSpec
 from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, load_gpt
+from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Scale, Schedule, Transfer
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
@@ -169,9 +169,9 @@ def platform_file(platform: Plain) -> str:
 
 def bytes_on_rails(platform: Plain) -> float:
     spec = PlacementSpec(model="gpt-145.6b", platform=platform_file(platform))
-    model = load_gpt(spec.model)
+    model = GptModel.load(spec.model)
     traffic = gpt_traffic(model, layouts(spec, model)[0])
-    return float(traffic.on_rails("DP").bytes.sum())
+    return float(traffic.at("DP", "rail").bytes.sum())
 
 
 def job_on(platform: Plain) -> Job:

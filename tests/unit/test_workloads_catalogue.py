@@ -10,11 +10,10 @@ from railyard.workloads.matrix.pair_traffic import shares
 from railyard.workloads.models.catalogue import (
     CATALOGUE,
     GptModel,
+    LayersModel,
+    MoeModel,
     check_heads,
-    load_gpt,
-    load_layers,
     load_model,
-    load_moe,
     model_names,
 )
 from railyard.workloads.placement.layout import place
@@ -33,7 +32,7 @@ def test_every_model_names_its_source_on_line_1(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in model_names() if name.startswith("gpt")])
 def test_published_parameters_and_cluster_fit_the_shape(name: str) -> None:
     """Narayanan Eq. 2, within the rounding of what is published: Megatron's to 0.1B, others' to a digit or two."""
-    model = load_gpt(name)
+    model = GptModel.load(name)
     counted = model.layers * model.layer_parameters + model.embedding_parameters
     to_a_tenth = re.fullmatch(r"gpt-[0-9]+\.[0-9]b|gpt-1008b", name) and model.parameters > 1e10
     assert counted == pytest.approx(model.parameters, rel=0.003 if to_a_tenth else 0.03)
@@ -51,7 +50,7 @@ def test_published_parameters_and_cluster_fit_the_shape(name: str) -> None:
     ],
 )
 def test_table_1_of_megatron(name: str, gpus: int, data: int, micro_batches: int) -> None:
-    training = load_gpt(name).training
+    training = GptModel.load(name).training
     assert (training.gpus, training.data, training.micro_batches) == (gpus, data, micro_batches)
 
 
@@ -67,7 +66,7 @@ def test_table_1_of_megatron(name: str, gpus: int, data: int, micro_batches: int
 def test_table_3_and_5_of_korthikanti(
     name: str, tensor: int, pipeline: int, micro_batches: int, micro_batch: int, virtual_stages: int
 ) -> None:
-    training = load_gpt(name).training
+    training = GptModel.load(name).training
     assert (training.tensor, training.pipeline, training.data) == (tensor, pipeline, 1)
     assert (training.micro_batches, training.micro_batch) == (micro_batches, micro_batch)
     assert training.virtual_stages == virtual_stages
@@ -93,7 +92,7 @@ def test_table_3_and_5_of_korthikanti(
 def test_layer_by_layer_models_add_up_biases_included(
     name: str, parameters: int, convolutions: list[int], connected: list[int]
 ) -> None:
-    model = load_layers(name)
+    model = LayersModel.load(name)
     assert sum(layer.parameters for layer in model.layers) == model.parameters == parameters
     assert [layer.weights for layer in model.layers] == convolutions + connected
     assert [layer.name[:2] for layer in model.layers] == ["co"] * len(convolutions) + ["fc"] * len(connected)
@@ -104,11 +103,11 @@ def test_a_layer_too_few_is_noticed(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text((CATALOGUE / "alexnet.yaml").read_text().replace("biases: 192", "biases: 0"))
     with pytest.raises(BadInput, match=r"mine.yaml.parameters: 61100840 must be what the layers add up to, 61100648"):
-        load_layers(str(mine))
+        LayersModel.load(str(mine))
 
 
 def test_heads_are_shared_out_evenly(tmp_path: Path) -> None:
-    model = load_gpt("gpt-145.6b")
+    model = GptModel.load("gpt-145.6b")
     check_heads(model, model.training)
     with pytest.raises(BadInput) as caught:
         check_heads(model, model.training.model_copy(update={"tensor": 10}), "workloads.0.parallelism")
@@ -149,7 +148,7 @@ def test_a_model_that_cannot_be_is_told_by_the_field(
 
 
 def test_moe_figures_of_deepspeed() -> None:
-    model = load_moe("moe-1.3b-128")
+    model = MoeModel.load("moe-1.3b-128")
     assert model.tokens_per_gpu == 8192
     assert model.all_to_all_bytes == 33_554_432
     assert model.all_to_all_bytes / model.gpus == 262_144
@@ -161,14 +160,14 @@ def test_moe_figures_of_deepspeed() -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_tensor_parallelism_has_three_quarters_of_the_volume(name: str) -> None:
     """Rail-only section III-A, Fig. 2a."""
-    volume = shares(gpt_volumes(load_gpt(name)))
+    volume = shares(gpt_volumes(GptModel.load(name)))
     assert volume["TP"] > 0.75
     assert sum(volume.values()) == pytest.approx(1)
 
 
 def test_all_to_all_has_about_the_published_share() -> None:
     """Rail-only section IV-B says 27% (Fig. 5a) and not how it counts; ours is 30.6%, as `moe_volumes` says."""
-    assert shares(moe_volumes(load_moe("moe-1.3b-128")))["EP"] == pytest.approx(0.306, abs=0.001)
+    assert shares(moe_volumes(MoeModel.load("moe-1.3b-128")))["EP"] == pytest.approx(0.306, abs=0.001)
 
 
 def test_a_file_of_your_own(tmp_path: Path) -> None:
@@ -202,12 +201,12 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, edit: tuple[str,
 
 def test_unknown_missing_and_wrong_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="did you mean 'gpt-1008b'"):
-        load_gpt("gpt-1008")
+        GptModel.load("gpt-1008")
     with pytest.raises(BadInput, match="can't be read: No such file"):
-        load_gpt(str(tmp_path / "none.yaml"))
+        GptModel.load(str(tmp_path / "none.yaml"))
     with pytest.raises(BadInput, match="mixture of experts"):
-        load_gpt("moe-1.3b-128")
+        GptModel.load("moe-1.3b-128")
     with pytest.raises(BadInput, match="dense model"):
-        load_moe("gpt-1008b")
+        MoeModel.load("gpt-1008b")
     with pytest.raises(BadInput, match="list of layers; kind gpt takes a model of kind gpt"):
-        load_gpt("alexnet")
+        GptModel.load("alexnet")

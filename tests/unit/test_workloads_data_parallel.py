@@ -10,7 +10,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.jobs.data_parallel import FIRST_BUCKET_BYTES, buckets
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
-from railyard.workloads.models.catalogue import LayersModel, load_layers
+from railyard.workloads.models.catalogue import LayersModel
 from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
@@ -20,7 +20,7 @@ ONLY = FabricSpec(kind="rail-only")
 @pytest.mark.parametrize("name", ["alexnet", "vgg-11"])
 @given(limit=st.integers(1, 10**9))
 def test_buckets_have_every_gradient_once(name: str, limit: int) -> None:
-    assert sum(buckets(load_layers(name), limit)) == load_layers(name).gradient_bytes
+    assert sum(buckets(LayersModel.load(name), limit)) == LayersModel.load(name).gradient_bytes
 
 
 def test_buckets_fill_from_the_last_layer_and_split_nothing() -> None:
@@ -34,7 +34,7 @@ def test_buckets_fill_from_the_last_layer_and_split_nothing() -> None:
 
 def test_vgg_11_s_large_layers_have_buckets_of_their_own() -> None:
     """25 MiB: the classifier's 16 MB, its two large matrices, and the convolutions in parts."""
-    sizes = buckets(load_layers("vgg-11"), 25 * 2**20)
+    sizes = buckets(LayersModel.load("vgg-11"), 25 * 2**20)
     assert sizes[0] == 4 * (1000 + 4096 * 1000)
     assert max(sizes) >= 4 * 25_088 * 4096
     assert all(size >= 25 * 2**20 for size in sizes[1:-1])
@@ -54,7 +54,7 @@ def test_a_step_is_as_long_as_wished_and_as_its_equation(model: str) -> None:
     sent = sum(2 * 15 * phase.data_bytes for phase in schedule.phases)
     assert bytes_by_kind(schedule) == {"DP": sent}
     real = project_to_full_size(scale, schedule, times, ONLY)
-    whole = load_layers(model).gradient_bytes
+    whole = LayersModel.load(model).gradient_bytes
     assert real[WHOLE] == pytest.approx(all_reduce_s(whole, 4, 4, scale.real_rates.hb, scale.real_rates.rail), rel=1e-3)
 
 

@@ -18,7 +18,7 @@ from railyard.workloads.jobs.gpt import (
     one_forward_one_backward,
 )
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, line_rate_duration_s
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.layout import place
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Compute, Rates, Transfer
@@ -144,7 +144,7 @@ def test_every_pass_comes_once_and_has_a_place_to_go(p: int, groups: int, v: int
 
 
 def test_merging_keeps_bytes_and_time() -> None:
-    model = load_gpt("gpt-145.6b")
+    model = GptModel.load("gpt-145.6b")
     parallelism = Parallelism(tensor=4, pipeline=2, data=2, micro_batch=2, global_batch=16)
     placement = place(parallelism, 4, 4)
     whole, merged = (gpt_job(model, "j", placement, 10, 156e12, pairs) for pairs in (None, 1))
@@ -158,7 +158,7 @@ def test_merging_keeps_bytes_and_time() -> None:
 def test_the_figures_of_a_layer() -> None:
     """2 b h s bytes gathered, 2 b h s / t handed on, 2 l S_T / t reduced; 145.6B with 10 layers at a stage."""
     parallelism = Parallelism(tensor=4, pipeline=2, data=2, micro_batch=2, global_batch=16)
-    job = gpt_job(load_gpt("gpt-145.6b"), "j", place(parallelism, 4, 4), 10, 156e12)
+    job = gpt_job(GptModel.load("gpt-145.6b"), "j", place(parallelism, 4, 4), 10, 156e12)
     assert job.gather_bytes == 2 * 2 * 12288 * 2048
     assert job.boundary_bytes == job.gather_bytes / 4
     assert job.sync_bytes == pytest.approx(2 * 10 * 12 * 12288**2 / 4, rel=1e-4)

@@ -70,7 +70,8 @@ def test_there_are_findings_exactly_where_bytes_change_rails(t: int, p: int, d: 
     rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
     layout = layout_from_ranks(parallel(t, p, d), n // rails, rails, data.draw(st.permutations(range(n))))
     traffic = gpt_traffic(MODEL, layout)
-    assert {f.kind for f in lint(layout)} == {kind for kind in traffic.pairs if traffic.across_rails(kind).src.size}
+    crossing = {kind for kind in traffic.pairs if traffic.at(kind, "across rails").src.size}
+    assert {f.kind for f in lint(layout)} == crossing
 
 
 def test_steps_of_an_experiment_that_change_rails() -> None:

@@ -6,10 +6,10 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import chosen_algorithm
 from railyard.workloads.jobs.moe import moe_iteration, moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
-from railyard.workloads.models.catalogue import load_moe
+from railyard.workloads.models.catalogue import MoeModel
 from railyard.workloads.schedule import Compute
 
-MODEL = load_moe("moe-1.3b-128")
+MODEL = MoeModel.load("moe-1.3b-128")
 
 
 @pytest.mark.parametrize("algorithm", ["all-to-all-two-phase", "all-to-all"])

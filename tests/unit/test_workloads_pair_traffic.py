@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
-from railyard.workloads.matrix.pair_traffic import Scope, Traffic, Uniform, gpt_traffic, moe_traffic
+from railyard.workloads.matrix.pair_traffic import SCOPES, Scope, Traffic, Uniform, gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
-from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt, load_moe
+from railyard.workloads.models.catalogue import GptModel, MoeModel
 from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, layout_from_ranks, place
 from railyard.workloads.placement.parallelism import Parallelism
 from tests.unit.volumes import gpt_volumes, moe_volumes
@@ -39,7 +39,7 @@ def check_pairs(traffic: Traffic) -> None:
         assert (pairs.src != pairs.dst).all()
         assert (pairs.bytes > 0).all()
         assert len(set(zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True))) == len(pairs.src)
-        parts = (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind))
+        parts = [traffic.at(kind, scope) for scope in SCOPES]
         assert sum(part.total for part in parts) == pytest.approx(traffic.volumes[kind])
         assert [part.count for part in parts] == [part.src.size for part in parts]
     assert traffic.dense(traffic.gpus).sum() == pytest.approx(sum(traffic.volumes.values()))
@@ -54,9 +54,9 @@ def test_dense_model_volumes_equal_formulas_and_stay_on_rails(
     traffic = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     check_pairs(traffic)
     assert traffic.volumes == pytest.approx(gpt_volumes(model, p))
-    assert not traffic.across_rails("TP").bytes.size
-    assert not traffic.across_rails("DP").bytes.size
-    astray = traffic.across_rails("PP")
+    assert not traffic.at("TP", "across rails").bytes.size
+    assert not traffic.at("DP", "across rails").bytes.size
+    astray = traffic.at("PP", "across rails")
     back = set(zip(astray.src.tolist(), astray.dst.tolist(), strict=True))
     if p.virtual_stages == 1:
         assert not back
@@ -101,10 +101,10 @@ def test_an_even_exchange_is_its_pairs_wherever_its_ranks_are(
 def test_16384_experts_are_counted_without_listing_them() -> None:
     """268 million pairs: 255 each in its HB domain, 63 on its rail, the rest across rails."""
     n, rails = 16_384, 256
-    model = load_moe("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
+    model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
     traffic = moe_traffic(model, data_parallel(n, 4 * n, rails))
     assert traffic.volumes == pytest.approx(moe_volumes(model))
-    counts = [part("EP").count for part in (traffic.in_domains, traffic.on_rails, traffic.across_rails)]
+    counts = [traffic.at("EP", scope).count for scope in SCOPES]
     assert counts == [n * 255, n * 63, n * (n - 1 - 255 - 63)]
     assert traffic.dense(8).sum() > 0
     with pytest.raises(ValueError, match=r"268,419,072 pairs of an all-to-all are too many .* limit is 16,777,216"):
@@ -124,7 +124,7 @@ def test_a_mixture_sends_what_the_formulas_say(groups: int, experts: int, data: 
 
 
 def test_gpus_hold_several_experts_or_the_count_is_refused() -> None:
-    model = load_moe("moe-1.3b-128")
+    model = MoeModel.load("moe-1.3b-128")
     traffic = moe_traffic(model, data_parallel(64, 256, 8))
     assert traffic.volumes == pytest.approx(moe_volumes(model, 64))
     with pytest.raises(BadInput, match="experts: 128 must divide the 192 GPUs, or be a multiple of them"):
@@ -152,12 +152,12 @@ def test_the_pairs_of_a_mixture_are_those_of_the_tasks() -> None:
 def test_hierarchical_gather_32x2_sends_1_of_63_bytes_over_rails() -> None:
     """Rail-only Fig. 4: 98% of AllReduce in HB domains, 2% on rails."""
     p = Parallelism(tensor=8, pipeline=8, data=64, micro_batch=1, global_batch=4096)
-    traffic = gpt_traffic(load_gpt("gpt-1008b"), hierarchical(p, 16, 256))
-    on_rails = float(traffic.on_rails("DP").bytes.sum())
+    traffic = gpt_traffic(GptModel.load("gpt-1008b"), hierarchical(p, 16, 256))
+    on_rails = float(traffic.at("DP", "rail").bytes.sum())
     assert on_rails / traffic.volumes["DP"] == pytest.approx(1 / 63)
 
 
 def test_stages_must_divide_the_layers() -> None:
     layout: Layout = hierarchical(Parallelism(**{**ONE, "pipeline": 3}), 3, 1)
     with pytest.raises(ValueError, match="3 stages must divide 128 layers"):
-        gpt_traffic(load_gpt("gpt-1008b"), layout)
+        gpt_traffic(GptModel.load("gpt-1008b"), layout)

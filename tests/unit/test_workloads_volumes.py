@@ -6,7 +6,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
-from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt
+from railyard.workloads.models.catalogue import GptModel, MoeModel
 from railyard.workloads.placement.layout import place
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.spec import build, parse_workload
@@ -36,5 +36,5 @@ def test_the_record_of_the_full_size_keeps_as_much_computing() -> None:
     _, scale, *_ = build(spec, FabricSpec(kind="rail-only"), 100_000_000, 1_200_000_000)
     assert scale.real is not None
     assert (scale.real.stages, scale.real.micro_batches, scale.real.virtual_stages) == (8, 48, 2)
-    per_stage = 10 * load_gpt("gpt-145.6b").layer_flops(2) / 8 / (312e12 * 0.5)
+    per_stage = 10 * GptModel.load("gpt-145.6b").layer_flops(2) / 8 / (312e12 * 0.5)
     assert scale.real.compute_s == pytest.approx(0.25 * per_stage)

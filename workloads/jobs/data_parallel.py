@@ -12,7 +12,7 @@ from typing import Final
 from railyard.core.units import Size
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
-from railyard.workloads.models.catalogue import LayersModel, load_layers
+from railyard.workloads.models.catalogue import LayersModel
 from railyard.workloads.schedule import Iteration, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
@@ -52,12 +52,12 @@ class DataParallelSpec(Modelled):
     bucket: Size = 25 * 2**20
 
     def state_parameters(self, scale: Scale) -> float:
-        return float(load_layers(self.model).parameters)
+        return float(LayersModel.load(self.model).parameters)
 
     def build(self, setting: Setting) -> Built:
         """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as here."""
         fabric = setting.fabric
-        sizes = buckets(load_layers(self.model, f"{setting.field}.model"), self.bucket)
+        sizes = buckets(LayersModel.load(self.model, f"{setting.field}.model"), self.bucket)
 
         def schedule(factor: float) -> Schedule:
             program, iteration = Program(fabric.domains, fabric.rails), _iteration(fabric, (s * factor for s in sizes))

@@ -21,7 +21,7 @@ from pydantic import ValidationInfo, field_validator
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads, load_gpt
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads
 from railyard.workloads.placement.layout import Layout, place
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Factor, Iteration, Program, Scale, Schedule
@@ -240,10 +240,10 @@ class GptSpec(Training):
 
     def state_parameters(self, scale: Scale) -> float:
         layers, tensor = scale.shape["layers_per_stage"].emulated, scale.shape["tensor"].emulated
-        return layers * load_gpt(self.model).layer_parameters / tensor
+        return layers * GptModel.load(self.model).layer_parameters / tensor
 
     def build(self, setting: Setting) -> Built:
-        model, fabric, field = load_gpt(self.model, f"{setting.field}.model"), setting.fabric, setting.field
+        model, fabric, field = GptModel.load(self.model, f"{setting.field}.model"), setting.fabric, setting.field
         chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch)
         placement_field = f"{field}.parallelism" if self.global_batch is None else field
         placement = place(chosen, fabric.domains, fabric.rails, placement_field)

@@ -25,7 +25,7 @@ from railyard.workloads.collectives.algorithm import (
     sizing_algorithm,
     whole_phase,
 )
-from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
+from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.schedule import Factor, Iteration, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
@@ -155,7 +155,7 @@ class MoeSpec(Training):
 
     def build(self, setting: Setting) -> Built:
         fabric = setting.fabric
-        model = load_moe(self.model, f"{setting.field}.model")
+        model = MoeModel.load(self.model, f"{setting.field}.model")
         if self.all_to_alls > model.all_to_alls:
             allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
             raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)

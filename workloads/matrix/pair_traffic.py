@@ -9,7 +9,7 @@ Eq. 1). An even all-to-all is kept as its groups and the bytes of one pair, and 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from railyard.workloads.placement.layout import Layout, Numbers, grids
 
 Bytes = NDArray[np.float64]
 Scope = Literal["HB domain", "rail", "across rails"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 MAX_PAIRS: Final = 2**24
 """Pairs that an all-to-all is spelled out to: all of 4,096 GPUs, which takes 0.3 GB."""
 
@@ -59,8 +60,11 @@ class Pairs:
         return self.where((self.src < gpus) & (self.dst < gpus))
 
     def at(self, scope: Scope, rails: int) -> "Pairs":
-        """Those in this place, with HB domains of `rails` GPUs."""
-        return self.where(_scope_mask(scope, self.src, self.dst, rails))
+        """Return those in this place, with HB domains of `rails` GPUs."""
+        same_domain = self.src // rails == self.dst // rails
+        same_rail = self.src % rails == self.dst % rails
+        masks = {"HB domain": same_domain, "rail": ~same_domain & same_rail, "across rails": ~same_domain & ~same_rail}
+        return self.where(masks[scope])
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +145,6 @@ class Uniform:
         return found if self.scope is None else found.at(self.scope, self.rails)
 
 
-def _scope_mask(scope: Scope, src: Numbers, dst: Numbers, rails: int) -> NDArray[np.bool_]:
-    same_domain = src // rails == dst // rails
-    if scope == "HB domain":
-        return np.asarray(same_domain)
-    same_rail = src % rails == dst % rails
-    return np.asarray(~same_domain & (same_rail if scope == "rail" else ~same_rail))
-
-
 def _count_equal_pairs(labels: Numbers) -> int:
     """Ordered pairs of different columns that have the same label, in all rows."""
     ordered = np.sort(labels, axis=1)
@@ -175,17 +171,9 @@ class Traffic:
         """Bytes of all GPUs together."""
         return {kind: pairs.total for kind, pairs in self.pairs.items()}
 
-    def in_domains(self, kind: str) -> Pairs | Uniform:
-        """Return the pairs of one HB domain."""
-        return self.pairs[kind].at("HB domain", self.rails)
-
-    def on_rails(self, kind: str) -> Pairs | Uniform:
-        """Return the pairs of one rail and two domains."""
-        return self.pairs[kind].at("rail", self.rails)
-
-    def across_rails(self, kind: str) -> Pairs | Uniform:
-        """Return the pairs of two domains and two rails: only spines, or forwarding, can carry it."""
-        return self.pairs[kind].at("across rails", self.rails)
+    def at(self, kind: str, scope: Scope) -> Pairs | Uniform:
+        """Return the pairs of a kind in one place. Those across rails need spines, or forwarding."""
+        return self.pairs[kind].at(scope, self.rails)
 
     def dense(self, gpus: int) -> Bytes:
         """(gpus, gpus), sender by receiver, of the first GPUs, all kinds together."""

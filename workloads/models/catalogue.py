@@ -1,7 +1,7 @@
 """The catalogue of models: a YAML file each in `workloads/models`, its source on line 1; yours is a path away."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,21 @@ FP16_BYTES: Final = 2
 """Bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)."""
 
 
-class _Transformer(ConfigModel):
+class _Model(ConfigModel):
+    text: ClassVar[str]
+    """What it is, in messages."""
+
+    @classmethod
+    def load(cls, name: str, field: str = "model") -> Self:
+        """Return a model as `load_model` does. BadInput for one of another kind."""
+        model = load_model(name, field)
+        if not isinstance(model, cls):
+            kind = next(kind for kind, known in KINDS.items() if known is cls)
+            raise BadInput(field, name, f"is {model.text}; kind {kind} takes a model of kind {kind}")
+        return model
+
+
+class _Transformer(_Model):
     """Layers l, hidden size h, sequence length s, as in Rail-only Table III; vocabulary V. `parameters` as published.
 
     `domain_gpus`: GPUs in an HB domain of the cluster that it was trained on.
@@ -50,7 +64,7 @@ class _Transformer(ConfigModel):
 class GptModel(_Transformer):
     """A dense GPT, and how it was trained."""
 
-    text: ClassVar = "a dense model"
+    text = "a dense model"
     kind: Literal["gpt"]
     training: Parallelism
 
@@ -79,7 +93,7 @@ class GptModel(_Transformer):
 class MoeModel(_Transformer):
     """A GPT in which `moe_layers` of the layers have `experts` expert MLPs, one a GPU; the rest is data-parallel."""
 
-    text: ClassVar = "a mixture of experts"
+    text = "a mixture of experts"
     kind: Literal["moe"]
     moe_layers: Count
     experts: Count
@@ -138,10 +152,10 @@ class Layer(ConfigModel):
         return self.weights + self.biases
 
 
-class LayersModel(ConfigModel):
+class LayersModel(_Model):
     """A network layer by layer from its input on, trained by data parallelism alone; `parameters` as published."""
 
-    text: ClassVar = "a list of layers"
+    text = "a list of layers"
     kind: Literal["layers"]
     parameters: Count
     bytes_per_parameter: Count = 4
@@ -162,7 +176,6 @@ class LayersModel(ConfigModel):
 
 Model = GptModel | MoeModel | LayersModel
 KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel, "layers": LayersModel}
-_M = TypeVar("_M", GptModel, MoeModel, LayersModel)
 
 
 def model_names() -> list[str]:
@@ -171,47 +184,23 @@ def model_names() -> list[str]:
 
 
 def load_model(name: str, field: str = "model") -> Model:
-    """A model of the catalogue by its name, or any by the path of its file (something that ends in .yaml)."""
+    """Return a model of the catalogue by its name, or any by the path of its file (something that ends in .yaml).
+
+    BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape.
+    """
     if not is_path(name) and name not in model_names():
         raise BadInput(field, name, f"{unknown_name_hint(name, model_names())}, or the path of a .yaml file")
     path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
     where = f"{field} {path.name}"
     model = parse_by_kind(read_yaml(path, field), KINDS, where)
-    if not isinstance(model, LayersModel):
-        _check_shape(model, where)
-    return model
-
-
-def _check_shape(model: GptModel | MoeModel, field: str) -> None:
-    """BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape."""
+    if isinstance(model, LayersModel):
+        return model
     if model.hidden % model.heads:
-        raise BadInput(f"{field}.heads", model.heads, f"must divide hidden = {model.hidden}")
+        raise BadInput(f"{where}.heads", model.heads, f"must divide hidden = {model.hidden}")
     computed = model.all_parameters
     if abs(model.parameters / computed - 1) > MAX_PARAMETER_ERROR:
         allowed = f"must be within {MAX_PARAMETER_ERROR:.0%} of what layers, hidden and the rest count to: {computed}"
-        raise BadInput(f"{field}.parameters", model.parameters, allowed)
-
-
-def load_gpt(name: str, field: str = "model") -> GptModel:
-    """`load_model`, for what can use no other kind."""
-    return _load(name, field, GptModel)
-
-
-def load_moe(name: str, field: str = "model") -> MoeModel:
-    """`load_model`, for what can use no other kind."""
-    return _load(name, field, MoeModel)
-
-
-def load_layers(name: str, field: str = "model") -> LayersModel:
-    """`load_model`, for what can use no other kind."""
-    return _load(name, field, LayersModel)
-
-
-def _load(name: str, field: str, expected: type[_M]) -> _M:
-    model = load_model(name, field)
-    if not isinstance(model, expected):
-        kind = next(kind for kind, known in KINDS.items() if known is expected)
-        raise BadInput(field, name, f"is {model.text}; kind {kind} takes a model of kind {kind}")
+        raise BadInput(f"{where}.parameters", model.parameters, allowed)
     return model
 
 

@@ -6,9 +6,9 @@ hierarchical (section III-B).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,8 +37,13 @@ def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
     found = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
     found += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
     found += _boundary_findings(layout)
-    if experts > 1:
-        found += _expert_findings(layout, experts)
+    for number, group in enumerate(layout.gpus.reshape(-1, experts) if experts > 1 else ()):
+        crossing = crosses(group[:, None], group[None, :], layout.rails)
+        if crossing.any():
+            count = f"{int(crossing.sum()):,} of {experts * (experts - 1):,} pairs of its all-to-all"
+            forwarding = "on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
+            reason = f"{count} change domain and rail; {forwarding}"
+            found.append(_finding("EP", f"experts' group {number}", group, reason, layout))
     return tuple(found)
 
 
@@ -52,8 +57,9 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
     found = []
     for (kind, name), pairs in crossing.items():
         gpus = tuple(sorted({gpu for pair in pairs for gpu in pair}))
+        names = tuple(Gpu(*divmod(gpu, schedule.rails)).name for gpu in gpus)
         reason = f"{len(pairs):,} of its pairs change domain and rail: {_pair_names(sorted(pairs), schedule.rails)}"
-        found.append(Finding(kind, f"step {name}", gpus, tuple(_name(gpu, schedule.rails) for gpu in gpus), reason))
+        found.append(Finding(kind, f"step {name}", gpus, names, reason))
     return tuple(found)
 
 
@@ -92,18 +98,8 @@ def _boundary_findings(layout: Layout) -> Iterator[Finding]:
             yield _finding("PP", f"stage {a} to {b}{return_note}", pairs.T.ravel(), reason, layout)
 
 
-def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
-    for number, group in enumerate(layout.gpus.reshape(-1, experts)):
-        crossing = crosses(group[:, None], group[None, :], layout.rails)
-        if crossing.any():
-            count = f"{int(crossing.sum()):,} of {experts * (experts - 1):,} pairs of its all-to-all"
-            forwarding = "on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
-            reason = f"{count} change domain and rail; {forwarding}"
-            yield _finding("EP", f"experts' group {number}", group, reason, layout)
-
-
 def _finding(kind: str, group: str, gpus: Numbers, reason: str, layout: Layout) -> Finding:
-    names = tuple(_name(int(gpu), layout.rails) for gpu in gpus)
+    names = tuple(Gpu(*divmod(int(gpu), layout.rails)).name for gpu in gpus)
     return Finding(kind, group, tuple(layout.rank_of[gpus].tolist()), names, reason)
 
 
@@ -114,21 +110,16 @@ def _grid_mismatch(group: Numbers, rails: int) -> str:
         ranks_by_domain[gpu // rails].append(gpu % rails)
     (first, first_ranks), *others = ranks_by_domain.items()
     other, other_ranks = next((d, ranks) for d, ranks in others if ranks != first_ranks)
-    names = [_listed(ranks, lambda rank: f"rail{rank}") for ranks in (first_ranks, other_ranks)]
+    both = (first_ranks, other_ranks)
+    names = [_listed([f"rail{rank}" for rank in ranks[:MAX_LISTED]], len(ranks)) for ranks in both]
     return f"on {names[0]} in d{first} but on {names[1]} in d{other}"
 
 
-T = TypeVar("T")
-
-
-def _listed(items: Sequence[T], name: Callable[[T], str]) -> str:
-    more = f" and {len(items) - MAX_LISTED:,} more" if len(items) > MAX_LISTED else ""
-    return ", ".join(map(name, items[:MAX_LISTED])) + more
+def _listed(names: Sequence[str], count: int) -> str:
+    """The first of `count` names."""
+    return ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")
 
 
 def _pair_names(pairs: Sequence[Sequence[int]], rails: int) -> str:
-    return _listed(pairs, lambda pair: f"{_name(pair[0], rails)} to {_name(pair[1], rails)}")
-
-
-def _name(gpu: int, rails: int) -> str:
-    return Gpu(*divmod(gpu, rails)).name
+    first = pairs[:MAX_LISTED]
+    return _listed([" to ".join(Gpu(*divmod(gpu, rails)).name for gpu in pair) for pair in first], len(pairs))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput
-from railyard.workloads.placement.parallelism import Parallelism, check_batch, check_size
+from railyard.workloads.placement.parallelism import Parallelism, check_parallelism
 from railyard.workloads.schedule import Grid
 
 Dimension = Literal["tensor", "data", "pipeline"]
@@ -107,7 +107,7 @@ def place(parallelism: Parallelism, domains: int, rails: int, field: str = "para
     BadInput, with the field's full name, if the parallelism doesn't fit the fabric or its own batch.
     """
     p = parallelism
-    check_size(p, domains, rails, field)
+    check_parallelism(p, domains, rails, field)
     if rails % p.tensor and p.tensor % rails:
         allowed = f"must divide the {rails} GPUs of an HB domain, or be a multiple of them"
         raise BadInput(f"{field}.tensor", p.tensor, allowed)
@@ -122,8 +122,7 @@ def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str 
     So a stage and the next are in one domain or on one rail. Only an interleaved pipeline changes rails on its way back
     to the first stage, where it goes through an odd number of domains (above 1), several stages in each.
     """
-    check_size(parallelism, domains, rails, field)
-    check_batch(parallelism, field)
+    check_parallelism(parallelism, domains, rails, field)
     (t_hb, t_network), (d_hb, d_network), (p_hb, _) = splits(parallelism, rails).values()
     p, d, t = np.ogrid[: parallelism.pipeline, : parallelism.data, : parallelism.tensor]
     p_in = np.where(p // p_hb % 2, p_hb - 1 - p % p_hb, p % p_hb)
@@ -139,8 +138,7 @@ def layout_from_order(
     if sorted(order) != sorted(DIMENSIONS):
         allowed = f"must name each of {', '.join(DIMENSIONS)} once, innermost first"
         raise BadInput(f"{field}.order", list(order), allowed)
-    check_size(parallelism, domains, rails, f"{field}.parallelism")
-    check_batch(parallelism, f"{field}.parallelism")
+    check_parallelism(parallelism, domains, rails, f"{field}.parallelism")
     outermost_first = list(reversed(order))
     numbers = np.arange(parallelism.gpus, dtype=np.int32)
     reshaped = numbers.reshape([getattr(parallelism, name) for name in outermost_first])
@@ -152,8 +150,7 @@ def layout_from_ranks(
     parallelism: Parallelism, domains: int, rails: int, ranks: Sequence[int], field: str = "placement"
 ) -> Layout:
     """Rank i is on GPU number `ranks[i]`."""
-    check_size(parallelism, domains, rails, f"{field}.parallelism")
-    check_batch(parallelism, f"{field}.parallelism")
+    check_parallelism(parallelism, domains, rails, f"{field}.parallelism")
     free = set(range(parallelism.gpus))
     for i, gpu in enumerate(ranks):
         if gpu not in free:

@@ -37,16 +37,15 @@ class Parallelism(ConfigModel):
         return self.global_batch // (self.data * self.micro_batch)
 
 
-def check_size(p: Parallelism, domains: int, rails: int, field: str = "parallelism") -> None:
-    """BadInput unless there is a GPU for each rank, and a rank for each GPU."""
+def check_parallelism(p: Parallelism, domains: int, rails: int, field: str = "parallelism") -> None:
+    """BadInput unless there is a GPU for each rank, a rank for each GPU, and a batch of whole micro-batches.
+
+    An interleaved schedule needs several stages, and a number of micro-batches that is a multiple of these.
+    """
     if p.gpus != domains * rails:
         allowed = f"tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
         product = f"{p.tensor} * {p.pipeline} * {p.data} = {p.gpus}"
         raise BadInput(f"{field}.data", p.data, f"must be such that {allowed}, not {product}")
-
-
-def check_batch(p: Parallelism, field: str = "parallelism") -> None:
-    """BadInput unless the global batch makes whole micro-batches, as many as an interleaved schedule needs."""
     if p.global_batch % (p.data * p.micro_batch):
         allowed = f"must be a multiple of data * micro_batch = {p.data * p.micro_batch}"
         raise BadInput(f"{field}.global_batch", p.global_batch, allowed)

@@ -8,7 +8,7 @@ from railyard.results.plots.style import BLUE, GREY, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_reduce import all_reduce_s
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 
 MODEL: Final = "gpt-530b"
 DATA: Final = 8
@@ -52,7 +52,7 @@ def figure() -> Figure:
 
 def _sync_s(gradient_bytes: int) -> float:
     """Rail-only Eq. 11 with d_h = 1: D is a stage's layers over t."""
-    model, a100 = load_gpt(MODEL), PLATFORMS["a100"]
+    model, a100 = GptModel.load(MODEL), PLATFORMS["a100"]
     size = gradient_bytes * model.layers * model.layer_parameters / (model.training.pipeline * model.training.tensor)
     return all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
 

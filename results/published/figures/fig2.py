@@ -10,7 +10,7 @@ from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.published.pairs import volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, shares
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.layout import hierarchical
 
 MODELS: Final = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
@@ -24,7 +24,7 @@ def figure() -> Figure:
     """Every model with the parallelism of Megatron-LM, on DGX A100."""
     traffic = {}
     for name in MODELS:
-        model = load_gpt(name)
+        model = GptModel.load(name)
         p, rails = model.training, model.domain_gpus
         traffic[name] = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     return Figure(

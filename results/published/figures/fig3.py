@@ -8,7 +8,7 @@ import matplotlib.figure
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.layout import hierarchical
 
 MODEL: Final = "gpt-1008b"
@@ -18,7 +18,7 @@ STAGES: Final = 4
 
 def figure() -> Figure:
     """The whole job is counted; the first stages are drawn."""
-    model = load_gpt(MODEL)
+    model = GptModel.load(MODEL)
     p, rails = model.training, model.domain_gpus
     traffic = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     return Figure(
@@ -38,9 +38,9 @@ def figure() -> Figure:
 
 
 def _claims(traffic: Traffic) -> tuple[Claim, ...]:
-    in_hb = max(float(traffic.in_domains(kind).bytes.max(initial=0)) for kind in DENSE) / 1e9
-    on_nics = {kind: float(traffic.on_rails(kind).bytes.max(initial=0)) / 1e9 for kind in DENSE}
-    across = sum(float(traffic.across_rails(kind).bytes.sum()) for kind in DENSE) / 1e9
+    in_hb = max(float(traffic.at(kind, "HB domain").bytes.max(initial=0)) for kind in DENSE) / 1e9
+    on_nics = {kind: float(traffic.at(kind, "rail").bytes.max(initial=0)) / 1e9 for kind in DENSE}
+    across = sum(float(traffic.at(kind, "across rails").bytes.sum()) for kind in DENSE) / 1e9
     note = (
         f"the paper doesn't say how it counts: a ring gives a GPU's whole TP traffic to one neighbour; rings both ways "
         f"would give each of two {in_hb / 2:.0f} GB ({in_hb * 1e9 / 2 / 2**30:.0f} GiB), sending to all seven alike "

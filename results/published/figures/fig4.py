@@ -12,7 +12,7 @@ from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform, gpt_traffic
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.layout import Layout, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism
 
@@ -68,14 +68,14 @@ def layout(tensor: int) -> Layout:
 
 def _traffic(tensor: int, gradient_halves: int) -> Traffic:
     """With gradients of that many times 16 bits."""
-    traffic = gpt_traffic(load_gpt(MODEL), layout(tensor))
+    traffic = gpt_traffic(GptModel.load(MODEL), layout(tensor))
     return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].scaled(gradient_halves)})
 
 
 def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
-    on_nics = 100 * ours.on_rails("DP").total / ours.volumes["DP"]
-    across = sum(ours.across_rails(kind).total for kind in ours.pairs)
-    of_total = {count: 100 * t.on_rails("DP").total / sum(t.volumes.values()) for count, t in counts.items()}
+    on_nics = 100 * ours.at("DP", "rail").total / ours.volumes["DP"]
+    across = sum(ours.at(kind, "across rails").total for kind in ours.pairs)
+    of_total = {count: 100 * t.at("DP", "rail").total / sum(t.volumes.values()) for count, t in counts.items()}
     ours_of_total, *others_of_total = of_total.items()
     others = "; ".join(f"{count}: {share:.2f}%" for count, share in others_of_total)
     note = (
@@ -96,8 +96,8 @@ def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, T
     above, left, right = (parts[name] for name in "abc")
     volumes = {}
     for count, each in counts.items():
-        by_place = {f"{kind} (HB)": each.in_domains(kind).total for kind in each.pairs}
-        by_place |= {f"{kind} (NIC)": each.on_rails(kind).total for kind in each.pairs}
+        by_place = {f"{kind} (HB)": each.at(kind, "HB domain").total for kind in each.pairs}
+        by_place |= {f"{kind} (NIC)": each.at(kind, "rail").total for kind in each.pairs}
         volumes[count] = {name: by_place[name] for name in COLOURS}
     volume_bars(above, volumes, COLOURS)
     above.set_title("(a) volume", pad=26)

@@ -9,7 +9,7 @@ from railyard.results.plots import style
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
-from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
+from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.placement.layout import data_parallel
 
 MODEL: Final = "moe-1.3b-128"
@@ -19,7 +19,7 @@ OURS: Final = "as counted here"
 
 def figure() -> Figure:
     """Compute the volumes as counted, and by other ways to count the static part."""
-    model = load_moe(MODEL)
+    model = MoeModel.load(MODEL)
     traffic = moe_traffic(model, data_parallel(model.gpus, model.global_batch, model.domain_gpus))
     counts = {OURS: dict(traffic.volumes)} | _others(model, traffic)
     share_pct = {name: 100 * volumes["EP"] / sum(volumes.values()) for name, volumes in counts.items()}

@@ -30,7 +30,7 @@ from railyard.results.theory.iteration.job import (
     make_cluster,
     place_strategy,
 )
-from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.catalogue import GptModel
 
 ROWS: Final = Path(__file__).parent / "measured.csv"
 PLATFORM: Final = "a100"
@@ -58,7 +58,7 @@ def measured() -> tuple[Measured, ...]:
     """Return every row of measured.csv, in its order."""
     found = []
     for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):  # the first line is the source
-        batch = load_gpt(row["model"]).training.global_batch
+        batch = GptModel.load(row["model"]).training.global_batch
         recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
         hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
         found.append(Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit"))
@@ -67,7 +67,7 @@ def measured() -> tuple[Measured, ...]:
 
 def as_job(row: Measured) -> tuple[Job, Strategy[FloatArray]]:
     """Return the row's job, on DGX A100, and the strategy that it was measured with."""
-    model = load_gpt(row.model)
+    model = GptModel.load(row.model)
     cluster = make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
     strategy = place_strategy(model.training, cluster.domain_gpus)
     return Job(model, row.recipe, cluster), Strategy(*(np.array([float(n)]) for n in strategy.columns))
@@ -107,7 +107,7 @@ def leave_model_out_s(row: Measured) -> float:
     """Return the seconds with constants fitted on all published rows, in both tables, of other shapes."""
 
     def shape(row: Measured) -> tuple[int, int]:
-        model = load_gpt(row.model)
+        model = GptModel.load(row.model)
         return model.layers, model.hidden
 
     others = [r for r in measured() if shape(r) != shape(row)]
