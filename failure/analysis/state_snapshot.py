@@ -7,7 +7,8 @@ Netlink by hand: to start `ip` and `nft` in each of 80 namespaces would take a s
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from railyard.topologies.build import namespaces
@@ -48,10 +49,9 @@ PERMANENT: Final = 0x80
 _ROUTE: Final = struct.Struct("=8BI")
 _NEIGHBOUR: Final = struct.Struct("=BxxxiHBB")
 _TABLES: Final = struct.Struct("=BBH")
-_NUMBER: Final = struct.Struct("=I")
 
 Names = Mapping[int, str]
-"""Of interfaces, by number."""
+"""Of interfaces, by number; one may have come since they were read."""
 
 
 def snapshot_state(nodes: Iterable[str]) -> StateSnapshot:
@@ -65,30 +65,26 @@ def _node_state(node: str) -> frozenset[str]:
         links = list(namespaces.dump(sock, RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0)))
         routes = list(namespaces.dump(sock, RTM_GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)))
         neighbours = list(namespaces.dump(sock, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)))
-        tables = _tables()
-    names = {LINK.unpack_from(body)[2]: _name_of(body) for body in links}
+        try:
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netfilter:
+                request = _TABLES.pack(socket.AF_UNSPEC, 0, 0)
+                tables = list(namespaces.dump(netfilter, NFT_MSG_GETTABLE, request))
+        except OSError as error:
+            if error.errno not in NO_NFTABLES:
+                raise
+            tables = []
+    names = {LINK.unpack_from(body)[2]: _text(_attributes(body, LINK)[IFLA_IFNAME]) for body in links}
     found = {interface(body) for body in links}
     found |= {line for body in routes if (line := route(body, names))}
     found |= {line for body in neighbours if (line := neighbour(body, names))}
     return frozenset(found | {rules(body) for body in tables})
 
 
-def _tables() -> list[bytes]:
-    """Return the nftables tables of this thread's namespace."""
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as sock:
-            return list(namespaces.dump(sock, NFT_MSG_GETTABLE, _TABLES.pack(socket.AF_UNSPEC, 0, 0)))
-    except OSError as error:
-        if error.errno in NO_NFTABLES:
-            return []
-        raise
-
-
 def interface(body: bytes) -> str:
     """Return an interface's name, whether it is set up, and its group, which rules of a silent link match."""
-    flags, attrs = LINK.unpack_from(body)[3], dict(_attributes(body, LINK))
-    group = f", group {number}" if IFLA_GROUP in attrs and (number := _number(attrs[IFLA_GROUP])) else ""
-    return f"interface {_name_of(body)}, set {'up' if flags & IFF_UP else 'down'}{group}"
+    flags, attrs = LINK.unpack_from(body)[3], _attributes(body, LINK)
+    group = f", group {number}" if (number := _number(attrs.get(IFLA_GROUP))) else ""
+    return f"interface {_text(attrs[IFLA_IFNAME])}, set {'up' if flags & IFF_UP else 'down'}{group}"
 
 
 def route(body: bytes, names: Names) -> str:
@@ -96,12 +92,12 @@ def route(body: bytes, names: Names) -> str:
     _, length, _, _, table, _, _, kind, flags = _ROUTE.unpack_from(body)
     if kind != UNICAST or flags & CLONED:
         return ""
-    attrs = dict(_attributes(body, _ROUTE))
+    attrs = _attributes(body, _ROUTE)
     prefix = f"{socket.inet_ntoa(attrs[RTA_DST])}/{length}" if RTA_DST in attrs else "default"
     via = f" via {socket.inet_ntoa(attrs[RTA_GATEWAY])}" if RTA_GATEWAY in attrs else ""
-    device = _interface_name(names, _number(attrs[RTA_OIF])) if RTA_OIF in attrs else "several"
-    table = _number(attrs[RTA_TABLE]) if RTA_TABLE in attrs else table
-    metric = _number(attrs[RTA_PRIORITY]) if RTA_PRIORITY in attrs else 0
+    index = _number(attrs.get(RTA_OIF))
+    device = names.get(index, f"number {index}") if index else "several"
+    table, metric = _number(attrs.get(RTA_TABLE), table), _number(attrs.get(RTA_PRIORITY))
     return f"route {prefix}{via} dev {device} table {table} metric {metric}"
 
 
@@ -110,30 +106,22 @@ def neighbour(body: bytes, names: Names) -> str:
     _, index, state, _, _ = _NEIGHBOUR.unpack_from(body)
     if not state & PERMANENT:
         return ""
-    attrs = dict(_attributes(body, _NEIGHBOUR))
-    mac = attrs.get(NDA_LLADDR, b"").hex(":")
-    return f"neighbour {socket.inet_ntoa(attrs[NDA_DST])} lladdr {mac} dev {_interface_name(names, index)}"
+    attrs = _attributes(body, _NEIGHBOUR)
+    mac, device = attrs.get(NDA_LLADDR, b"").hex(":"), names.get(index, f"number {index}")
+    return f"neighbour {socket.inet_ntoa(attrs[NDA_DST])} lladdr {mac} dev {device}"
 
 
 def rules(body: bytes) -> str:
     """A table of nftables, by its name."""
-    return f"nftables' table {_text(dict(_attributes(body, _TABLES))[NFTA_TABLE_NAME])}"
+    return f"nftables' table {_text(_attributes(body, _TABLES)[NFTA_TABLE_NAME])}"
 
 
-def _name_of(body: bytes) -> str:
-    return _text(dict(_attributes(body, LINK))[IFLA_IFNAME])
+def _attributes(body: bytes, head: struct.Struct) -> dict[int, bytes]:
+    return dict(namespaces.attributes(body[head.size :]))
 
 
-def _interface_name(names: Names, index: int) -> str:
-    return names.get(index, f"number {index}")  # one that came since the interfaces were asked for
-
-
-def _attributes(body: bytes, head: struct.Struct) -> Iterator[tuple[int, bytes]]:
-    return namespaces.attributes(body[head.size :])
-
-
-def _number(data: bytes) -> int:
-    return int(_NUMBER.unpack(data)[0])
+def _number(data: bytes | None, default: int = 0) -> int:
+    return default if data is None else int.from_bytes(data, sys.byteorder)
 
 
 def _text(data: bytes) -> str:

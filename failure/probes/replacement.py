@@ -84,10 +84,10 @@ class Prober(Worker):
 
 def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:
     """Return when the last pair had its first answer to a probe since the decision; None if one never had."""
-    answers = (
-        [at for sent, at in zip(log.sent_ns, log.arrived_ns, strict=True) if sent >= decided_ns <= at] for log in logs
-    )
-    first_answers = [min(own, default=-1) for own in answers]
+    first_answers = list[int]()
+    for log in logs:
+        times = zip(log.sent_ns, log.arrived_ns, strict=True)
+        first_answers.append(min((at for sent, at in times if sent >= decided_ns <= at), default=-1))
     return None if not first_answers or min(first_answers) < 0 else max(first_answers)
 
 
@@ -104,11 +104,11 @@ class _Pair:
         self._address = (probe_pair.address, port)  # not connected: see _Probes in failure/probes/traffic.py
         self.sent: list[int] = []
         self.echoed_ns: dict[int, int] = {}
-        self._newest = -1  # of the answered
+        self.answered_ns = -1  # when the newest of the answered probes was sent
 
     def send_probe(self) -> None:
         self.sent.append(time.monotonic_ns())
-        with suppress(OSError):  # no way there, or an ICMP error of an earlier one: the log will show it
+        with suppress(OSError):  # no route, or an ICMP error of an earlier one: the log will show it
             self.requester.sendto(NUMBER.pack(len(self.sent) - 1), self._address)
 
     def echo(self) -> None:
@@ -122,10 +122,7 @@ class _Pair:
             while True:
                 (number,) = NUMBER.unpack(self.requester.recv(NUMBER.size))
                 self.echoed_ns[number] = time.monotonic_ns()
-                self._newest = max(self._newest, number)
-
-    def has_echo_since(self, since_ns: int) -> bool:
-        return self._newest >= 0 and self.sent[self._newest] >= since_ns
+                self.answered_ns = max(self.answered_ns, self.sent[number])
 
     def log(self) -> ProbeLog:
         return ProbeLog(tuple(self.sent), tuple(self.echoed_ns.get(n, -1) for n in range(len(self.sent))))
@@ -154,7 +151,7 @@ def main() -> None:
             if fd in handlers:
                 handlers[fd]()
             elif isinstance(command := parent.receive(), HaveAnswered):
-                parent.send(Answered(by_all=all(pair.has_echo_since(command.since_ns) for pair in pairs)))
+                parent.send(Answered(by_all=all(pair.answered_ns >= command.since_ns for pair in pairs)))
             else:
                 running = False
     parent.send(Logs(logs=[pair.log() for pair in pairs]))

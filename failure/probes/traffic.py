@@ -32,9 +32,8 @@ PROBE: Final = struct.Struct("!I")
 CHUNK: Final = bytes(65536)
 
 
-@dataclass(frozen=True)
-class TrafficJob:
-    """Streams at `stream_bytes_per_s` each, and a probe a millisecond for each probed pair."""
+class TrafficJob(Message):
+    """Connect streams of `stream_bytes_per_s` each, and pairs that get a probe a millisecond: Ready, or Failed."""
 
     streams: tuple[Pair, ...]
     probes: tuple[Pair, ...]
@@ -51,26 +50,18 @@ class TrafficLog:
     broken: dict[int, str] = field(default_factory=dict)
     probes: list[ProbeLog] = field(default_factory=list)
 
-    def received(self, stream: int) -> int:
-        """Return the bytes that a stream received."""
-        return sum(size for _, size in self.receipts.get(stream, ()))
-
     @property
     def lost_bytes(self) -> int:
         """Bytes sent and never received. CheckFailed if a stream received more than was sent: the surplus would hide
         what another stream has lost.
         """
-        received = {stream: self.received(stream) for stream in self.sent}
+        lost = 0
         for stream, sent in self.sent.items():
-            if (came := received[stream]) > sent:
-                raise CheckFailed(f"stream {stream}: {came:,} bytes arrived of {sent:,} sent, which TCP can't do")
-        return sum(self.sent.values()) - sum(received.values())
-
-
-class Connect(Message):
-    """Connect the streams and open the probes' sockets: Ready, or Failed."""
-
-    job: InstanceOf[TrafficJob]
+            received = sum(size for _, size in self.receipts.get(stream, ()))
+            if received > sent:
+                raise CheckFailed(f"stream {stream}: {received:,} bytes arrived of {sent:,} sent, which TCP can't do")
+            lost += sent - received
+        return lost
 
 
 class Start(Message):
@@ -94,7 +85,7 @@ class Traffic(Worker):
 
     def __init__(self, job: TrafficJob) -> None:
         super().__init__(__name__, "the traffic process", Ready, Finished)
-        self.open(Connect(job=job), timeout_s=None)
+        self.open(job, timeout_s=None)
 
     def start(self) -> None:
         """Start sending."""
@@ -198,38 +189,35 @@ class _Probes:
     """
 
     def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
-        self._senders, self._sockets, self.readers = [], [], dict[int, int]()
-        self._sent = [list[int]() for _ in job.probes]
-        self._arrived = [dict[int, int]() for _ in job.probes]
-        first = job.port + len(job.streams)
-        for number, (src, dst) in enumerate(job.probes):
+        self._senders = list[tuple[socket.socket, tuple[str, int], list[int]]]()  # with the times of sending
+        self._receivers = dict[int, tuple[socket.socket, dict[int, int]]]()  # with the times of arrival, by number
+        for port, (src, dst) in enumerate(job.probes, job.port + len(job.streams)):
             receiver, sender = namespaces.open_socket(dst.name), namespaces.open_socket(src.name)
-            receiver.bind((dst.ip, first + number))
+            receiver.bind((dst.ip, port))
             for sock in (receiver, sender):
                 sock.setblocking(False)
-            self._senders.append((sender, (dst.ip, first + number)))
-            self._sockets.append(receiver)
-            self.readers[receiver.fileno()] = number
+            self._senders.append((sender, (dst.ip, port), []))
+            self._receivers[receiver.fileno()] = receiver, {}
             epoll.register(receiver, select.EPOLLIN)
 
     def send(self) -> None:
-        for number, (sock, address) in enumerate(self._senders):
-            sent = self._sent[number]
+        for sock, address, sent in self._senders:
             sent.append(time.monotonic_ns())
             with suppress(OSError):  # no route, or an ICMP error of an earlier one: it is lost, as its log will show
                 sock.sendto(PROBE.pack(len(sent) - 1), address)
 
     def receive(self, fd: int) -> None:
-        number = self.readers[fd]
+        sock, arrived = self._receivers[fd]
         with suppress(OSError):
             while True:
-                (probe,) = PROBE.unpack(self._sockets[number].recv(PROBE.size))
-                self._arrived[number][probe] = time.monotonic_ns()
+                (number,) = PROBE.unpack(sock.recv(PROBE.size))
+                arrived[number] = time.monotonic_ns()
 
     def logs(self) -> list[ProbeLog]:
+        pairs = zip(self._senders, self._receivers.values(), strict=True)
         return [
-            ProbeLog(tuple(sent), tuple(arrived.get(i, -1) for i in range(len(sent))))
-            for sent, arrived in zip(self._sent, self._arrived, strict=True)
+            ProbeLog(tuple(sent), tuple(arrived.get(n, -1) for n in range(len(sent))))
+            for (_, _, sent), (_, arrived) in pairs
         ]
 
 
@@ -284,10 +272,10 @@ class _Loop:
 
 def main() -> None:
     """Serve one job."""
-    parent = Parent(Connect, Start, Stop)
+    parent = Parent(TrafficJob, Start, Stop)
     raise_open_file_limit()
     try:
-        loop = _Loop(parent.receive().job, parent)
+        loop = _Loop(parent.receive(), parent)
     except OSError as error:
         parent.send(Failed(why=f"streams can't be connected: {error}"))
         return

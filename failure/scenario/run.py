@@ -67,7 +67,8 @@ def run_script(
     streams = tuple(dict.fromkeys(pair for selection in selections for pair in selection.streams))
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
     player, check_s = Player(net, script, phases), duration_s(net.plan)
-    with Traffic(TrafficJob(streams, probes, net.plan.rail_bps * STREAM_SHARE / 8)) as traffic:
+    job = TrafficJob(streams=streams, probes=probes, stream_bytes_per_s=net.plan.rail_bps * STREAM_SHARE / 8)
+    with Traffic(job) as traffic:
         begun_ns = time.monotonic_ns()
         traffic.start()
         player.play(begun_ns)

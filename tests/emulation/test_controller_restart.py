@@ -45,7 +45,7 @@ def test_restarted_controller_handles_faults_of_its_absence() -> None:
     fabric = build("rail-only", 3, 3)
     controller = fabric.controller
     routes, flows = fabric.routes(), fabric.flows("rail1")
-    traffic = Traffic(TrafficJob((), PAIRS, 0.0))
+    traffic = Traffic(TrafficJob(streams=(), probes=PAIRS, stream_bytes_per_s=0.0))
     traffic.start()
     time.sleep(0.3)
     old = ages(fabric, "rail1")

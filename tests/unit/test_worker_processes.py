@@ -16,7 +16,7 @@ PLAN = plan("rail-only", "dr", 2, 2)
 
 
 def test_traffic_of_no_pairs_has_an_empty_log() -> None:
-    traffic = Traffic(TrafficJob((), (), 1.0))
+    traffic = Traffic(TrafficJob(streams=(), probes=(), stream_bytes_per_s=1.0))
     traffic.start()
     log = traffic.stop(drain_s=0.0)
     assert (log.sent, log.broken, log.probes) == ({}, {}, [])
