@@ -32,7 +32,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.routing import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix, next_hop
+from railyard.topologies.routing import Device, Hop, Route, host_prefix, next_hop
 from railyard.topologies.spec import parse_fabric
 
 RAIL_BPS: Final = 100_000_000
@@ -52,7 +52,7 @@ class Turns:
     times_ms: tuple[float, ...]
 
 
-def pyroute2_message(route: AnyRoute, source: Gpu, index: Mapping[Device, int], sequence: int) -> bytes:
+def pyroute2_message(route: Route, source: Gpu, index: Mapping[Device, int], sequence: int) -> bytes:
     """What `rtnetlink.put_message` packs, by pyroute2."""
     address, length = route.prefix.split("/")
     message = rtmsg()
@@ -60,16 +60,15 @@ def pyroute2_message(route: AnyRoute, source: Gpu, index: Mapping[Device, int], 
     message["proto"], message["type"] = rtnetlink.PROTOCOL, rtnetlink.UNICAST
     attributes: list[tuple[str, Any]] = [("RTA_DST", address), ("RTA_PRIORITY", route.metric)]
     attributes.append(("RTA_PREFSRC", source.ip))
-    if isinstance(route, SpreadRoute):
-        message["scope"] = rtnetlink.SCOPE_LINK if route.is_on_link else rtnetlink.SCOPE_UNIVERSE
+    message["scope"] = rtnetlink.SCOPE_LINK if route.is_on_link else rtnetlink.SCOPE_UNIVERSE
+    if len(route.hops) > 1:
         attributes.append(("RTA_MULTIPATH", [_pyroute2_hop(hop, index) for hop in route.hops]))
     else:
-        attributes.append(("RTA_OIF", index[route.device]))
-        if route.via is None:
-            message["scope"] = rtnetlink.SCOPE_LINK
-        else:
+        device, via, _ = route.hops[0]
+        attributes.append(("RTA_OIF", index[device]))
+        if via is not None:
             message["flags"] = rtnetlink.ONLINK
-            attributes.append(("RTA_GATEWAY", route.via.ip))
+            attributes.append(("RTA_GATEWAY", via.ip))
     message["attrs"] = attributes
     message["header"]["type"] = rtnetlink.RTM_NEWROUTE
     message["header"]["flags"] = rtnetlink.REQUEST | rtnetlink.CREATE_REPLACE
@@ -135,8 +134,7 @@ def host_routes(plan: Plan, rails: Sequence[int], shifted: bool) -> dict[Gpu, li
 
 def _host_route(src: Gpu, dst: Gpu, rail: int) -> Route:
     path = Path("r" if rail == src.rank == dst.rank else "rd" if rail == src.rank else "drd", rail)
-    device, via = next_hop(path, src, dst)
-    return Route(host_prefix(dst), device, via, metric=METRIC)
+    return Route(host_prefix(dst), (Hop(*next_hop(path, src, dst)),), metric=METRIC)
 
 
 def check(routes_by_gpu: RoutesByGpu) -> None:
@@ -146,7 +144,9 @@ def check(routes_by_gpu: RoutesByGpu) -> None:
             output = json.loads(namespaces.run(["ip", "-j", "route", "show", "proto", str(rtnetlink.PROTOCOL)]))
         kernel_routes = {(entry["dst"], entry["dev"], entry.get("gateway"), entry["metric"]) for entry in output}
         expected_routes = {
-            (r.prefix.removesuffix("/32"), r.device, r.via.ip if r.via else None, r.metric) for r in routes
+            (route.prefix.removesuffix("/32"), hop.device, hop.via.ip if hop.via else None, route.metric)
+            for route in routes
+            for hop in route.hops
         }
         if not expected_routes <= kernel_routes:
             raise RuntimeError(f"{gpu.name} lacks routes: {sorted(map(str, expected_routes - kernel_routes))[:3]}")

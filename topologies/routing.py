@@ -14,12 +14,12 @@ Next hop G(d1,g2) over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
+from railyard.topologies import forwarding
 from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rail_device, rank_prefixes
 from railyard.topologies.forwarding import Path, Shares
-from railyard.topologies.forwarding import hops as path_hops
 from railyard.topologies.plan import Plan
 
 Device = str
@@ -32,31 +32,11 @@ BACKUP_METRIC: Final = 1000
 MAX_WEIGHT: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Route to `prefix` out of `device`, by way of GPU `via` (None: the destination is on the link itself)."""
+class Hop(NamedTuple):
+    """A next hop: out of `device`, by way of GPU `via` (None: the destination is on the link itself).
 
-    prefix: str
-    device: Device
-    via: Gpu | None = None
-    table: int = MAIN
-    metric: int = METRIC
-
-    def command(self, source: Gpu) -> str:
-        """Return the line for `ip -batch`, without its verb."""
-        hop = f" via {self.via.ip}" if self.via else ""
-        link = " onlink" if self.via else " scope link"
-        return f"{self.prefix}{hop} dev {self.device}{link} src {source.ip} table {self.table} metric {self.metric}"
-
-    @property
-    def key(self) -> str:
-        """Prefix and table: unique among the routes of a GPU with one metric."""
-        return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One of several next hops: as in `Route`, and its share of the flows (1 to 256) beside the others'."""
+    `weight`: its share of the flows (1 to 256) beside those of the route's other hops.
+    """
 
     device: Device
     via: Gpu | None = None
@@ -64,10 +44,9 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadRoute:
-    """Route to `prefix` by several next hops: the kernel hashes a flow's addresses and ports, so a flow keeps to one.
-
-    ValueError without a hop, or for a weight that the kernel doesn't know.
+class Route:
+    """Route to `prefix` by one next hop or several: the kernel hashes a flow's addresses and ports, so a flow keeps to
+    one. ValueError without a hop, or for a weight that the kernel doesn't know.
     """
 
     prefix: str
@@ -83,13 +62,13 @@ class SpreadRoute:
 
     def command(self, source: Gpu) -> str:
         """Return the line for `ip -batch`, without its verb."""
-        hops = " ".join(
-            f"nexthop{f' via {hop.via.ip}' if hop.via else ''} dev {hop.device} weight {hop.weight}"
-            f"{' onlink' if hop.via else ''}"
-            for hop in self.hops
-        )
+        rest = f"src {source.ip} table {self.table} metric {self.metric}"
+        hops = [f"via {hop.via.ip} dev {hop.device} onlink" if hop.via else f"dev {hop.device}" for hop in self.hops]
         scope = " scope link" if self.is_on_link else ""
-        return f"{self.prefix}{scope} src {source.ip} table {self.table} metric {self.metric} {hops}"
+        if len(hops) == 1:
+            return f"{self.prefix} {hops[0]}{scope} {rest}"
+        several = (f"nexthop {text} weight {hop.weight}" for text, hop in zip(hops, self.hops, strict=True))
+        return f"{self.prefix}{scope} {rest} {' '.join(several)}"
 
     @property
     def is_on_link(self) -> bool:
@@ -102,8 +81,8 @@ class SpreadRoute:
         return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
 
 
-AnyRoute = Route | SpreadRoute
-STRAIGHT: Final = (Hop("rail0"),)
+ON_HB: Final = (Hop("hb0"),)
+ON_RAIL: Final = (Hop("rail0"),)
 """To the destination's own NIC."""
 
 
@@ -112,7 +91,7 @@ def host_prefix(gpu: Gpu) -> str:
     return f"{gpu.ip}/32"
 
 
-def source_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
+def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return the main table, by the fabric's forwarding policy: own domain over hb0, own rail over rail0, and the
     rest by the policy's rule.
 
@@ -122,17 +101,17 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
     domains, rails = plan.spec.domains, plan.spec.rails
     others = [d for d in range(domains) if d != gpu.domain]
     ranks = [g for g in range(rails) if g != gpu.rank]
-    routes: list[AnyRoute] = [Route(host_prefix(Gpu(gpu.domain, g)), "hb0") for g in ranks]
-    routes += [Route(prefix, "rail0") for prefix in rank_prefixes(gpu.rank, domains)]
+    routes = [Route(host_prefix(Gpu(gpu.domain, g)), ON_HB) for g in ranks]
+    routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
     by_rank = {g: [next_hops(plan.spec.paths(gpu, Gpu(d, g)), gpu, Gpu(d, g)) for d in others] for g in ranks}
     usual = {g: _aggregate(hops, gpu) for g, hops in by_rank.items()}
-    if all(hops == STRAIGHT for hops in usual.values()) and all(set(hops) == {STRAIGHT} for hops in by_rank.values()):
-        routes += [Route(block, "rail0") for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
+    if all(hops == ON_RAIL for hops in usual.values()) and all(set(hops) == {ON_RAIL} for hops in by_rank.values()):
+        routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
         return over_planes(routes, plan)
     for g, hops in by_rank.items():
         if usual[g]:
-            routes += [route_to(prefix, usual[g]) for prefix in rank_prefixes(g, domains)]
-        routes += [route_to(host_prefix(Gpu(d, g)), h) for d, h in zip(others, hops, strict=True) if h != usual[g]]
+            routes += [Route(prefix, usual[g]) for prefix in rank_prefixes(g, domains)]
+        routes += [Route(host_prefix(Gpu(d, g)), h) for d, h in zip(others, hops, strict=True) if h != usual[g]]
     return over_planes(routes, plan)
 
 
@@ -144,18 +123,15 @@ def on_planes(hops: tuple[Hop, ...], planes: tuple[int, ...]) -> tuple[Hop, ...]
     return tuple(Hop(device, hop.via, hop.weight) for hop in hops for device in devices[hop.device])
 
 
-def over_planes(routes: Sequence[AnyRoute], plan: Plan) -> list[AnyRoute]:
+def over_planes(routes: Sequence[Route], plan: Plan) -> list[Route]:
     """Return the routes with those by rail0 spread over the planes that carry traffic."""
     planes = plan.spec.definition.carrying(plan.spec.definition.all_planes)
-    if planes == (0,):
-        return list(routes)
-    each = ((r, (Hop(r.device, r.via),) if isinstance(r, Route) else r.hops) for r in routes)
-    return [route_to(r.prefix, on_planes(hops, planes), r.metric, r.table) for r, hops in each]
+    return [replace(route, hops=on_planes(route.hops, planes)) for route in routes] if planes != (0,) else [*routes]
 
 
 def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
     """Return what the source's main table needs for a path: the interface, and the GPU that forwards (None: `dst`)."""
-    first = path_hops(path, src, dst)[0]
+    first = forwarding.hops(path, src, dst)[0]
     return ("hb0" if first.side == "hb" else "rail0"), None if first.b == dst else first.b
 
 
@@ -172,13 +148,6 @@ def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
     return tuple(Hop(device, via, max(1, round(weight * scale))) for (device, via), weight in weights.items())
 
 
-def route_to(prefix: str, hops: tuple[Hop, ...], metric: int = METRIC, table: int = MAIN) -> AnyRoute:
-    """Return the route by one next hop, or by several."""
-    if len(hops) == 1:
-        return Route(prefix, hops[0].device, hops[0].via, table, metric)
-    return SpreadRoute(prefix, hops, table, metric)
-
-
 def _aggregate(by_domain: list[tuple[Hop, ...]], gpu: Gpu) -> tuple[Hop, ...]:
     """Return the next hops that most domains of a rank have in common, () if none do. A GPU of another domain
     forwards for its own domain alone.
@@ -187,18 +156,14 @@ def _aggregate(by_domain: list[tuple[Hop, ...]], gpu: Gpu) -> tuple[Hop, ...]:
     return max(alike, key=lambda hops: alike[hops]) if alike else ()
 
 
-def transit_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
+def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return tables 101 and 102: what this GPU forwards for others."""
     domains, rails = plan.spec.domains, plan.spec.rails
     others = [g for g in range(rails) if g != gpu.rank]
-    routes: list[AnyRoute] = [Route(prefix, "rail0", table=FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
-    routes += [
-        Route(host_prefix(Gpu(d, g)), "rail0", via=Gpu(d, gpu.rank), table=FROM_HB)
-        for d in range(domains)
-        if d != gpu.domain
-        for g in others
-    ]
-    routes += [Route(host_prefix(Gpu(gpu.domain, g)), "hb0", table=FROM_RAIL) for g in others]
+    routes = [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
+    for far in (Gpu(d, gpu.rank) for d in range(domains) if d != gpu.domain):
+        routes += [Route(host_prefix(Gpu(far.domain, g)), (Hop("rail0", far),), FROM_HB) for g in others]
+    routes += [Route(host_prefix(Gpu(gpu.domain, g)), ON_HB, FROM_RAIL) for g in others]
     return over_planes(routes, plan)
 
 
@@ -210,7 +175,7 @@ def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """
     neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
     blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
-    return [Route(block, "hb0", via=neighbour, metric=BACKUP_METRIC) for block in blocks]
+    return [Route(block, (Hop("hb0", neighbour),), metric=BACKUP_METRIC) for block in blocks]
 
 
 def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
@@ -227,7 +192,7 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
 
 def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     """Return neighbours and routes for `ip -batch` in the GPU's namespace: what it loses with its interfaces."""
-    routes: list[AnyRoute] = [*source_routes(plan, gpu), *transit_routes(plan, gpu)]
+    routes = [*source_routes(plan, gpu), *transit_routes(plan, gpu)]
     if backups:
         routes += backup_routes(plan, gpu)
     lines = [

@@ -16,7 +16,7 @@ from railyard.controller.agent import rtnetlink
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, Device
+from railyard.topologies.routing import Device, Route
 
 SOL_NETLINK: Final = 270
 NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
@@ -60,17 +60,17 @@ class RouteAgent:
             known = {name: number for number, name in socket.if_nameindex()}
         return {name: known.get(name, NO_INTERFACE) for name in self._devices}
 
-    def routes(self, metric: int) -> dict[Gpu, dict[str, AnyRoute]]:
+    def routes(self, metric: int) -> dict[Gpu, dict[str, Route]]:
         """Return the GPUs' current routes of that metric, by key. OSError names a GPU whose kernel doesn't answer."""
         found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
         return {gpu: routes for gpu, routes in found if routes}
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
         names = {number: name for name, number in self._index[gpu].items()}
         sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
         self._sockets[gpu].send(rtnetlink.dump_request(sequence))
-        found, is_last = list[AnyRoute](), False
+        found, is_last = list[Route](), False
         while not is_last:
             try:
                 part, is_last = rtnetlink.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)
@@ -79,7 +79,7 @@ class RouteAgent:
             found += part
         return {route.key: route for route in found if route.metric == metric}
 
-    def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
+    def change(self, gpu: Gpu, remove: Iterable[Route], put: Iterable[Route]) -> int:
         """Put routes in, each replacing one of the same prefix and metric, then remove others; return their number.
 
         OSError names the GPU and the first route that the kernel refused; the rest is done.
@@ -89,7 +89,7 @@ class RouteAgent:
             raise refusal
         return outcome.done
 
-    def change_all(self, changes: Mapping[Gpu, tuple[Iterable[AnyRoute], Iterable[AnyRoute]]]) -> Outcome:
+    def change_all(self, changes: Mapping[Gpu, tuple[Iterable[Route], Iterable[Route]]]) -> Outcome:
         """Make the changes of many GPUs, {gpu: (remove, put)}. A refusal at one GPU doesn't stop those of others."""
         done, refused = 0, dict[Gpu, OSError]()
         for gpu, (remove, put) in changes.items():
@@ -113,7 +113,7 @@ class RouteAgent:
         for sock in self._sockets.values():
             sock.close()
 
-    def _carry_out(self, gpu: Gpu, asked: list[AnyRoute], puts: int) -> list[tuple[int, int]]:
+    def _carry_out(self, gpu: Gpu, asked: list[Route], puts: int) -> list[tuple[int, int]]:
         """Put the first `puts` of these routes, remove the others; return (place, error number) of the errors."""
         first, index = self._sequence, self._index[gpu]
         messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(asked[:puts])]

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final
 
 from railyard.topologies.addresses import Gpu, gpu_of_ip
-from railyard.topologies.routing import FROM_HB, MAIN, AnyRoute, Device, Hop, Route, SpreadRoute
+from railyard.topologies.routing import FROM_HB, MAIN, Device, Hop, Route
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 REQUEST, ACK, DUMP, CREATE_REPLACE = 0x1, 0x4, 0x300, 0x400 | 0x100
@@ -50,28 +50,26 @@ class Batch:
     data: bytes
 
 
-def put_message(route: AnyRoute, source: Gpu, index: Mapping[Device, int], sequence: int) -> bytes:
+def put_message(route: Route, source: Gpu, index: Mapping[Device, int], sequence: int) -> bytes:
     """Put a route in, in the place of any to the same prefix with the same table and metric, at once.
 
     `index`: of the interfaces of `source`, where it is put. KeyError for an interface that isn't in it.
     """
-    scope, flags = SCOPE_UNIVERSE, 0
-    if isinstance(route, Route):
-        next_hop_attribute = _NUMBER.pack(_NUMBER.size, RTA_OIF, index[route.device])
-        if route.via is None:
-            scope = SCOPE_LINK
-        else:
+    scope, flags = SCOPE_LINK if route.is_on_link else SCOPE_UNIVERSE, 0
+    if len(route.hops) == 1:
+        device, via, _ = route.hops[0]
+        next_hop_attribute = _NUMBER.pack(_NUMBER.size, RTA_OIF, index[device])
+        if via is not None:
             flags = ONLINK
-            next_hop_attribute += _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(route.via))
+            next_hop_attribute += _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(via))
     else:
-        scope = SCOPE_LINK if route.is_on_link else SCOPE_UNIVERSE
         hops = b"".join([_next_hop(hop, index) for hop in route.hops])
         next_hop_attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(hops), RTA_MULTIPATH) + hops
     rest = _ADDRESS.pack(_ADDRESS.size, RTA_PREFSRC, _packed(source)) + next_hop_attribute
     return _pack_request(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(rest), sequence) + rest
 
 
-def remove_message(route: AnyRoute, sequence: int) -> bytes:
+def remove_message(route: Route, sequence: int) -> bytes:
     """Remove our route to that prefix with that table and metric, whatever its next hops are by now."""
     return _pack_request(route, RTM_DELROUTE, 0, SCOPE_NOWHERE, 0, 0, sequence)
 
@@ -99,9 +97,7 @@ def answer_of(data: bytes) -> tuple[int, int]:
     return sequence, -code
 
 
-def _pack_request(
-    route: AnyRoute, verb: int, verb_flags: int, scope: int, flags: int, rest: int, sequence: int
-) -> bytes:
+def _pack_request(route: Route, verb: int, verb_flags: int, scope: int, flags: int, rest: int, sequence: int) -> bytes:
     """The part that all messages have. `rest`: bytes that will follow."""
     address, _, length = route.prefix.partition("/")
     return _REQUEST_HEADER.pack(
@@ -136,12 +132,12 @@ def dump_request(sequence: int) -> bytes:
     return _DUMP_REQUEST.pack(*header, socket.AF_INET, 0, 0, 0, 0, PROTOCOL, 0, 0, 0)
 
 
-def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[list[AnyRoute], bool]:
+def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[list[Route], bool]:
     """Our routes in one part of the answer to that question, and whether it was the last. OSError if it is a refusal.
 
     `index`: the name of each interface by its number. Routes by another interface are left out.
     """
-    found, is_last = list[AnyRoute](), False
+    found, is_last = list[Route](), False
     for (_, kind, _, number, _), body in _parts(data, _HEADER):
         if number != sequence:  # of a question that was interrupted
             continue
@@ -153,7 +149,7 @@ def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[
     return found, is_last
 
 
-def _route_in(body: bytes, index: Mapping[int, Device]) -> AnyRoute | None:
+def _route_in(body: bytes, index: Mapping[int, Device]) -> Route | None:
     _, length, _, _, table, protocol, _, _, _ = _ROUTE.unpack_from(body)
     attributes = _attributes(body[_ROUTE.size :])
     if table not in (MAIN, FROM_HB) or protocol != PROTOCOL or RTA_DST not in attributes:
@@ -164,9 +160,9 @@ def _route_in(body: bytes, index: Mapping[int, Device]) -> AnyRoute | None:
         parts = _parts(attributes[RTA_MULTIPATH], NEXT_HOP)
         known = ((index[number], weight, rest) for (_, _, weight, number), rest in parts if number in index)
         hops = tuple(Hop(device, _gateway(_attributes(rest)), weight + 1) for device, weight, rest in known)
-        return SpreadRoute(prefix, hops, table, metric) if hops else None
+        return Route(prefix, hops, table, metric) if hops else None
     device = index.get(int.from_bytes(attributes.get(RTA_OIF, b""), sys.byteorder))  # no interface has number 0
-    return Route(prefix, device, _gateway(attributes), table, metric) if device else None
+    return Route(prefix, (Hop(device, _gateway(attributes)),), table, metric) if device else None
 
 
 def _gateway(attributes: Mapping[int, bytes]) -> Gpu | None:

@@ -21,7 +21,7 @@ from railyard.controller.health.registry.unix_socket import UnixServer
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, Shares
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, on_planes, route_to
+from railyard.topologies.routing import Route, host_prefix, next_hops, on_planes
 
 STEERED_METRIC: Final = 15  # wins over the base routes (20); a detour (10) wins over it
 SATISFIED_SHARE: Final = 0.7  # a flow alone on a link gets 0.9 of it and more, one of two half
@@ -46,8 +46,8 @@ class Change:
     `recheck_ns`: when to decide again even without new scores, since a pair may not change before; None for never.
     """
 
-    remove: tuple[AnyRoute, ...]
-    put: tuple[AnyRoute, ...]
+    remove: tuple[Route, ...]
+    put: tuple[Route, ...]
     chosen: dict[Gpu, Shares]
     recheck_ns: int | None
 
@@ -65,7 +65,7 @@ class Source:
         self._policy = HEALTH_POLICIES[steering.policy]
         self._base_shares = {dst: plan.spec.paths(gpu, dst) for dst in plan.gpus if dst.domain != gpu.domain}
         self._active: dict[Gpu, ActivePaths] = {}
-        self._routes: dict[Gpu, AnyRoute] = {}
+        self._routes: dict[Gpu, Route] = {}
 
     def decide(self, scores: Scores, now_ns: int, read_rates: ReadRates = dict) -> Change:
         """Return the change that follows from new scores. `read_rates` is called at most once, and only if needed."""
@@ -100,7 +100,7 @@ class Source:
         """Return the current choice for a destination; () before the first decision, and where there is no choice."""
         return self._active[dst].shares if dst in self._active else ()
 
-    def release(self) -> tuple[AnyRoute, ...]:
+    def release(self) -> tuple[Route, ...]:
         """Return all routes that were put in and not removed: those to remove at the end."""
         return tuple(self._routes.values())
 
@@ -120,11 +120,11 @@ def is_satisfied(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
 _prefix: Final = cache(host_prefix)
 
 
-def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[int, ...] = (0,)) -> AnyRoute | None:
+def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[int, ...] = (0,)) -> Route | None:
     """Return the host route that these paths need at their source; None if the base routes equal it."""
     if shares in ((), base):
         return None
-    return route_to(_prefix(dst), on_planes(next_hops(shares, src, dst), planes), STEERED_METRIC)
+    return Route(_prefix(dst), on_planes(next_hops(shares, src, dst), planes), metric=STEERED_METRIC)
 
 
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]

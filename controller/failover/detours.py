@@ -16,7 +16,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Path, Share, Shares, hb_ports, path_of
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import FROM_HB, AnyRoute, Hop, host_prefix, next_hops, on_planes, route_to
+from railyard.topologies.routing import FROM_HB, Hop, Route, host_prefix, next_hops, on_planes
 from railyard.topologies.spec import FabricSpec
 
 
@@ -112,12 +112,12 @@ def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
 
 DETOUR_METRIC = 10  # wins over the policy's own route to the same prefix
 
-Detours = dict[Gpu, dict[str, AnyRoute]]
+Detours = dict[Gpu, dict[str, Route]]
 
 
 def detours(plan: Plan, broken: Broken) -> Detours:
     """Return each GPU's routes (by key) to destinations that its usual path doesn't reach, or not over all planes."""
-    found: defaultdict[Gpu, dict[str, AnyRoute]] = defaultdict(dict)
+    found: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
     spec = plan.spec
     for src, dst in _affected_pairs(plan, broken):
         if all(usable(share.path, src, dst, broken, spec.kind) for share in spec.paths(src, dst)):
@@ -126,13 +126,13 @@ def detours(plan: Plan, broken: Broken) -> Detours:
         if shares:
             planes = living_planes(src, Gpu(dst.domain, src.rank), broken, spec.definition)
             hops = on_planes(next_hops(shares, src, dst), planes or (0,))
-            found[src][host_prefix(dst)] = route_to(host_prefix(dst), hops, DETOUR_METRIC)
+            found[src][host_prefix(dst)] = Route(host_prefix(dst), hops, metric=DETOUR_METRIC)
     for src, route in _narrowed(plan, broken):
         found[src].setdefault(route.key, route)
     return dict(found)
 
 
-def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, AnyRoute]]:
+def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
     """Yield the routes, own and transit, that use other planes than usual because some are dead."""
     spec, kind = plan.spec, plan.spec.definition
     usual = kind.carrying(kind.all_planes)
@@ -145,10 +145,10 @@ def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, AnyRoute]]:
                 continue
             for dst in (Gpu(far.domain, rank) for rank in range(spec.rails)):
                 over_rail = (Hop("rail0", None if dst == far else far),)
-                yield src, route_to(host_prefix(dst), on_planes(over_rail, planes), DETOUR_METRIC, FROM_HB)
+                yield src, Route(host_prefix(dst), on_planes(over_rail, planes), FROM_HB, metric=DETOUR_METRIC)
                 own = next_hops(spec.paths(src, dst), src, dst)
                 if any(hop.device != "hb0" for hop in own):
-                    yield src, route_to(host_prefix(dst), on_planes(own, planes), DETOUR_METRIC)
+                    yield src, Route(host_prefix(dst), on_planes(own, planes), metric=DETOUR_METRIC)
 
 
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
@@ -186,7 +186,7 @@ def rails_used(spec: FabricSpec) -> Mapping[tuple[int, int], frozenset[int]]:
     }
 
 
-def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[AnyRoute], list[AnyRoute]]]:
+def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Route]]]:
     """Return (to remove, to put in) of each GPU with a change. A route to a prefix that both have is replaced."""
     result = {}
     for gpu in old.keys() | new.keys():

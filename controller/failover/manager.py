@@ -24,7 +24,7 @@ from railyard.topologies.addresses import (
     role_of,
 )
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute
+from railyard.topologies.routing import Route
 
 EmitEvent = Callable[[str, dict[str, Any]], None]
 
@@ -236,7 +236,7 @@ class FailoverManager:
         if not todo:
             return
         self._emit("decided", {"gpus": len(todo)})
-        done, refused = 0, dict[Gpu, dict[str, AnyRoute]]()
+        done, refused = 0, dict[Gpu, dict[str, Route]]()
         # GPUs whose own link is dead use a backup route of their kernel's: they can wait for the others
         for gpu in sorted(todo, key=lambda gpu: (gpu in broken.links, gpu)):
             try:

@@ -16,7 +16,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.measure.counters import TRAFFIC, PortReader
 from railyard.topologies.plan import make_plan
-from railyard.topologies.routing import AnyRoute, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.routing import Hop, Route, host_prefix
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import Fabric, build
 
@@ -29,15 +29,15 @@ BYTES = 6_000_000  # each time; half a second
 
 
 def by_dr(dst: Gpu) -> Route:
-    return Route(host_prefix(dst), "hb0", Gpu(0, 1), metric=METRIC)
+    return Route(host_prefix(dst), (Hop("hb0", Gpu(0, 1)),), metric=METRIC)
 
 
 def by_rd(dst: Gpu) -> Route:
-    return Route(host_prefix(dst), "rail0", Gpu(1, 0), metric=METRIC)
+    return Route(host_prefix(dst), (Hop("rail0", Gpu(1, 0)),), metric=METRIC)
 
 
-def by_both(dst: Gpu) -> SpreadRoute:
-    return SpreadRoute(host_prefix(dst), (Hop("hb0", Gpu(0, 1)), Hop("rail0", Gpu(1, 0))), metric=METRIC)
+def by_both(dst: Gpu) -> Route:
+    return Route(host_prefix(dst), (Hop("hb0", Gpu(0, 1)), Hop("rail0", Gpu(1, 0))), metric=METRIC)
 
 
 def agent_of(fabric: Fabric) -> RouteAgent:
@@ -80,7 +80,7 @@ def test_connection_survives_changes_of_its_number_of_next_hops() -> None:
     near, far = ends(SRC, DST)
     data = bytes(range(251)) * (BYTES // 251)
     received = bytearray()
-    turns: list[AnyRoute] = [by_dr(DST), by_both(DST), by_rd(DST), by_both(DST)]
+    turns: list[Route] = [by_dr(DST), by_both(DST), by_rd(DST), by_both(DST)]
     rounds: list[int] = []
     start, changes = sent_by(reader, "tx_bytes"), 0
 
@@ -135,7 +135,7 @@ def test_each_next_hop_reaches_the_destination() -> None:
     agent = agent_of(fabric)
     peer = Gpu(1, 0)  # on d0g0's own rail
     hops = (Hop("rail0", weight=3), Hop("hb0", Gpu(0, 1), weight=2), Hop("hb0", Gpu(0, 2), weight=256))
-    agent.change(SRC, [], [by_both(DST), SpreadRoute(host_prefix(peer), hops, metric=METRIC)])
+    agent.change(SRC, [], [by_both(DST), Route(host_prefix(peer), hops, metric=METRIC)])
     said = next(entry for entry in there(SRC) if entry["dst"] == peer.ip)
     assert (said["metric"], said["prefsrc"]) == (METRIC, SRC.ip)
     assert [(hop["dev"], hop.get("gateway"), hop["weight"], hop["flags"]) for hop in said["nexthops"]] == [
@@ -144,7 +144,7 @@ def test_each_next_hop_reaches_the_destination() -> None:
         ("hb0", Gpu(0, 2).ip, 256, ["onlink"]),
     ]
     assert ways(fabric, DST) == {(Gpu(0, 1), DST), (Gpu(1, 0), DST)}
-    even = SpreadRoute(host_prefix(peer), (Hop("rail0"), Hop("hb0", Gpu(0, 1))), metric=METRIC)
+    even = Route(host_prefix(peer), (Hop("rail0"), Hop("hb0", Gpu(0, 1))), metric=METRIC)
     agent.change(SRC, [], [even])
     assert ways(fabric, peer) == {(peer,), (Gpu(0, 1), Gpu(1, 1), peer)}
 
@@ -166,8 +166,8 @@ def test_refused_route_is_named_and_others_are_installed() -> None:
             namespaces.run(["ip", "-batch", "-"], f"{links}{ups}addr add {gpu.ip}/32 dev lo\n")
     agent = RouteAgent(plan)
     agent.learn_interfaces()
-    good = [Route(host_prefix(Gpu(2 + i, 1)), "hb0", Gpu(0, 1), metric=METRIC) for i in range(298)]
-    bad = [Route(host_prefix(Gpu(2 + i, 0)), "hb0", via=SRC, metric=METRIC) for i in range(2)]  # the source itself
+    good = [Route(host_prefix(Gpu(2 + i, 1)), (Hop("hb0", Gpu(0, 1)),), metric=METRIC) for i in range(298)]
+    bad = [Route(host_prefix(Gpu(2 + i, 0)), (Hop("hb0", SRC),), metric=METRIC) for i in range(2)]  # the source itself
     mixed = [*good[:10], bad[0], *good[10:200], bad[1], *good[200:]]
     outcome = agent.change_all({SRC: ([], mixed), Gpu(0, 1): ([], []), Gpu(1, 0): ([good[0]], good[:1])})
     assert outcome.done == 299
@@ -178,7 +178,7 @@ def test_refused_route_is_named_and_others_are_installed() -> None:
     assert len(there(Gpu(1, 0))) == 1  # what was put took the place of what was to go
     with pytest.raises(OSError, match=r"d0g0: route .*: Invalid argument$"):
         agent.change(SRC, good[:3], [bad[1]])
-    absent = [Route(host_prefix(Gpu(512 + i, 1)), "hb0", metric=METRIC) for i in range(500)]
+    absent = [Route(host_prefix(Gpu(512 + i, 1)), (Hop("hb0"),), metric=METRIC) for i in range(500)]
     assert agent.change(SRC, absent + good, []) == 798  # more errors than a receive buffer holds
     assert there(SRC) == []
     assert agent.change(SRC, [], good[:1]) == 1  # and no answer is left over

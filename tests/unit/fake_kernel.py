@@ -6,7 +6,7 @@ from rail0 into 102, then both into main; a route out of a rail0 without carrier
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from railyard.topologies.addresses import Gpu
@@ -15,7 +15,6 @@ from railyard.topologies.routing import (
     FROM_HB,
     FROM_RAIL,
     MAIN,
-    AnyRoute,
     Device,
     Route,
     backup_routes,
@@ -45,26 +44,20 @@ class FakeKernel:
     dark: frozenset[Gpu] = frozenset()
     backups: bool = False
     choice: int = 0  # which next hop a flow's hash selects, of a route with several
-    extra: Mapping[Gpu, Iterable[AnyRoute]] = field(default_factory=dict)
-    _tables: dict[Gpu, dict[int, list[tuple[int, int, AnyRoute]]]] = field(default_factory=dict)
+    extra: Mapping[Gpu, Iterable[Route]] = field(default_factory=dict)
+    _tables: dict[Gpu, dict[int, list[tuple[int, int, Route]]]] = field(default_factory=dict)
     _known: dict[Gpu, set[tuple[Gpu, Device]]] = field(default_factory=dict)
 
     def look_up(self, gpu: Gpu, came_from: Device | None, target: Gpu) -> Route | None:
-        """The route that a packet for `target` takes at `gpu`."""
+        """The route that a packet for `target` takes at `gpu`, with the next hop that the flow's hash selects."""
         address = int(IPv4Address(target.ip))
         tables = {"hb0": (FROM_HB, MAIN), None: (MAIN,)}.get(came_from, (FROM_RAIL, MAIN))
         for table in tables:
             for network, mask, entry in self._of(gpu).get(table, ()):
-                route = self._picked(entry)
-                if address & mask == network and not (route.device == "rail0" and gpu in self.dark):
-                    return route
+                hop = entry.hops[self.choice % len(entry.hops)]
+                if address & mask == network and not (hop.device == "rail0" and gpu in self.dark):
+                    return replace(entry, hops=(hop,))
         return None
-
-    def _picked(self, route: AnyRoute) -> Route:
-        if isinstance(route, Route):
-            return route
-        hop = route.hops[self.choice % len(route.hops)]
-        return Route(route.prefix, hop.device, hop.via, route.table, route.metric)
 
     def walk(self, source: Gpu, target: Gpu) -> list[Hop] | None:
         """The hops from source to target; None if the packet is lost on the way."""
@@ -73,18 +66,19 @@ class FakeKernel:
             route = self.look_up(here, came_from, target)
             if route is None:
                 return None
-            hops.append(Hop(here, route.device))
+            hops.append(Hop(here, route.hops[0].device))
             step = self._step(here, route, target)
             if step is None:
                 return None
-            here, came_from = step, route.device
+            here, came_from = step, route.hops[0].device
         return hops if here == target else None
 
     def _step(self, here: Gpu, route: Route, target: Gpu) -> Gpu | None:
-        there = route.via or target
-        if (there, route.device) not in self._neighbours(here):
-            return None  # nobody would answer an ARP request
-        if route.device == "hb0":
+        device, via, _ = route.hops[0]
+        there = via or target
+        if (there, device) not in self._neighbours(here):
+            return None  # an ARP request would get no answer
+        if device == "hb0":
             return there if there.domain == here.domain else None
         return there if self.crosses(here, there) else None
 
@@ -93,7 +87,7 @@ class FakeKernel:
             self._known[gpu] = set(neighbours(self.plan, gpu))
         return self._known[gpu]
 
-    def _of(self, gpu: Gpu) -> dict[int, list[tuple[int, int, AnyRoute]]]:
+    def _of(self, gpu: Gpu) -> dict[int, list[tuple[int, int, Route]]]:
         """Its tables, each in the order in which the kernel tries routes."""
         if gpu not in self._tables:
             routes = [*source_routes(self.plan, gpu), *transit_routes(self.plan, gpu)]
@@ -101,7 +95,7 @@ class FakeKernel:
             routes += self.extra.get(gpu, ())
             keys = [(route.table, route.prefix, route.metric) for route in routes]
             assert len(set(keys)) == len(keys), "the kernel would refuse the second: File exists"
-            tables: dict[int, list[tuple[int, int, AnyRoute]]] = {}
+            tables: dict[int, list[tuple[int, int, Route]]] = {}
             networks = [(IPv4Network(route.prefix), route) for route in routes]
             for network, route in sorted(networks, key=lambda item: (-item[0].prefixlen, item[1].metric)):
                 entry = (int(network.network_address), int(network.netmask), route)

@@ -11,7 +11,7 @@ from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours,
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, Route, host_prefix
+from railyard.topologies.routing import Hop, Route, host_prefix
 from tests.unit.broken_fabrics import Fault, Truth, as_told, double_faults, plan, single_faults
 from tests.unit.fake_kernel import FakeKernel, shape_of
 from tests.unit.path_choices import CHOICES, chosen_path, own_path
@@ -95,16 +95,15 @@ def test_a_dead_rail_link_of_a_rail_only_fabric_turns_just_these() -> None:
         ("d0g0", "198.18.2.1/32"), ("d0g1", "198.18.2.1/32"), ("d0g2", "198.18.2.1/32"),  # to rank 1, usually by d0g1
         ("d1g0", "198.18.2.0/32"), ("d1g1", "198.18.2.0/32"), ("d1g2", "198.18.2.0/32"),  # to d0g1 itself
     }  # fmt: skip
-    assert to["d0g0", "198.18.2.1/32"] == Route("198.18.2.1/32", "rail0", Gpu(1, 0), metric=DETOUR_METRIC)
-    devices = {
-        route.device for route in (to["d0g1", "198.18.2.1/32"], to["d1g1", "198.18.2.0/32"]) if isinstance(route, Route)
-    }
-    assert devices == {"hb0"}
+    assert to["d0g0", "198.18.2.1/32"] == Route("198.18.2.1/32", (Hop("rail0", Gpu(1, 0)),), metric=DETOUR_METRIC)
+    assert {
+        hop.device for route in (to["d0g1", "198.18.2.1/32"], to["d1g1", "198.18.2.0/32"]) for hop in route.hops
+    } == {"hb0"}
 
 
-routes = st.builds(
-    Route, st.just("198.18.0.0/32"), st.sampled_from(["hb0", "rail0"]), st.builds(Gpu, st.just(0), st.integers(0, 2))
-)
+forwarders = st.builds(Gpu, st.just(0), st.integers(0, 2))
+hops = st.builds(Hop, st.sampled_from(["hb0", "rail0"]), forwarders, st.just(1))
+routes = st.builds(Route, st.just("198.18.0.0/32"), st.tuples(hops))
 tables = st.dictionaries(
     st.builds(Gpu, st.integers(0, 1), st.integers(0, 1)),
     st.dictionaries(st.sampled_from(["198.18.0.0/32", "198.18.0.1/32", "198.18.2.0/32"]), routes, min_size=1),
@@ -125,5 +124,5 @@ def test_the_changes_lead_from_old_to_new_and_touch_nothing_else(old: Detours, n
     assert {gpu: table for gpu, table in state.items() if table} == new
 
 
-def with_prefix(route: AnyRoute, prefix: str) -> AnyRoute:
+def with_prefix(route: Route, prefix: str) -> Route:
     return replace(route, prefix=prefix)

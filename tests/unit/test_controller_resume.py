@@ -11,7 +11,7 @@ from railyard.controller.failover.detours import Broken, Detours, changes, detou
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, Gpu
-from railyard.topologies.routing import AnyRoute
+from railyard.topologies.routing import Route
 from tests.unit.broken_fabrics import plan
 from tests.unit.test_failover_manager import Lab, flat, rail_only
 
@@ -144,7 +144,7 @@ def test_whatever_changed_meanwhile_only_what_differs_is_changed(before: Broken,
 
 
 def table_of(lab: Lab) -> Detours:
-    found: dict[Gpu, dict[str, AnyRoute]] = {}
+    found: dict[Gpu, dict[str, Route]] = {}
     for (gpu, prefix), route in lab.router.table.items():
         found.setdefault(gpu, {})[prefix] = route
     return found

@@ -13,7 +13,7 @@ from railyard.controller.failover.manager import FailoverManager, find_disconnec
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, Route
+from railyard.topologies.routing import Route
 from tests.unit.broken_fabrics import plan
 from tests.unit.fake_switch import ports_of
 from tests.unit.path_choices import CHOICES
@@ -23,8 +23,8 @@ class FakeRouter:
     """Keeps each GPU's detours as a kernel would. A crashed GPU refuses, and has forgotten all when it is back."""
 
     def __init__(self) -> None:
-        self.table: dict[tuple[Gpu, str], AnyRoute] = {}
-        self.calls: list[tuple[Gpu, list[AnyRoute], list[AnyRoute]]] = []
+        self.table: dict[tuple[Gpu, str], Route] = {}
+        self.calls: list[tuple[Gpu, list[Route], list[Route]]] = []
         self.dead: set[Gpu] = set()
         self.crashed: set[Gpu] = set()
         self.mute: set[Gpu] = set()  # whose kernels don't tell their routes
@@ -34,7 +34,7 @@ class FakeRouter:
         self.crashed.add(gpu)
         self.table = {key: route for key, route in self.table.items() if key[0] != gpu}
 
-    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int:
+    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
         self.calls.append((gpu, remove, put))
         if gpu in self.dead:
             raise OSError(19, "No such device")
@@ -45,7 +45,7 @@ class FakeRouter:
             assert gone == route or gpu in self.crashed
         return len(remove) + len(put)
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         assert metric == DETOUR_METRIC
         if gpu in self.mute:
             raise OSError(105, "No buffer space available")
@@ -247,7 +247,7 @@ def test_returned_gpu_gets_its_detours_again_during_other_faults() -> None:
     lab = Lab(plan("rail-only", "rd", 3, 3)).connect()
     lab.port(RAIL_DPID + 1, 2, up=False)
     kept = {key: route for key, route in lab.router.table.items() if key[0] == Gpu(0, 1)}
-    assert {route.device for route in kept.values() if isinstance(route, Route)} == {"hb0"}
+    assert {hop.device for route in kept.values() for hop in route.hops} == {"hb0"}
     lab.router.crash(Gpu(0, 1))
     lab.port(RAIL_DPID + 1, 1, up=False)
     lab.router.dead.clear()
@@ -264,7 +264,7 @@ def test_what_other_switches_say_is_ignored() -> None:
     assert not lab.manager.state.broken
 
 
-def flat(lab: Lab) -> dict[tuple[Gpu, str], AnyRoute]:
+def flat(lab: Lab) -> dict[tuple[Gpu, str], Route]:
     """The detours that what is dead calls for."""
     wanted = detours(lab.plan, lab.manager.state.broken)
     return {(gpu, prefix): route for gpu, routes in wanted.items() for prefix, route in routes.items()}

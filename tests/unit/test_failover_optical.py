@@ -12,7 +12,7 @@ from railyard.failure.faults import Fault
 from railyard.topologies.addresses import OPTICAL_DPID, RAIL_DPID, Gpu, gpu_port, network_port, port_of
 from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.routing import AnyRoute
+from railyard.topologies.routing import Route
 from railyard.topologies.spec import LAYERS, parse_fabric
 from tests.unit.fake_switch import ports_of
 
@@ -24,10 +24,10 @@ Told = list[tuple[str, dict[str, Any]]]
 class Router:
     """Takes every change."""
 
-    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int:
+    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
         return len(remove) + len(put)
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         return {}
 
 

@@ -11,7 +11,7 @@ from railyard.failure.faults import Impact
 from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu, plane_of_device
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.routing import FROM_HB, AnyRoute, Route, source_routes, transit_routes
+from railyard.topologies.routing import FROM_HB, Route, source_routes, transit_routes
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_kernel import FakeKernel
 
@@ -23,10 +23,9 @@ def plan_of(policy: str) -> Plan:
     return make_plan(parse_fabric(data), 10**8)
 
 
-def planes_of(route: AnyRoute) -> set[int]:
+def planes_of(route: Route) -> set[int]:
     """The planes that a route uses; none if it leaves by hb0."""
-    devices = [route.device] if isinstance(route, Route) else [hop.device for hop in route.hops]
-    return {plane_of_device(device) for device in devices if device != "hb0"}
+    return {plane_of_device(hop.device) for hop in route.hops if hop.device != "hb0"}
 
 
 def test_each_gpu_has_a_link_to_each_planes_switch() -> None:
@@ -89,9 +88,10 @@ class PlaneKernel(FakeKernel):
 
     def _step(self, here: Gpu, route: Route, target: Gpu) -> Gpu | None:
         there = super()._step(here, route, target)
-        if there is None or route.device == "hb0":
+        device = route.hops[0].device
+        if there is None or device == "hb0":
             return there
-        plane = plane_of_device(route.device)
+        plane = plane_of_device(device)
         dead = (here, plane) in self._cut or (there, plane) in self._cut or (here.rank, plane) in self._killed
         return None if dead else there
 

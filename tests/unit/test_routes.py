@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railyard.topologies import routing
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import FROM_HB, FROM_RAIL, MAIN, Route, gpu_commands, transit_routes
@@ -100,10 +101,11 @@ def test_a_backup_never_serves_while_the_carrier_is_there() -> None:
 
 
 def test_transit_stays_on_the_forwarders_rail_then_its_domain() -> None:
-    routes = [r for r in transit_routes(plan("rail-only", "dr", 3, 3), Gpu(1, 2)) if isinstance(r, Route)]
-    assert {route.device for route in routes if route.table == FROM_HB} == {"rail0"}
-    assert {route.via.rank for route in routes if route.table == FROM_HB and route.via} == {2}
-    assert {route.device for route in routes if route.table == FROM_RAIL} == {"hb0"}
+    routes = transit_routes(plan("rail-only", "dr", 3, 3), Gpu(1, 2))
+    from_hb, from_rail = ([r.hops[0] for r in routes if r.table == table] for table in (FROM_HB, FROM_RAIL))
+    assert {hop.device for hop in from_hb} == {"rail0"}
+    assert {hop.via.rank for hop in from_hb if hop.via} == {2}
+    assert {hop.device for hop in from_rail} == {"hb0"}
     assert not [route for route in routes if route.table == MAIN]
 
 
@@ -131,5 +133,5 @@ def test_a_gpus_commands_read_as_follows() -> None:
 def test_the_last_rank_backs_up_through_the_first() -> None:
     fabric = plan("rail-only", "dr", 2, 4)
     kernel = FakeKernel(fabric, lambda a, b: a.rank == b.rank, dark=frozenset({Gpu(0, 3)}), backups=True)
-    expected = Route("198.18.0.0/15", "hb0", Gpu(0, 0), metric=1000)
+    expected = Route("198.18.0.0/15", (routing.Hop("hb0", Gpu(0, 0)),), metric=1000)
     assert kernel.look_up(Gpu(0, 3), None, Gpu(1, 3)) == expected
