@@ -1,8 +1,9 @@
 """Numbers as people read them: four significant digits, a no-break space, the unit. `–` where there is none."""
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from railyard.core.records import IntervalId
 
@@ -22,6 +23,11 @@ def digits(value: float, count: int = 4) -> str:
     return f"{value:#.{count}g}".rstrip(".")
 
 
+def or_dash(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return a function that shows a value like `show`, and None as a dash."""
+    return lambda value: NOTHING if value is None else show(value)
+
+
 def _scaled(value: float, steps: Sequence[tuple[float, str]]) -> str:
     factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     whole = unit == "B" and value == int(value)
@@ -35,44 +41,19 @@ def seconds(value: float | None) -> str:
     return f"0{_SPACE}s" if value == 0 else _scaled(value, _SECONDS)
 
 
-def size(value: float | None) -> str:
-    """1_200_000 bytes -> `1.200 MB`."""
-    return NOTHING if value is None else _scaled(value, _BYTES)
-
-
-def rate(value: float | None) -> str:
-    """1.2e9 bit/s -> `1.200 Gbit/s`."""
-    return NOTHING if value is None else _scaled(value, _RATES)
+size = or_dash(partial(_scaled, steps=_BYTES))
+"""1_200_000 bytes -> `1.200 MB`."""
+rate = or_dash(partial(_scaled, steps=_RATES))
+"""1.2e9 bit/s -> `1.200 Gbit/s`."""
+ratio = or_dash("{:.3f}".format)
+"""1.0342 -> `1.034`."""
+times = or_dash("{:.2f}x".format)
+"""1.8432 -> `1.84x`."""
 
 
 def percent(share: float | None, places: int = 1) -> str:
     """0.0831 -> `8.3%`."""
     return NOTHING if share is None else f"{share:.{places}%}"
-
-
-def small_percent(share: float | None) -> str:
-    """0.000831 -> `0.083%`: where a share may be of any size."""
-    return NOTHING if share is None else f"{digits(share * 100, 2)}%"
-
-
-def per_second(value: float | None) -> str:
-    """9600.0 -> `9,600/s`."""
-    return NOTHING if value is None else f"{digits(value)}/s"
-
-
-def count(value: float | None) -> str:
-    """3.0 -> `3`; a median may be 2.5."""
-    return NOTHING if value is None else f"{value:,g}"
-
-
-def ratio(value: float | None) -> str:
-    """1.0342 -> `1.034`."""
-    return NOTHING if value is None else f"{value:.3f}"
-
-
-def times(value: float | None) -> str:
-    """1.8432 -> `1.84x`."""
-    return NOTHING if value is None else f"{value:.2f}x"
 
 
 def milliseconds(value: float | None) -> str:
@@ -84,17 +65,11 @@ def quantity(value: float | None, unit: str) -> str:
     """A value of a measurement, by its unit: s, bit/s and B are scaled, a bare ratio gets three decimals."""
     if value is None:
         return NOTHING
-    known = {
-        "s": seconds,
-        "bit/s": rate,
-        "B": size,
-        "bytes": size,
-        "": ratio,
-        "ratio": ratio,
-        "share": small_percent,
-        "1/s": per_second,
-        "1": count,
-    }
+    if unit == "share":  # of any size
+        return f"{digits(value * 100, 2)}%"
+    if unit == "1/s":
+        return f"{digits(value)}/s"
+    known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio, "1": "{:,g}".format}
     return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
 
 

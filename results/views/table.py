@@ -106,10 +106,12 @@ class Table:
             Markup('<th scope="col"{}>{}</th>').format(Markup("" if c.is_text else ' class="n"'), c.title)
             for c in self.shown
         )
-        rows = (
-            Markup().join(_html_cell(column, cell) for column, cell in zip(self.shown, cells, strict=True))
-            for cells in self.cells
-        )
+
+        def cell(column: Column, content: str) -> Markup:
+            name = _CLASSES.get(content, "") if column.is_text else "n bad" if content in ("never", "not met") else "n"
+            return Markup("<td{}>{}</td>").format(Markup(f' class="{name}"' if name else ""), content)
+
+        rows = (Markup().join(map(cell, self.shown, cells)) for cells in self.cells)
         return Markup(
             '<div class="{}"><table>\n<thead>\n{}<tr>{}</tr>\n</thead>\n<tbody>\n{}</tbody></table></div>'
         ).format(
@@ -121,33 +123,24 @@ class Table:
 
     def to_terminal(self, console: Console) -> RichTable:
         """Return it with as many columns as the screen has room for, so that no cell is cut."""
-        highest = max((column.drop for column in self.shown if column.drop is not None), default=0)
-        while True:
-            table = self._with_columns_up_to(highest)
-            wide = console.options.update(width=UNLIMITED_WIDTH)
-            if highest == 0 or RichMeasurement.get(console, wide, table).maximum <= console.width:
-                return table
-            highest -= 1
-
-    def _with_columns_up_to(self, highest_drop: int) -> RichTable:
         more = f"… {self.more} more in report.html" if self.more > 0 else ""
         caption = "\n".join(filter(None, (self.note, more))) or None
-        found = RichTable(
-            title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
-            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
-        )  # fmt: skip
-        shown = [n for n, c in enumerate(self.shown) if c.drop is not None and c.drop <= highest_drop]
-        for column in (self.shown[n] for n in shown):
-            options: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
-            found.add_column(column.short or column.title, style=column.style, **options)
-        for cells in self.cells:
-            found.add_row(*(cells[n] for n in shown))
-        return found
-
-
-def _html_cell(column: Column, cell: str) -> Markup:
-    name = _CLASSES.get(cell, "") if column.is_text else "n bad" if cell in ("never", "not met") else "n"
-    return Markup("<td{}>{}</td>").format(Markup(f' class="{name}"' if name else ""), cell)
+        wide = console.options.update(width=UNLIMITED_WIDTH)
+        highest = max((column.drop for column in self.shown if column.drop is not None), default=0)
+        while True:
+            found = RichTable(
+                title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
+                box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
+            )  # fmt: skip
+            shown = [n for n, c in enumerate(self.shown) if c.drop is not None and c.drop <= highest]
+            for column in (self.shown[n] for n in shown):
+                look: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
+                found.add_column(column.short or column.title, style=column.style, **look)
+            for cells in self.cells:
+                found.add_row(*(cells[n] for n in shown))
+            if highest == 0 or RichMeasurement.get(console, wide, found).maximum <= console.width:
+                return found
+            highest -= 1
 
 
 def text_table(

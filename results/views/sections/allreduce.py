@@ -1,6 +1,6 @@
 """Allreduces on several rails: tables for the terminal and for report.html, and the report's sections."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from statistics import median
@@ -18,7 +18,6 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval
-from railyard.results.runs.records import Rails
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
 from railyard.results.views.sections.faults import targets_table
@@ -90,7 +89,13 @@ class _Allreduces(Section):
         if not analysis.allreduce:
             return
         found, invalid = analysis.allreduce, _invalid_points(analysis)
-        for table in _tables(analysis, invalid):
+        paper, measured = table_1(found), [o for o in analysis.performance if o.samples]
+        tables = (
+            *(*(benchmark_table(m, invalid) for m in by_fabric(found)), *((paper,) if paper else ())),
+            *(thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found)),
+            *(ddp_runs_table(found), targets_table(measured, "Performance targets")),
+        )
+        for table in tables:
             if table.rows:
                 console.print(table.to_terminal(console))
                 console.print()
@@ -124,7 +129,8 @@ def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = froz
         if slow:
             cells.insert(0, _factor(p for p in m.points if p.size == size))
         if own:
-            cells += [shares_text(m.shares("nezha", size)), fmt.times(m.gain("nezha", size))]
+            shares = "/".join(f"{100 * share:.0f}" for share in m.shares("nezha", size) or ())  # percents by rail
+            cells += [shares or fmt.NOTHING, fmt.times(m.gain("nezha", size))]
             cells.append(_over_predicted(m.at("nezha", size), m.predicted("nezha", size)))
         rows.append([size_name(size), *cells])
     if paper:
@@ -161,11 +167,6 @@ def _factor(rows: Iterable[Point | Training]) -> str:
 
 def _over_predicted(measured: float | None, predicted: float | None) -> str:
     return fmt.ratio(measured / predicted) if predicted and measured else fmt.NOTHING
-
-
-def shares_text(shares: Sequence[float] | None) -> str:
-    """Return `37/63`: percents by rail."""
-    return "/".join(f"{100 * share:.0f}" for share in shares) if shares else fmt.NOTHING
 
 
 def _size(size: float | None) -> str:
@@ -253,8 +254,22 @@ def trainings_table(found: AllreduceResults) -> Table:
     rails, slow = {each.label: each for each in found.fabrics}, is_slowed(found.trainings)
     runs = grouped(found.trainings, "fabric", "workload")
 
+    def speed(rows: Iterable[Training]) -> float:
+        return median(t.samples_per_s for t in rows)
+
     def over(baseline: str, rows: list[Training]) -> str:
-        return _over_baseline(rows, runs[rows[0].fabric, rows[0].workload], rails[rows[0].fabric], baseline)
+        # such as `1.43x (Nezha 1.48x)`, over the best policy of the baseline
+        policy, fabric = rows[0].policy, rails[rows[0].fabric]
+        others = [t for t in runs[rows[0].fabric, rows[0].workload] if t.policy != policy]
+        others = [t for t in others if (is_single(t.policy) if baseline == "single" else t.policy == baseline)]
+        if not others or is_single(policy):
+            return fmt.NOTHING
+        best = max(map(speed, grouped(others, "policy").values()))
+        stated = nezha.training_gain(rows[0].workload, fabric.mix, fabric.nodes, baseline)
+        note = (
+            f" (Nezha {'≤ ' if stated.at_most else ''}{fmt.times(stated.gain)})" if stated and policy == "nezha" else ""
+        )
+        return fmt.times(speed(rows) / best) + note
 
     def step_s(rows: list[Training]) -> float:
         return median(t.step_s for t in rows)
@@ -264,7 +279,7 @@ def trainings_table(found: AllreduceResults) -> Table:
         text("training", lambda rows: rows[0].workload),
         text("policy", lambda rows: rows[0].policy),
         *[Column(SLOW_MOTION, _factor)] * slow,
-        Column("samples/s a node", _speed, fmt.digits),
+        Column("samples/s a node", speed, fmt.digits),
         Column("step", step_s, fmt.seconds),
         Column("of it computing", lambda rows: rows[0].compute_s, fmt.seconds, drop=1),
         Column("m/p", lambda rows: _over_predicted(step_s(rows), rows[0].predicted_s), drop=2),
@@ -273,23 +288,6 @@ def trainings_table(found: AllreduceResults) -> Table:
     ]
     by_policy = [rows for training in runs.values() for rows in grouped(training, "policy").values()]
     return Table(columns, by_policy, title="Trainings")
-
-
-def _speed(rows: Iterable[Training]) -> float:
-    return median(t.samples_per_s for t in rows)
-
-
-def _over_baseline(rows: list[Training], training: Sequence[Training], rails: Rails, baseline: str) -> str:
-    """`1.43x (Nezha 1.48x)`: over the best of these policies."""
-    policy = rows[0].policy
-    others = [t for t in training if (is_single(t.policy) if baseline == "single" else t.policy == baseline)]
-    others = [t for t in others if t.policy != policy]
-    if not others or is_single(policy):
-        return fmt.NOTHING
-    best = max(map(_speed, grouped(others, "policy").values()))
-    stated = nezha.training_gain(rows[0].workload, rails.mix, rails.nodes, baseline)
-    note = f" (Nezha {'≤ ' if stated.at_most else ''}{fmt.times(stated.gain)})" if stated and policy == "nezha" else ""
-    return fmt.times(_speed(rows) / best) + note
 
 
 def ddp_runs_table(found: AllreduceResults) -> Table:
@@ -323,13 +321,3 @@ def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
     """Return the intervals that are invalid, without their repeats."""
     verdicts = analysis.judgement.intervals.items()
     return frozenset(replace(i, repeat=0) for i, verdict in verdicts if verdict == "invalid")
-
-
-def _tables(analysis: Analysis, invalid: frozenset[IntervalId]) -> Iterator[Table]:
-    """Yield the tables of the terminal in their order."""
-    found, measured = analysis.allreduce, [o for o in analysis.performance if o.samples]
-    yield from (benchmark_table(m, invalid) for m in by_fabric(found))
-    if paper := table_1(found):
-        yield paper
-    yield from (thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found))
-    yield from (ddp_runs_table(found), targets_table(measured, "Performance targets"))

@@ -66,20 +66,20 @@ def scale_parts(scale: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _factors(scaled: Mapping[str, Any], kept: float) -> Table:
     """Return a row a factor; computing, of which an experiment may keep a part only, is the last."""
+
+    def show(name: str, value: float) -> str:
+        if name.endswith("_bytes_per_s"):
+            return fmt.short(fmt.rate(value * 8))
+        if value == int(value):
+            return f"{int(value):,}"
+        return fmt.digits(value) if value >= 1e-4 else f"{value:.3g}"
+
     rows = [
-        (_NAMES.get(n, n.replace("_", " ")), _show(n, f["real"]), _show(n, f["emulated"]), factor_text(f["factor"]))
+        (_NAMES.get(n, n.replace("_", " ")), show(n, f["real"]), show(n, f["emulated"]), factor_text(f["factor"]))
         for n, f in scaled["factors"].items()
     ]
     rows.append(("computing time, before it is scaled", "100%", fmt.short(fmt.percent(kept)), factor_text(kept)))
     return text_table(("what", "real", "emulated", "factor"), rows, numbers=1)
-
-
-def _show(name: str, value: float) -> str:
-    if name.endswith("_bytes_per_s"):
-        return fmt.short(fmt.rate(value * 8))
-    if value == int(value):
-        return f"{int(value):,}"
-    return fmt.digits(value) if value >= 1e-4 else f"{value:.3g}"
 
 
 def factor_text(ratio: float) -> str:
@@ -118,9 +118,14 @@ class _Fidelity(Section):
     template = "fidelity.html.j2"
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
+        limits = (
+            *(text("quantity"), text("why these limits", "why")),
+            Column("degraded above", lambda x: x.show(x.degraded)),
+            Column("invalid above", lambda x: x.show(x.invalid)),
+        )
         return {
             "evidence": plot_times.evidence(analysis.judgement.evidence),
-            "limits": limits_table(),
+            "limits": Table(limits, LIMITS),
             "links": links_table(analysis.run.links),
             "loads": loads_table(analysis),
         }
@@ -158,16 +163,6 @@ def loads_table(analysis: Analysis) -> Table:
     return Table(columns, analysis.run.loads)
 
 
-def limits_table() -> Table:
-    """Return the limits of every quantity, with their reasons."""
-    columns = (
-        *(text("quantity"), text("why these limits", "why")),
-        Column("degraded above", lambda x: x.show(x.degraded)),
-        Column("invalid above", lambda x: x.show(x.invalid)),
-    )
-    return Table(columns, LIMITS)
-
-
 @section("provenance")
 class _Provenance(Section):
     """Software and machine of the run."""
@@ -176,8 +171,14 @@ class _Provenance(Section):
     order = 90
 
     def tables(self, analysis: Analysis) -> list[Table]:
-        columns = (text("what", lambda x: x[0]), text("value", lambda x: _value(*x)))
-        return [Table(columns, list(_flatten(analysis.run.provenance)))]
+        def value(row: tuple[str, object]) -> str:
+            key, found = row
+            if isinstance(found, float):
+                return (fmt.seconds if key.endswith(("_s", "seconds", " s")) else fmt.digits)(found)
+            return ", ".join(map(str, found)) if isinstance(found, list | tuple) else fmt.or_dash(str)(found)
+
+        rows = list(_flatten(analysis.run.provenance))
+        return [Table((text("what", lambda row: row[0]), text("value", value)), rows)]
 
 
 def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -187,15 +188,6 @@ def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, o
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _value(key: str, value: object) -> str:
-    if value is None:
-        return fmt.NOTHING
-    if isinstance(value, float):
-        timed = key.endswith(("_s", "seconds", " s"))
-        return fmt.seconds(value) if timed else fmt.digits(value)
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @section("reading")

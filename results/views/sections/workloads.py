@@ -1,6 +1,6 @@
 """Fabrics and workloads in the report: drawings, traffic, times of fabrics side by side, bytes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -11,23 +11,14 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from railyard.results.analysis.aggregate import (
-    FULL_SIZE,
-    HEARTBEATS,
-    SAME_SHAPE,
-    TIME_METRICS,
-    Row,
-    Slowdown,
-    kind_bytes,
-    one_repeat,
-    pairs,
-)
+from railyard.results.analysis import aggregate
+from railyard.results.analysis.aggregate import Row, Slowdown, kind_bytes, one_repeat, pairs
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
 from railyard.results.plots import times as plot_times
 from railyard.results.plots.style import Plot
-from railyard.results.runs.records import ByteCheck, Flow, Run
+from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
@@ -97,16 +88,45 @@ class _Workloads(Section):
         return not analysis.run.rails
 
     def headline(self, analysis: Analysis) -> Iterable[str | Table]:
-        if timed := _side_by_side(analysis):
-            yield from (_slowdown_text(s) for s in analysis.slowdowns if s.is_all_to_all)
-            yield times_table(headline_rows(timed), list(analysis.labels.values()), analysis.slowdowns)
-        yield from _hashed_planes(analysis.run)
+        timed = _side_by_side(analysis)
+        for s in [s for s in analysis.slowdowns if s.is_all_to_all] if timed else ():  # Rail-only IV-B
+            what, longer = f"{s.workload} {s.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
+            measured, nominal = fmt.percent(abs(s.measured - 1)), fmt.percent(s.nominal)
+            yield Markup(
+                "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
+                "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
+            ).format(what, s.rail_only, measured, longer, s.rail_optimized, fmt.change(s.predicted), nominal)
+        if timed:
+            # whole workloads, and phases whose kind of traffic is a headline (all but TP, PP and DP)
+            chosen = [r for r in timed if not r.phase or any(traffic_kind(kind).is_headline for kind in r.kinds)]
+            yield times_table(chosen or timed, list(analysis.labels.values()), analysis.slowdowns)
+        for fabric in [fabric for fabric in analysis.run.fabrics if fabric.kind in FABRIC_KINDS]:
+            kind = FABRIC_KINDS[fabric.kind]
+            if (planes := len(kind.carrying(kind.all_planes))) > 1:
+                yield (
+                    f"{fabric.label}: each connection is hashed to one of {planes} planes, at 1/{planes} of the rail's "
+                    "rate. Predicted times are means over random hashes; one run has one of them, and varies around "
+                    "these."
+                )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        run, fabrics, timed = first_scene_only(analysis.run), list(analysis.labels.values()), _side_by_side(analysis)
+        run, names, timed = first_scene_only(analysis.run), analysis.labels, _side_by_side(analysis)
+        fabrics, workloads = list(names.values()), []
+        flows: dict[str, dict[Place, list[Flow]]] = {}  # by the workload's label without its scene
+        for interval, rows in groupby(run.flows, key=attrgetter("interval")):
+            places = flows.setdefault(workload_label(replace(interval, scene="")), {})
+            places.setdefault((interval.fabric, interval.policy), []).extend(rows)
+        for name in dict.fromkeys([*(r.workload for r in timed), *flows]):
+            times = [r for r in timed if r.workload == name]
+            workloads.append({
+                "name": name,
+                "heatmaps": _heatmaps(run, names, name, flows.get(name, {})),
+                "times": plot_times.completion(times, fabrics, name) if times else None,
+                "table": times_table(times, fabrics, analysis.slowdowns),
+            })  # fmt: skip
         return {
-            "volumes": _volumes(run, analysis.labels),
-            "workloads": _workloads(run, analysis, timed),
+            "volumes": _volumes(flows, names),
+            "workloads": workloads,
             "sweeps": _sweeps(analysis),
             "slowdowns": slowdowns_table(analysis.slowdowns if len(pairs(analysis.run)) > 1 else ()),
             "ratios": plot_times.ratios(timed, fabrics),
@@ -129,10 +149,16 @@ class _Workloads(Section):
                 console.print(line, highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
+        columns = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
+        totals = {name: sum(getattr(row, name) for row in analysis.run.bytes) for name in columns}
+        cross_rail: dict[str, dict[str, int]] = {}
+        for row in analysis.run.bytes:
+            label = analysis.labels.get((row.fabric, row.policy), row.fabric)
+            cross_rail.setdefault(label, {})[workload_label(row.interval)] = row.cross_rail_bytes
         return {
             "times": [row.as_dict() for row in analysis.times],
             "slowdown": slowdowns_table(analysis.slowdowns).to_dicts(),
-            "bytes": _bytes_dict(analysis.run.bytes, analysis.labels),
+            "bytes": {**totals, "cross_rail_bytes": cross_rail},
         }
 
 
@@ -141,34 +167,7 @@ def _side_by_side(analysis: Analysis) -> tuple[Row, ...]:
     return () if analysis.run.is_steered or analysis.run.rails else analysis.times
 
 
-def _hashed_planes(run: Run) -> Iterator[str]:
-    """Yield how times are predicted on fabrics whose rails have several planes."""
-    for fabric in [fabric for fabric in run.fabrics if fabric.kind in FABRIC_KINDS]:
-        kind = FABRIC_KINDS[fabric.kind]
-        if (planes := len(kind.carrying(kind.all_planes))) > 1:
-            yield (
-                f"{fabric.label}: each connection is hashed to one of {planes} planes, at 1/{planes} of the rail's "
-                "rate. Predicted times are means over random hashes; one run has one of them, and varies around these."
-            )
-
-
-def _slowdown_text(s: Slowdown) -> Markup:
-    """Return measured, exact and nominal slow-down in one sentence (Rail-only IV-B)."""
-    what, longer = f"{s.workload} {s.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
-    measured, formula, nominal = fmt.percent(abs(s.measured - 1)), fmt.change(s.predicted), fmt.percent(s.nominal)
-    return Markup(
-        "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
-        "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
-    ).format(what, s.rail_only, measured, longer, s.rail_optimized, formula, nominal)
-
-
 # Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return whole workloads, and phases whose kind of traffic is a headline (all but TP, PP and DP)."""
-    chosen = tuple(r for r in rows if not r.phase or any(traffic_kind(kind).is_headline for kind in r.kinds))
-    return chosen or tuple(rows)
 
 
 def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
@@ -180,9 +179,7 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
             columns += [
                 Column(t, partial(_of_spread, fabric, name), unit=unit, group=fabric) for t, name, unit in parts
             ]
-    if found := _slowdowns_by_row(slow):
-        columns += _slowdown_columns(lambda r: found.get((r.workload, r.phase, r.metric)), "rail-only slower by")
-    return Table(columns, rows)
+    return Table([*columns, *_slowdown_columns(slow, "rail-only slower by")], rows)
 
 
 def _of_spread(fabric: str, name: str, row: Row) -> float | None:
@@ -190,17 +187,17 @@ def _of_spread(fabric: str, name: str, row: Row) -> float | None:
     return value
 
 
-def _slowdowns_by_row(slow: Sequence[Slowdown]) -> dict[tuple[str, str, str], Slowdown]:
-    """Return slow-downs by workload, phase and metric, if they are all of one pair of fabrics."""
-    is_one_pair = len({(s.rail_only, s.rail_optimized) for s in slow}) == 1
-    return {(s.workload, s.phase, s.metric): s for s in slow} if is_one_pair else {}
-
-
-def _slowdown_columns(find: Callable[[Any], Slowdown | None], group: str = "") -> tuple[Column, ...]:
-    """Return the columns of the slow-down that `find` has for a row.
+def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple[Column, ...]:
+    """Return the columns of a row's slow-down, none if `slow` isn't of one pair of fabrics; None: rows are slow-downs.
 
     The nominal figure is the paper's for all-to-all, and says nothing of other traffic.
     """
+    if slow is not None and len({(s.rail_only, s.rail_optimized) for s in slow}) != 1:
+        return ()
+    by_row = {(s.workload, s.phase, s.metric): s for s in slow or ()}
+
+    def find(row: Any) -> Slowdown | None:
+        return row if slow is None else by_row.get((row.workload, row.phase, row.metric))
 
     def nominal(row: Any) -> float | None:
         found = find(row)
@@ -223,13 +220,14 @@ def slowdowns_table(slow: Sequence[Slowdown]) -> Table:
         *(text("workload", key="workload"), text("phase", key="phase")),
         *(text("of", "rail_only", key="of"), text("over", "rail_optimized", key="over")),
         *(Column("", "metric", key="metric"), Column("", lambda s: list(s.kinds), key="kinds")),
-        *_slowdown_columns(lambda s: s),
+        *_slowdown_columns(None),
     )
     return Table(columns, slow)
 
 
 def others_table(rows: Sequence[Row]) -> Table:
     """Return measurements that are no times, measured or projected, such as throughput."""
+    times = (*aggregate.TIME_METRICS, aggregate.SAME_SHAPE, aggregate.FULL_SIZE)
     columns = (
         *(text("workload", lambda x: x[0].workload), text("phase", lambda x: x[0].phase)),
         *(text("metric", lambda x: x[0].metric), text("fabric", lambda x: x[1])),
@@ -240,7 +238,7 @@ def others_table(rows: Sequence[Row]) -> Table:
     found = [
         (r, fabric, spread)
         for r in rows
-        if r.metric not in (*TIME_METRICS, SAME_SHAPE, FULL_SIZE) and r.workload != HEARTBEATS
+        if r.metric not in times and r.workload != aggregate.HEARTBEATS
         for fabric, spread in r.by_fabric.items()
     ]
     return Table(columns, found).without_empty()
@@ -262,15 +260,6 @@ def bytes_table(analysis: Analysis) -> Table:
     return Table(columns, analysis.run.bytes)
 
 
-def _bytes_dict(rows: Sequence[ByteCheck], names: Mapping[Place, str]) -> dict[str, Any]:
-    cross_rail: dict[str, dict[str, int]] = {}
-    for row in rows:
-        label = names.get((row.fabric, row.policy), row.fabric)
-        cross_rail.setdefault(label, {})[workload_label(row.interval)] = row.cross_rail_bytes
-    columns = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
-    return {**{n: sum(getattr(r, n) for r in rows) for n in columns}, "cross_rail_bytes": cross_rail}
-
-
 def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
     """Return fabrics side by side for the terminal; if some rows are left to the report, then phases."""
     shown = sorted(rows, key=lambda row: bool(row.phase))[:_MAX_TIME_ROWS] if len(rows) > _MAX_TIME_ROWS else rows
@@ -278,9 +267,8 @@ def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[S
     for fabric in fabrics:
         columns.append(Column(fabric, partial(_of_spread, fabric, "median"), unit="s"))
         columns.append(Column(_RATIO, partial(_of_spread, fabric, "ratio"), unit="ratio", drop=1, style="dim"))
-    if found := _slowdowns_by_row(slow):
-        measured, formula, *_ = _slowdown_columns(lambda r: found.get((r.workload, r.phase, r.metric)))
-        columns += [replace(measured, title="difference"), replace(formula, drop=2, style="dim")]
+    if found := _slowdown_columns(slow):
+        columns += [replace(found[0], title="difference"), replace(found[1], drop=2, style="dim")]
     return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=len(rows) - len(shown))
 
 
@@ -301,35 +289,14 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
 # Figures --------------------------------------------------------------------------------------------------------------
 
 
-def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[Place, list[Flow]]]:
-    """Return flows by the workload's label without its scene, then by place."""
-    found: dict[str, dict[Place, list[Flow]]] = {}
-    for interval, rows in groupby(flows, key=attrgetter("interval")):
-        places = found.setdefault(workload_label(replace(interval, scene="")), {})
-        places.setdefault((interval.fabric, interval.policy), []).extend(rows)
-    return found
-
-
-def _volumes(run: Run, names: Mapping[Place, str]) -> Plot | None:
+def _volumes(flows: Mapping[str, Mapping[Place, Sequence[Flow]]], names: Mapping[Place, str]) -> Plot | None:
     """Return a bar a workload; one for each fabric too where they delivered different amounts."""
     bars = dict[str, Sequence[Flow]]()
-    for workload, places in _by_workload(run.flows).items():
+    for workload, places in flows.items():
         alike = len({tuple(sorted(kind_bytes(one_repeat(f)).items())) for f in places.values()}) == 1
         for place, rows in list(places.items())[: 1 if alike else None]:
             bars[workload if alike else f"{workload}, {names.get(place, place[0])}"] = rows
     return traffic.volumes(bars) if bars else None
-
-
-def _workloads(run: Run, analysis: Analysis, timed: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return each workload's part of the page. One heatmap where all fabrics delivered alike, else one for each."""
-    flows, fabrics, parts = _by_workload(run.flows), list(analysis.labels.values()), []
-    for name in dict.fromkeys([*(r.workload for r in timed), *flows]):
-        rows = [r for r in timed if r.workload == name]
-        plot = plot_times.completion(rows, fabrics, name) if rows else None
-        heatmaps = _heatmaps(run, analysis.labels, name, flows.get(name, {}))
-        table = times_table(rows, fabrics, analysis.slowdowns)
-        parts.append({"name": name, "heatmaps": heatmaps, "times": plot, "table": table})
-    return parts
 
 
 def _heatmaps(
