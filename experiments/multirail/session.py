@@ -20,7 +20,7 @@ from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, RankReport
-from railyard.workloads.allreduce.engine_kind import Group, engine_of, is_own, rails_of
+from railyard.workloads.allreduce.engine_kind import Group, engine_of, rails_of
 
 PAUSE_S: Final = 0.05
 _SHARED_ENGINE: Final = "nezha"
@@ -192,4 +192,4 @@ class EnginePool:
 
 
 def _engine_name(policy: str) -> str:
-    return _SHARED_ENGINE if is_own(policy) else policy
+    return _SHARED_ENGINE if engine_of(policy).runs_policies else policy

@@ -17,7 +17,7 @@ from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
-from railyard.workloads.allreduce.engine_kind import definition_of, is_own, peer_rail, predicted_s
+from railyard.workloads.allreduce.engine_kind import definition_of, engine_of, peer_rail, predicted_s
 from railyard.workloads.allreduce.workload import ITEM, learning_operations, sent_bytes
 from railyard.workloads.jobs.allreduce import AllreduceSpec, turns
 
@@ -96,7 +96,7 @@ class PolicyRun:
         return sum(map(sum, self.turns[:turns])) * self.predicted_s
 
     def _run(self, ranks: MonitoredEngine, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
-        policy = self.policy if is_own(self.policy) else ""
+        policy = self.policy if engine_of(self.policy).runs_policies else ""
         reports = ranks.run(Operations("allreduce", dtype, self.sent, count, self.seed, check, policy=policy))
         check_complete(reports)
         return reports
@@ -171,7 +171,7 @@ class SizeSweep:
 
     def _take_turn(self, run: PolicyRun) -> bool:
         """Take a policy's next turn when all rails are there, with its load recorded; return whether it worked."""
-        policy = "equal" if is_own(run.policy) else ""  # fixed weights: no policy learns from it
+        policy = "equal" if engine_of(run.policy).runs_policies else ""  # fixed weights: no policy learns from it
         minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
 
         def turn(ranks: MonitoredEngine) -> None:
@@ -202,7 +202,7 @@ class SizeSweep:
     def _record_lost_rails(self, run: PolicyRun, lost: frozenset[int], kept: bool) -> None:
         """Record lost rails; the engine `virtual` has channels in place of rails."""
         rails = self._session.rails
-        names = tuple(rails[n].name if is_own(run.policy) else f"channel {n}" for n in sorted(lost))
+        names = tuple(rails[n].name if engine_of(run.policy).runs_policies else f"channel {n}" for n in sorted(lost))
         LostRails(run.interval, names, kept).add_to(self._session.run)
 
 

@@ -87,14 +87,10 @@ def test_unknown_rail_is_refused() -> None:
 
 
 def test_dilated_fabric_has_longer_rank_timeouts() -> None:
-    class Seated(PeerRanks):
-        def waits_s(self) -> float:
-            return self._rank_config(0).timeouts.operation_s
-
     usual = net()
     slow: Any = Net(usual.plan.dilated(10))
-    assert Seated(usual, [0]).waits_s() == 60
-    assert Seated(slow, [0]).waits_s() == 600
+    assert GlooRanks(usual, [0]).timeouts.operation_s == 60
+    assert GlooRanks(slow, [0]).timeouts.operation_s == 600
 
 
 def test_failed_start_shows_the_programs_last_output() -> None:

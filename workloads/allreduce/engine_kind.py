@@ -104,17 +104,14 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
 
 def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> jobs.Layout:
     """Return the addresses of a fabric. `channels`: the rail whose NIC each of several virtual rails uses, if any."""
-    rails, nodes = rails_of(plan), range(plan.spec.nodes)
-    if not channels:
-        rows = tuple(tuple((Nic(rail, node).ip, PORT) for node in nodes) for rail in range(len(rails)))
-        return jobs.Layout(rails, rows, tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators))
-    return jobs.Layout(
-        tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
-        tuple(
-            tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)
-        ),
-        tuple(None for _ in channels),
-    )
+    rails, aggregators = rails_of(plan), tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators)
+    nics = [(rail, PORT) for rail in range(len(rails))]
+    if channels:
+        rails = tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels))
+        nics = [(nic, _VIRTUAL_PORT + number) for number, nic in enumerate(channels)]
+        aggregators = (None,) * len(channels)
+    rows = tuple(tuple((Nic(nic, node).ip, port) for node in range(plan.spec.nodes)) for nic, port in nics)
+    return jobs.Layout(rails, rows, aggregators)
 
 
 def placement(plan: MultirailPlan, node: int | None, rail: int = 0, nics: Sequence[int] = ()) -> jobs.ProcessPlacement:
@@ -129,10 +126,7 @@ def peer_rail(fabric: MultirailSpec) -> int:
 
 
 class PeerRanks(Group):
-    """Ranks of another engine, one in each node's namespace.
-
-        with GlooRanks(net, rail=0) as ranks:
-            reports = ranks.run(Operations("allreduce", "float32", 8 << 20, count=20, seed=1))
+    """Ranks of another engine, one in each node's namespace: `with GlooRanks(net, rails=[0]) as ranks: ...`.
 
     `rails`: by default `default_rails`. `program`: the module that has its `PROGRAM` (engine/worker.py). `timeout_s`:
     of one operation, in the fabric's own time.
@@ -147,7 +141,8 @@ class PeerRanks(Group):
         for rail in rails:
             if not 0 <= rail < len(self.layout.rails):
                 raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
-        self._rails, self._timeout_s = tuple(rails), timeout_s * net.plan.dilation
+        self._rails = tuple(rails)
+        self.timeouts = jobs.Timeouts(operation_s=timeout_s * net.plan.dilation)
         self._pipes: dict[int, Pipe] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
@@ -192,7 +187,9 @@ class PeerRanks(Group):
             if len(self._pipes) < self.layout.size:
                 raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
             for rank, pipe in self._pipes.items():
-                pipe.send(jobs.Join(task=self._rank_config(rank)))
+                place = placement(self._plan, rank)
+                task = jobs.RankConfig(rank, self.layout, place, self.timeouts, "", self._rails, self._folder)
+                pipe.send(jobs.Join(task=task))
             self._receive(Ready, JOIN_S)
         except BaseException:
             self.stop()
@@ -200,8 +197,8 @@ class PeerRanks(Group):
 
     def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
         """Run operations on all ranks and return the report of each. RailyardError if a rank has died."""
-        replies = self.ask(jobs.Run(operations=operations), jobs.Report, SLACK_S + operations.count * self._timeout_s)
-        return [reply.report for reply in replies]
+        limit_s = SLACK_S + operations.count * self.timeouts.operation_s
+        return [reply.report for reply in self.ask(jobs.Run(operations=operations), jobs.Report, limit_s)]
 
     def ask(self, request: Message, reply: type[R], within_s: float) -> list[R]:
         """Send a message to all ranks and return their answers. RailyardError if one fails, has died, or is late."""
@@ -238,10 +235,6 @@ class PeerRanks(Group):
     def _worker_command(self, python: Sequence[str], ranks: Sequence[str] = ()) -> list[str]:
         module = "railyard.workloads.allreduce.engine.worker"
         return [*python, "-m", module, self.program, f"{self._folder}/{_SOCKET}", *ranks]
-
-    def _rank_config(self, rank: int) -> jobs.RankConfig:
-        limits = jobs.Timeouts(operation_s=self._timeout_s)
-        return jobs.RankConfig(rank, self.layout, placement(self._plan, rank), limits, "", self._rails, self._folder)
 
     def _all_connected(self, listener: socket.socket) -> bool:
         """Accept the ranks that have connected; return whether all have."""
@@ -286,11 +279,10 @@ class PeerRanks(Group):
 
 
 class AllreduceEngine:
-    """Definition of an engine.
+    """Definition of an engine. `equation`: what its prediction follows. `colour`: a name of results/plots/style.py.
 
-    `equation`: what its prediction follows. `colour`: of its line in figures, a name of results/plots/style.py.
     `ranks`: of another program's engine, its ranks. `runs_policies`: it runs the allreduce policies, which an
-    experiment names in its place.
+    experiment names in its place; its group can change its policy between operations.
     """
 
     equation: ClassVar[str] = ""
@@ -304,14 +296,8 @@ class AllreduceEngine:
         """Return what this machine lacks for it, None if it can run here."""
         return self.ranks.missing_requirement() if self.ranks else None
 
-    def problem(self, fabric: MultirailSpec) -> str | None:
-        """Return why it can't run on a fabric, as `allowed` of a BadInput; None if it can."""
-        return None
-
     def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
-        """Raise BadInput for `field` unless it can run `policy` on a fabric."""
-        if problem := self.problem(fabric):
-            raise BadInput(field, policy, problem)
+        """Raise BadInput for `field` unless it can run `policy` on a fabric; by default it can."""
 
     def definition(self, policy: str) -> "AllreducePolicy | AllreduceEngine":
         """Return the definition that has the equation and colour of `policy`."""
@@ -324,9 +310,7 @@ class AllreduceEngine:
         return self.ranks(net)
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
-        """Predict the seconds of an allreduce of `size` bytes: by default the wire alone of rail `rail`, Eq. 1 without
-        set-up.
-        """
+        """Predict the seconds of an allreduce of `size` bytes: by default Eq. 1 on rail `rail`, without set-up."""
         return 2 * (nodes - 1) / nodes * size / rails[rail].rate
 
 
@@ -347,14 +331,9 @@ def engine_of(policy: str) -> AllreduceEngine:
     return ALLREDUCE_ENGINES[policy if policy in ALLREDUCE_ENGINES else OWN]
 
 
-def is_own(policy: str) -> bool:
-    """Return whether Railyard's engine runs it, whose group can change its policy between operations."""
-    return engine_of(policy).runs_policies
-
-
 def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec], own_only: bool = False) -> None:
     """Raise BadInput unless every one of these fabrics can run a policy or engine. `own_only`: no other engine."""
-    if own_only and not is_own(policy):
+    if own_only and not engine_of(policy).runs_policies:
         raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
     for fabric in fabrics:
         engine_of(policy).check(policy, field, fabric)

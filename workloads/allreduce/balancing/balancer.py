@@ -6,8 +6,7 @@ Source: Nezha section 4.3, Eq. 3 to 8. A size class is in one of these states:
         ^                            |                     |    ^                                                 |
         +------ no faster than one rail, or one rail left -+    +-------------------- rails end apart ------------+
 
-docs/multirail.md describes the rules. Nothing is random and nothing reads a clock: every node gets the same states from
-the same windows.
+docs/multirail.md describes the rules. Every node gets the same states from the same windows.
 """
 
 from abc import ABC, abstractmethod

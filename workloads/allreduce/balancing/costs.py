@@ -1,8 +1,7 @@
 """Cost of an allreduce on one rail and on several: as predicted, as measured, and the shares that follow from it.
 
-Source: Nezha Eq. 1 to 8. On one rail the time is a straight line in the bytes, `Cost`; the times of several rails
-follow from their lines alone. Units: bytes of the buffer (not of the wire), seconds, bytes per second. The paper's
-rails: topologies/rail_kind.py.
+Source: Nezha Eq. 1 to 8; the paper's rails are in topologies/rail_kind.py. On one rail the time is a straight line in
+the bytes, `Cost`. Units: bytes of the buffer (not of the wire), seconds, bytes per second.
 """
 
 import math
@@ -33,11 +32,10 @@ def size_class(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One network that every node has a NIC on (Nezha section 2.3).
+    """Network that every node has a NIC on (Nezha section 2.3). `rate` in bytes per second and direction.
 
-    `rate` in bytes per second and direction, `setup_s` for each message that waits for the one before,
-    `cpu_s_per_byte` for each byte that a node sends while it receives another. `nominal`: rate of its data sheet, bytes
-    per second, which is all that MRIB uses; `rate` where 0.
+    `setup_s` for each message that waits for the one before, `cpu_s_per_byte` for each byte that a node sends while it
+    receives another. `nominal`: rate of its data sheet, which is all that MRIB uses; `rate` where 0.
     """
 
     name: str
@@ -195,8 +193,7 @@ def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tup
 def slowed_cost(nominal: Cost, size: float, factor: float) -> Cost:
     """Return the line that takes `factor` times as long at `size` bytes.
 
-    Rates are better known than what a message costs a machine, so the bytes are at most `_MAX_BYTE_SLOWDOWN` times
-    slower, and the rest is set-up.
+    Rates are known better than set-ups, so bytes are at most `_MAX_BYTE_SLOWDOWN` times slower; the rest is set-up.
     """
     s_per_byte = nominal.s_per_byte * min(factor, _MAX_BYTE_SLOWDOWN)
     return Cost(max(0.0, factor * nominal.seconds(size) - s_per_byte * size), s_per_byte)

@@ -145,10 +145,9 @@ def make_planner(policy: str, rails: Sequence[Rail], nodes: int) -> Planner:
 def rail_seconds(starts: Any, ends: Any) -> NDArray[np.float64]:
     """Return by operation and rail the seconds from the last node's start to the rail's last end, at least 0.
 
-    `starts` by node and operation, `ends` by node, operation and rail; a rail with nothing to do ended when the node
-    began. No node alone sees how long its rail took: one that begins early only waits, and on a ring the node that
-    begins late is not the one that ends late. (All nodes share this machine's CLOCK_MONOTONIC; a cluster needs a clock
-    that PTP keeps.)
+    `starts` by node and operation, `ends` by node, operation and rail (of one with nothing to do: the start), in
+    seconds of CLOCK_MONOTONIC, which all nodes share; a cluster needs a clock that PTP keeps. No node alone sees how
+    long its rail took: one that begins early only waits.
     """
     seconds: NDArray[np.float64] = np.max(ends, axis=0) - np.max(starts, axis=0)[..., np.newaxis]
     return np.maximum(0.0, seconds)

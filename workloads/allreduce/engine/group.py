@@ -1,7 +1,4 @@
-"""The collectives as a program calls them: a `Group` in each process, the same calls in the same order on every rank.
-
-    with Group(rank, loopback(rails, nodes=4, first_port=21000), policy="nezha") as group:
-        group.allreduce(gradients)  # in place: the sum over all ranks
+"""Collectives as a program calls them: a `Group` in each process, the same calls in the same order on every rank.
 
 Arrays are numpy's, contiguous, of the types in tasks.DTYPES; sums of integers are modulo 2^n, as numpy's.
 """
@@ -24,6 +21,9 @@ _GOODBYE_S = 5.0
 class Group:
     """Member of a group of ranks, which joins on construction.
 
+        with Group(rank, loopback(rails, nodes=4, first_port=21000), policy="nezha") as group:
+            group.allreduce(gradients)  # in place: the sum over all ranks
+
     BadInput for impossible arguments; GroupBroken for what goes wrong, and then for all later calls.
     """
 
@@ -39,19 +39,9 @@ class Group:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
         self.rank, self.size, self.layout = rank, layout.size, layout
         self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]  # of the last operations, in turn
-        self._node: Node | None = None
-        self.copies = Copies()
-        if self.size == 1:
-            self.policy = make_planner(policy, layout.rails, 1)
-        else:
-            self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket)
-            self.policy = self._node.planners.current.planner
-            self.copies = self._node.copies
-            try:
-                self._node.join()
-            except BaseException:
-                self._node.close()
-                raise
+        self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket) if self.size > 1 else None
+        self.copies = self._node.copies if self._node else Copies()
+        self.set_policy(policy)
 
     def __enter__(self) -> "Group":
         return self
@@ -70,10 +60,7 @@ class Group:
         return self._node.last if self._node else Record(0.0, (), ())
 
     def take_samples(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return (CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at each heartbeat and operation's end.
-
-        Each sample is returned once; the latest 50,000 are kept.
-        """
+        """Return the latest `Node.samples`, each only once."""
         samples = []
         while self._node is not None and self._node.samples:
             samples.append(self._node.samples.popleft())
@@ -89,11 +76,11 @@ class Group:
 
         A policy that was used before keeps what it has learned. BadInput for one that is not known.
         """
-        if self._node is None:
-            self.policy = make_planner(policy, self.layout.rails, self.size)
-        else:
+        if self._node is not None:
             self._node.set_policy(policy)
             self.policy = self._node.planners.current.planner
+        else:
+            self.policy = make_planner(policy, self.layout.rails, self.size)
 
     def allreduce(self, array: Array) -> None:
         """Sum `array` over all ranks, in place."""

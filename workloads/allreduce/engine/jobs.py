@@ -146,10 +146,9 @@ class AggregatorTask:
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """Settings of one rank of an engine.
+    """Settings of one rank. `timeouts`: by this machine's clock. `policy`: of Railyard's engine.
 
-    `timeouts`: by this machine's clock. `policy`: of Railyard's engine. Of others, `rails`: those of the layout's that
-    the engine is to use; ranks may exchange addresses in `folder`.
+    Of other engines, `rails`: those of the layout's to use; ranks may exchange addresses in `folder`.
     """
 
     rank: int
@@ -169,12 +168,11 @@ class RankConfig:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """`count` times the same collective, one after the other, of `size_bytes` of `dtype` on each node; BadInput if
-    impossible.
+    """`count` times the same collective of `size_bytes` of `dtype` on each node, with inputs drawn from `seed`.
 
-    Rank r's input of operation i comes from `seed`, r and i (worker.py). `check`: compare each result with numpy's sum,
-    after its time was taken. `gap_s`: how long a node computes (sleeps) before each operation. `policy`: of Railyard's
-    engine from then on, as before if empty; other engines ignore it.
+    `check`: compare each result with numpy's sum, after its time was taken. `gap_s`: how long a node computes (sleeps)
+    before each operation. `policy`: of Railyard's engine from then on, as before if empty; other engines ignore it.
+    BadInput if impossible.
     """
 
     collective: str

@@ -15,7 +15,7 @@ from railyard.workloads.allreduce.balancing.policy import PlannerSet
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts
 from railyard.workloads.allreduce.engine.operation import Call, Operation, PieceRouter, Record, jobs_of
 from railyard.workloads.allreduce.engine.recovery import Coordinator, Heartbeat, Job, LivenessMonitor
-from railyard.workloads.allreduce.engine.tasks import Array, Copies
+from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.transport.links import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
@@ -28,8 +28,7 @@ _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows which rank is mi
 class ProgressThread:
     """Thread that serves a node's peers while its program computes: they may need its answers to go on.
 
-    It does nothing in the first `IDLE_S` after an operation, so operations that follow each other closely do not meet
-    it. It calls `serve(seconds)` repeatedly; `wake` makes that return, when the program is back.
+    From `IDLE_S` after an operation on it calls `serve(seconds)` repeatedly; `wake` makes that return.
     """
 
     def __init__(self, serve: Callable[[float], None], wake: Callable[[], None]) -> None:
@@ -132,7 +131,7 @@ class RailChanges:
 
 
 class Node:
-    """Member of a group. `run` does one collective; the node serves its peers meanwhile, and a thread in between.
+    """Member of a group, which joins on construction. The node serves its peers in `run`, and a thread in between.
 
     `last`: the operation that ended last. `samples` gets (CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at
     each heartbeat and operation's end; the latest 50,000 are kept.
@@ -143,26 +142,26 @@ class Node:
         rails = len(layout.rails)
         self.last = Record(0.0, (0.0,) * rails, (0.0,) * rails)
         self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
-        self.copies = Copies()
         self._op = self._heartbeat_number = 0
         self._heartbeat_at = self._next_heartbeat_at = 0.0
         self._failed: str | None = None
         self._announced_ready: set[tuple[int, int]] = set()
         self._peers = range(1, layout.size) if rank == 0 else range(1)
         self._liveness = LivenessMonitor(rails, timeouts)
-        self.planners = planners = PlannerSet(layout.rails, layout.size, policy, self._send_to_coordinator)
-        self._coordinator: Coordinator | None = None
-        if rank == 0:
-            names = [rail.name for rail in layout.rails]
-            self._coordinator = Coordinator(
-                layout.size, names, self._send_to_all, lambda size, among: planners.current.planner.best(size, among)
-            )
+        self.planners = PlannerSet(layout.rails, layout.size, policy, self._send_to_coordinator)
+        self._coordinator = Coordinator(layout, self.planners, self._send_to_all) if rank == 0 else None
         self.transport = Transport(rank, layout, make, self._on_message, self._on_disconnect)
-        self._router = PieceRouter(layout.size, self.transport.send, self._give_up, self.copies)
+        self._router = PieceRouter(layout.size, self.transport.send, self._give_up)
+        self.copies = self._router.copies
         self.changes = RailChanges(self.transport, self._router)
-        self._progress: ProgressThread | None = None
+        try:
+            self._join()
+        except BaseException:
+            self.transport.close()
+            raise
+        self._progress = ProgressThread(self._serve_idly, self.transport.wake)
 
-    def join(self) -> None:
+    def _join(self) -> None:
         """Connect to all peers on every rail. GroupBroken names the ranks that never came."""
         deadline = time.monotonic() + self.timeouts.join_s
         rails = range(len(self.layout.rails))
@@ -178,11 +177,9 @@ class Node:
             self.transport.poll(0.005)
         for rail in rails:
             self.transport.install(rail, self._router)
-        self._progress = ProgressThread(self._serve_idly, self.transport.wake)
 
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do a collective: `result` is right when this returns. GroupBroken if that is impossible."""
-        assert self._progress is not None  # it has joined
         changes, router, planners = self.changes, self._router, self.planners
         with self._progress.exclusive():
             self._next_heartbeat_at = self.timeouts.next_heartbeat(
@@ -202,7 +199,6 @@ class Node:
 
     def set_policy(self, policy: str) -> None:
         """Plan by another policy from the next operation on: on all nodes alike."""
-        assert self._progress is not None  # it has joined
         with self._progress.exclusive():
             self.planners.use(policy)
 
@@ -213,8 +209,7 @@ class Node:
 
     def close(self) -> None:
         """End the progress thread and close all connections."""
-        if self._progress is not None:
-            self._progress.close()
+        self._progress.close()
         self.transport.close()
 
     def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:

@@ -120,20 +120,16 @@ class Operation:
 
 
 class PieceRouter:
-    """Way of pieces between the tasks of a node's last two operations (others may still need the first) and `send`.
+    """Way of pieces between rails and the tasks of a node's last two operations (others may still need the first).
 
-    A frame of a task that has not begun here is put aside, so that it never blocks what comes behind it. `send(rail,
-    header, view, starts_message)` is the transport's; `fail(why)` is called for a frame that is impossible.
+    A frame of a task that has not begun here is put aside, so that it never blocks what comes behind it. `send` is the
+    transport's; `fail(why)` is called for a frame that is impossible.
     """
 
     def __init__(
-        self,
-        nodes: int,
-        send: Callable[[int, Header, memoryview, bool], None],
-        fail: Callable[[str], None],
-        copies: Copies,
+        self, nodes: int, send: Callable[[int, Header, memoryview, bool], None], fail: Callable[[str], None]
     ) -> None:
-        self._nodes, self._send_frame, self._fail, self.copies = nodes, send, fail, copies
+        self._nodes, self._send_frame, self._fail, self.copies = nodes, send, fail, Copies()
         self._latest = 0
         self.operations: dict[int, Operation] = {}
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}

@@ -13,8 +13,8 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from railyard.workloads.allreduce.balancing.policy import rail_seconds
-from railyard.workloads.allreduce.engine.jobs import Collective, Timeouts
+from railyard.workloads.allreduce.balancing.policy import PlannerSet, rail_seconds
+from railyard.workloads.allreduce.engine.jobs import Collective, Layout, Timeouts
 from railyard.workloads.allreduce.engine.tasks import Span, merged, missing
 from railyard.workloads.allreduce.transport.links import Message
 
@@ -101,27 +101,21 @@ class _Round:
     """State of rank 0 between a freeze and its decision."""
 
     epoch: int
-    dead: dict[int, str] = field(default_factory=dict)
-    restored: set[int] = field(default_factory=set)
+    dead: frozenset[int]
+    restored: frozenset[int]
     answers: dict[int, Message] = field(default_factory=dict)
 
 
 class Coordinator:
     """Rank 0's part of the protocol. Its own node's events come as messages too, so there is one path for all.
 
-    `best(bytes, rails)`: the rail among those that takes work over.
+    `planners.current` chooses the rail that takes work over.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        rails: Sequence[str],
-        send_to_all: Callable[[Message], None],
-        best: Callable[[int, Collection[int]], int],
-    ) -> None:
-        self._nodes, self._rails = nodes, list(rails)
-        self._send_to_all, self._best = send_to_all, best
-        self.alive = set(range(len(rails)))
+    def __init__(self, layout: Layout, planners: PlannerSet, send_to_all: Callable[[Message], None]) -> None:
+        self._nodes, self._rails = layout.size, [rail.name for rail in layout.rails]
+        self._planners, self._send_to_all = planners, send_to_all
+        self.alive = set(range(len(self._rails)))
         self._incarnations = dict.fromkeys(self.alive, 0)
         self._reasons: dict[int, str] = {}
         self._ready: dict[int, set[int]] = {}
@@ -156,7 +150,7 @@ class Coordinator:
                 self.abort(message["why"])
         restored = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
         if restored and self._round is None and not self._aborted:
-            self._freeze({}, restored)
+            self._freeze(frozenset(), frozenset(restored))
 
     def abort(self, why: str) -> None:
         """End the group on all nodes."""
@@ -168,30 +162,29 @@ class Coordinator:
         """A node found a rail dead, in that incarnation. The last rail stays unless `certain`: it may recover."""
         if self._aborted or rail not in self.alive or incarnation != self._incarnations[rail]:
             return
-        last = self.alive <= {rail} | (set(self._round.dead) if self._round else set())
-        if last and not certain:
+        dead = self._round.dead if self._round else frozenset()
+        is_last = self.alive <= dead | {rail}
+        if is_last and not certain:
             return
         self._reasons[rail] = why
-        if last:
+        if is_last:
             reasons = "; ".join(f"{self._rails[rail]}: {why}" for rail, why in sorted(self._reasons.items()))
             self.abort(f"no rail is left: {reasons}")
-        elif self._round is None:
-            self._freeze({rail: why}, set())
-        elif rail not in self._round.dead:
-            self._freeze({**self._round.dead, rail: why}, self._round.restored)
+        elif rail not in dead:
+            self._freeze(dead | {rail}, self._round.restored if self._round else frozenset())
 
-    def _freeze(self, dead: Mapping[int, str], restored: set[int]) -> None:
+    def _freeze(self, dead: frozenset[int], restored: frozenset[int]) -> None:
         """Begin a round, or begin it again with one more dead rail."""
-        for rail in dead.keys() - (self._round.dead if self._round else {}).keys():
+        for rail in dead - (self._round.dead if self._round else frozenset()):
             self._incarnations[rail] += 1
             self._ready.pop(rail, None)
-        self._round = _Round(next(self._epochs), dict(dead), set(restored))
+        self._round = _Round(next(self._epochs), dead, restored)
         incarnations = [[rail, self._incarnations[rail]] for rail in sorted(dead)]
         self._send_to_all({"type": "freeze", "epoch": self._round.epoch, "dead": incarnations})
 
     def _decide(self, current_round: _Round) -> None:
         dead, restored, answers = current_round.dead, current_round.restored, current_round.answers
-        self.alive = (self.alive - dead.keys()) | restored
+        self.alive = (self.alive - dead) | restored
         for rail in restored:
             self._ready.pop(rail)
         begun = {rank: answer["op"] for rank, answer in answers.items()}
@@ -200,7 +193,8 @@ class Coordinator:
             for rank, answer in answers.items()
         }
         usable = self.alive - restored  # a restored rail is in no plan up to `latest`
-        jobs = replacements(states, begun, lambda size: self._best(size, usable), self._numbers)
+        best = self._planners.current.planner.best
+        jobs = replacements(states, begun, lambda size: best(size, usable), self._numbers)
         self._round = None
         decision = {"type": "decision", "epoch": current_round.epoch, "latest": max(begun.values()), "jobs": jobs}
         self._send_to_all({**decision, "dead": sorted(dead), "restored": sorted(restored)})

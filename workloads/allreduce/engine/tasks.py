@@ -24,13 +24,10 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 _REALS = ("float16", "float32", "float64", "complex64", "complex128")
 DTYPES: Final = tuple(np.dtype(name) for name in (*_INTEGERS, *_REALS))
 PIECE_BYTES: Final = 128 * 1024
-MIN_PIECE_BYTES: Final = 8 * 1024
-"""Length below which a piece costs more than it lets overlap."""
-OVERLAP: Final = 4
-"""Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
-TREE_OVERLAP: Final = 32
+MIN_PIECE_BYTES: Final = 8 * 1024  # a shorter piece costs more than it lets overlap
+OVERLAP: Final = 4  # pieces in a ring's message, if none gets too short or long: one is added up while others travel
+TREE_OVERLAP: Final = 32  # on a tree, whose last piece has yet to come back when all have gone up
 TREE_PIECE_BYTES: Final = 32 * 1024
-"""The same on a tree, and its longest piece: the last one has yet to come back when all have gone up."""
 WINDOW: Final = 32
 ALL: Final = -1
 
@@ -162,8 +159,7 @@ class Ring:
 
     Source: Nezha Eq. 1; Gloo's ring and ring-chunked. In step t a node sends what it received in step t - 1. The first
     N - 1 steps add up (ReduceScatter), after which a node has the chunk of its own rank; the next N - 1 pass on
-    (AllGather). A chunk goes in pieces, so that one is added up while the next is on its way. What a step sends is a
-    message: its first piece `starts_message`, and waits for its set-up.
+    (AllGather). What a step sends is a message, in pieces; the first waits for its set-up.
     """
 
     rank: int

@@ -1,8 +1,8 @@
 """The process of one rank of an engine, or of one aggregator. Messages are those of jobs.py.
 
 `python -m railyard.workloads.allreduce.engine.worker FD` is one of Railyard's engine. `... MODULE SOCKET [RANK...]` are
-ranks of another engine, whose module has a `PROGRAM`: it loads the engine's library once, then forks a process for each
-rank, which connects to the UNIX socket and sends its number (under mpirun there is one rank, with a number from MPI).
+ranks of another engine, whose module has a `PROGRAM`: a process is forked for each rank, connects to the socket and
+sends its number (under mpirun there is one rank, with a number from MPI).
 
 A rank's input is drawn once for all of `Operations`; operation i has it moved on by i elements, so a result that was
 left from the operation before is wrong nearly everywhere.
@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -98,25 +98,17 @@ def wrong(result: Array, reference: Array, nodes: int) -> int:
     return int(np.count_nonzero(mismatches.reshape(len(reference), -1).any(axis=1))) if len(reference) else 0
 
 
-def _run(
-    engine: Any,
-    report: jobs.RankReport,
-    nodes: int,
-    operations: jobs.Operations,
-    before: Callable[[], None],
-    after: Callable[[int], None],
-) -> None:
+def _run(engine: Any, report: jobs.RankReport, nodes: int, operations: jobs.Operations) -> Iterator[int]:
     """Do operations, and note their times and errors in `report`. Without `check` a result is the next one's input.
 
-    `before` is called when the input is ready, `after(bytes of the input)` after each operation.
+    Yields the bytes of a rank's input: first when it is ready, then after each operation.
     """
-    rank, is_checked = report.rank, operations.check
-    first = draw_input(operations, nodes, rank)
-    reference = expected(operations, nodes, rank) if is_checked else first
+    first = draw_input(operations, nodes, report.rank)
+    reference = expected(operations, nodes, report.rank) if operations.check else first
     array = first.copy()
-    before()
+    yield first.nbytes
     for index in range(operations.count):
-        if is_checked:
+        if operations.check:
             array[:] = np.roll(first, index)
         if operations.gap_s:
             time.sleep(operations.gap_s)
@@ -124,25 +116,24 @@ def _run(
         result = engine.call(operations.collective, array, ROOT)
         report.ends_ns.append(time.monotonic_ns())
         report.starts_ns.append(start)
-        after(first.nbytes)
-        if is_checked:
-            report.wrong += wrong(result, outcome(operations, nodes, rank, reference, index), nodes)
+        yield first.nbytes
+        if operations.check:
+            report.wrong += wrong(result, outcome(operations, nodes, report.rank, reference, index), nodes)
 
 
 def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport:
     """Do operations on Railyard's engine, or as many as succeed. Migrations since the last report are reported."""
     report, copies = jobs.RankReport(group.rank), asdict(group.copies)
     group.take_samples()
-
-    def after(_: int) -> None:
-        last, start = group.last, report.starts_ns[-1]
-        report.shares.append(last.shares)
-        report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
-
     try:
         if operations.policy:
             group.set_policy(operations.policy)
-        _run(group, report, group.size, operations, lambda: None, after)
+        steps = _run(group, report, group.size, operations)
+        next(steps)
+        for _ in steps:
+            last, start = group.last, report.starts_ns[-1]
+            report.shares.append(last.shares)
+            report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
     except RailyardError as problem:
         report.errors.append(str(problem))
     report.migrations, migrations = list(group.migrations), group.migrations
@@ -170,28 +161,25 @@ def parts_of(size: float, before: tuple[int, ...], after: tuple[int, ...]) -> tu
 def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operations) -> jobs.RankReport:
     """Do operations on another engine, or as many as succeed.
 
-    Bytes are the NICs' own counts, since only they know what another engine sends where. A rail's seconds are the
-    operation's if it carried any of it: the engine does not say when a rail ended.
+    Bytes are the NICs' own counts; a rail's seconds are the operation's if it carried any of it.
     """
     report, rails = jobs.RankReport(config.rank), len(config.layout.rails)
 
     def sample() -> None:
         report.rail_bytes_over_time.append((time.monotonic_ns(), count_bytes(_COUNTERS.read_text(), rails)))
 
-    def before() -> None:
+    try:
+        steps = _run(engine, report, config.layout.size, operations)
+        next(steps)
         engine.call("allreduce", np.zeros(1, np.uint8), ROOT)  # all ranks are ready after this
         sample()
-
-    def after(size: int) -> None:
-        sample()
-        (_, old), (_, new) = report.rail_bytes_over_time[-2:]
-        shares = parts_of(size, old, new)
-        elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
-        report.shares.append(shares)
-        report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
-
-    try:
-        _run(engine, report, config.layout.size, operations, before, after)
+        for size in steps:
+            sample()
+            (_, old), (_, new) = report.rail_bytes_over_time[-2:]
+            shares = parts_of(size, old, new)
+            elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
+            report.shares.append(shares)
+            report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
     except Exception as problem:  # another library's, of any kind
         report.errors.append(f"{type(problem).__name__}: {problem}")
     return report
@@ -199,11 +187,10 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Program of a rank, which the module of another engine has as `PROGRAM`.
+    """Program of a rank. `load` is called once, before there is a process for each, and imports the engine's library.
 
-    `load` is called once, before there is a process for each rank, and imports the engine's library; `make` makes the
-    engine in each, and `end` ends it. `handle` answers each of `commands` with a message: by default it does operations
-    with the engine's method `call(collective, array, root)`, which returns the result.
+    `make` makes the engine in each process, and `end` ends it. `handle` answers each of `commands` with a message: by
+    default it does operations with the engine's method `call(collective, array, root)`, which returns the result.
     """
 
     make: Callable[[Any], Any]

@@ -21,10 +21,7 @@ WORKER: Final = "railyard.workloads.allreduce.engine.worker"
 
 
 class Ranks(Group):
-    """Group of Railyard's engine over all nodes of a fabric.
-
-        with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
-            reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
+    """Group of Railyard's engine over all nodes of a fabric: `with Ranks(net, "nezha") as ranks: ranks.run(...)`.
 
     `channels`: the rail whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section
     4.1); of rails that do not sum in the network.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from railyard.core.errors import BadInput
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
@@ -15,10 +16,10 @@ class Virtual(AllreduceEngine):
 
     equation = "Eq. 1 and 2, half the processor's cost"
 
-    def problem(self, fabric: MultirailSpec) -> str | None:
-        """Return why it needs another rail, if its rail sums in the network."""
-        kind = RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind]
-        return "needs a rail that doesn't sum in the network" if kind.sums_in_network else None
+    def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
+        """Raise BadInput for `field` if its rail sums in the network."""
+        if RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind].sums_in_network:
+            raise BadInput(field, policy, "needs a rail that doesn't sum in the network")
 
     def start(self, net: PlannedFabric, policy: str) -> Group:
         """Return ranks with two channels on one rail."""

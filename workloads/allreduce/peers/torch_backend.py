@@ -1,7 +1,4 @@
-"""Railyard's collectives as a backend of `torch.distributed`, for scripts that know only its name.
-
-    torch_backend.register(layout, policy="nezha")
-    torch.distributed.init_process_group("railyard", rank=rank, world_size=layout.size, store=store)
+"""Railyard's collectives as a backend of `torch.distributed`, for scripts that know only its name (`register`).
 
 Tensors are the CPU's; sums and broadcasts work in their memory. One thread does a process's calls in order, while the
 caller goes on: `Work.wait` and `Work.get_future` have the outcome.
@@ -32,6 +29,9 @@ def register(
     layout: Layout, policy: str = "nezha", timeouts: Timeouts | None = None, make_socket: SocketMaker = plain_socket
 ) -> None:
     """Let this process call `init_process_group("railyard", ...)`: a group over all of `layout`, one at a time.
+
+        torch_backend.register(layout, policy="nezha")
+        torch.distributed.init_process_group("railyard", rank=rank, world_size=layout.size, store=store)
 
     Without `timeouts` the group waits as long as `timeout` of `init_process_group`.
     """

@@ -83,11 +83,7 @@ class Step:
 
 def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
     """Return the sizes, those above `largest` as several of that size and a rest."""
-    found: list[int] = []
-    for size in sizes:
-        whole, rest = divmod(size, largest)
-        found += [largest] * whole + [rest] * bool(rest)
-    return tuple(found)
+    return tuple(min(largest, size - start) for size in sizes for start in range(0, size, largest))
 
 
 def training_name(model: str, batch: int) -> str:

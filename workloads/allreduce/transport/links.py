@@ -19,14 +19,10 @@ from railyard.workloads.allreduce.engine.tasks import Copies
 
 Message = dict[str, Any]
 """Control message, as JSON on the wire."""
-CATCH_UP_S: Final = 0.005
-"""Time that a sender which ran late may catch up: a processor of the rail's own would not have been late."""
-LEAD_S: Final = 0.03
-"""Lead over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)."""
-DATA: Final = 1
-CONTROL: Final = 2
-UNSENT_BYTES: Final = 64 * 1024
-"""Bytes of a connection that the kernel holds before they go out (TCP_NOTSENT_LOWAT): more would only wait there."""
+CATCH_UP_S: Final = 0.005  # that a sender which ran late may catch up: a rail's own processor would not have been late
+LEAD_S: Final = 0.03  # over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)
+DATA, CONTROL = 1, 2
+UNSENT_BYTES: Final = 64 * 1024  # that the kernel holds before they go out (TCP_NOTSENT_LOWAT): more would only wait
 _HEADER: Final = struct.Struct("!BBHIIIII")
 _MAX_VIEWS: Final = 16  # of one system call
 _MAX_SEND_BYTES: Final = UNSENT_BYTES // 2  # after that the kernel tells when it takes more
@@ -40,9 +36,9 @@ _SELECT_MAX_FDS: Final = 1024  # FD_SETSIZE: select refuses file numbers from he
 class Pacer:
     """Pace of one connection's sending end: the set-up of each message, and the cost of each byte. Pure.
 
-    Source: Nezha Eq. 2 and section 2.3. `free_at` is when processor and link have finished all that they were given, at
-    the pace of the slower of the two. A message's set-up begins then. Its bytes may be sent as the processor finishes
-    them; where the link is the slower one it gets them earlier, so that it does not idle when a sender is late.
+    Source: Nezha Eq. 2 and section 2.3. `free_at` is when the slower of processor and link has finished all that it was
+    given. A message's set-up begins then. Its bytes may be sent as the processor finishes them, and `LEAD_S` earlier
+    where the link is the slower one, so that it does not idle when a sender is late.
     """
 
     setup_s: float = 0.0

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -61,19 +61,18 @@ class HelloListener:
     def __init__(self, make: SocketMaker, addresses: Mapping[int, Address]) -> None:
         self.sockets: list[socket.socket] = []
         self.unidentified: list[socket.socket] = []
-        with ExitStack() as opened:
-            for rail, address in addresses.items():
-                try:
-                    sock = opened.enter_context(make(rail))
-                    sock.setblocking(False)
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    sock.bind(address)
-                    sock.listen(128)
-                except OSError as problem:
-                    why = f"can't be listened at: {problem.strerror or problem}"
-                    raise BadInput(f"rails.{rail}", ":".join(map(str, address)), why) from problem
+        for rail, address in addresses.items():
+            try:
+                sock = make(rail)
                 self.sockets.append(sock)
-            opened.pop_all()
+                sock.setblocking(False)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(address)
+                sock.listen(128)
+            except OSError as problem:
+                self.close()
+                why = f"can't be listened at: {problem.strerror or problem}"
+                raise BadInput(f"rails.{rail}", ":".join(map(str, address)), why) from problem
 
     def accept(self) -> None:
         """Accept all connections that wait: none where accepting fails (the NIC is gone, say), since peers retry."""
