@@ -5,11 +5,11 @@ heartbeat to one other: with n living members to the 1 + (round mod n - 1)th aft
 others in turn, and a link carries two heartbeats per period. After a round with an unexpected result all members send
 to all, until the silent ones are found. Silent members receive one, and send one, in every round.
 
-The rule: in a full-mesh round, if b received a heartbeat and none from a, a's link doesn't transmit (tx failed); if one
-from a arrived, and none at b, b's link doesn't receive (rx failed). A link is silent after `multiplier` rounds in which
-it carried nothing in one direction, with such a proof among them. With two living links, exactly the dead ones are
-found; with fewer, the whole group is silent, which stands for its switch. A link has recovered after `multiplier`
-rounds in each of which it carried heartbeats in both directions.
+The rule: in a full-mesh round, if b received a heartbeat and none from a, a's link doesn't transmit (tx failed); if
+one from a arrived, and none at b, b's link doesn't receive (rx failed). A link is silent after the heartbeat timeout,
+`multiplier` rounds in which it carried nothing in one direction, with such a proof among them. With two living links,
+exactly the dead ones are found; with fewer, the whole group is silent, which stands for its switch. A link has
+recovered after `multiplier` rounds in each of which it carried heartbeats in both directions.
 """
 
 from collections import defaultdict, deque

@@ -65,7 +65,7 @@ def own_margin(domains: int) -> int:
 
 
 class HeartbeatsSpec(ConfigModel):
-    """Heartbeats between GPUs, every `period`; a sender is silent once `multiplier` periods pass without one."""
+    """Heartbeats between GPUs, every `period`. A sender is silent after the heartbeat timeout: `multiplier` periods."""
 
     period: Annotated[Time, time_between(0.005, 1.0)] = 0.02
     multiplier: Annotated[int, Field(ge=2, le=10)] = 3

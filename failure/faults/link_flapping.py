@@ -1,4 +1,4 @@
-"""Fault kind link-flapping."""
+"""Fault kind link-flapping: a link flap, repeated with a period."""
 
 import threading
 from collections.abc import Iterator, Sequence

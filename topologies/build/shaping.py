@@ -1,4 +1,4 @@
-"""HTB on every interface, what a link then carries, and the class of its own that heartbeats get while they are sent.
+"""Shapers: HTB on every interface, what a link then carries, and the class that heartbeats get while they are sent.
 
 The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
 `payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that

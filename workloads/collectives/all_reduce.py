@@ -1,4 +1,4 @@
-"""AllReduce: ReduceScatter, then AllGather; Rail-only Eq. 11."""
+"""AllReduce: ReduceScatter, then AllGather; Rail-only Eq. 11. A ring allreduce, also hierarchical over a grid."""
 
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.all_gather import N, all_gather_s
