@@ -75,8 +75,7 @@ class Plan(FabricPlan):
     def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
         """Return the ends of a GPU link by its name: at the GPU, and in its network, behind any optical switch."""
         gpu, plane = link_of_name(name)
-        near = self.link_of(name, layer).a
-        return near, self.rail_switch_end(gpu, plane) if layer == "rail" else self.hb_bridge_end(gpu)
+        return self.link_of(name, layer).a, self.network_end(gpu, layer, plane)
 
     @cached_property
     def hb_bridges(self) -> tuple[str, ...]:
@@ -142,13 +141,13 @@ class Plan(FabricPlan):
 
     def hb_link(self, gpu: Gpu) -> Link:
         """The GPU's d-interface into its HB domain, or into the optical switch before it."""
-        return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb", self.hb_bridge_end(gpu)), "hb", self.hb_bps)
+        return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb"), "hb", self.hb_bps)
 
     def rail_link(self, gpu: Gpu, plane: int = 0) -> Link:
         """The GPU's r-interface into its rail switch of a plane, or into the optical switch before it."""
-        kind, far = self.spec.definition, self._far_end(gpu, "rail", self.rail_switch_end(gpu, plane))
+        kind = self.spec.definition
         rate_bps = self.rail_bps // len(kind.carrying(kind.all_planes))
-        return Link(End(gpu.name, rail_device(plane)), far, "rail", rate_bps)
+        return Link(End(gpu.name, rail_device(plane)), self._far_end(gpu, "rail", plane), "rail", rate_bps)
 
     def rail_links(self, gpu: Gpu) -> tuple[Link, ...]:
         """Return all rail links of a GPU, one for each plane."""
@@ -159,17 +158,13 @@ class Plan(FabricPlan):
         """The interfaces of every GPU: hb0, rail0, and rail1, ... where there are several planes."""
         return ("hb0", *map(rail_device, self.spec.definition.all_planes))
 
-    def hb_bridge_end(self, gpu: Gpu) -> End:
-        """The GPU's place at the bridge of its HB domain."""
-        return End(f"hb{gpu.domain}", gpu.name)
+    def network_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
+        """The GPU's place at its rail switch of a plane, or at the bridge of its HB domain."""
+        return self.spec.definition.rail_end(gpu, plane) if layer == "rail" else End(f"hb{gpu.domain}", gpu.name)
 
-    def rail_switch_end(self, gpu: Gpu, plane: int = 0) -> End:
-        """The GPU's place at its rail switch of a plane."""
-        return self.spec.definition.rail_end(gpu, plane)
-
-    def _far_end(self, gpu: Gpu, layer: Layer, network_end: End) -> End:
+    def _far_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
         switch = self.optical_switch(layer, gpu)
-        return End(switch.name, gpu.name, gpu_port(gpu)) if switch else network_end
+        return End(switch.name, gpu.name, gpu_port(gpu)) if switch else self.network_end(gpu, layer, plane)
 
     def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
         """Return the cables from a GPU to its network: its own, and with an optical switch the one behind that."""
@@ -177,7 +172,7 @@ class Plan(FabricPlan):
         switch = self.optical_switch(layer, gpu)
         if not switch:
             return own
-        near, far = End(switch.name, f"{gpu.name}-net", network_port(gpu)), self.ends_of(gpu.name, layer)[1]
+        near, far = End(switch.name, f"{gpu.name}-net", network_port(gpu)), self.network_end(gpu, layer)
         return (*own, Link(near, far, layer, own[0].rate_bps))
 
     @cached_property
@@ -225,8 +220,3 @@ def read_active_plan() -> Plan | None:
         return Plan.from_dict(json.loads(PLAN_FILE.read_text()))
     except FileNotFoundError:
         return None
-
-
-def remove_active_plan() -> None:
-    """Remove it before the fabric is stopped."""
-    PLAN_FILE.unlink(missing_ok=True)

@@ -58,7 +58,7 @@ def test_detours_reach_all_that_any_plane_joins(
 ) -> None:
     plan = plan_of(policy)
     kind = plan.spec.definition
-    dead_cables = {frozenset({gpu.name, plan.rail_switch_end(gpu, plane).node}) for gpu, plane in cut}
+    dead_cables = {frozenset({gpu.name, plan.network_end(gpu, "rail", plane).node}) for gpu, plane in cut}
     nodes = frozenset(kind.rail_switch(*switch).name for switch in killed)
     survivors = Survivors(plan, Impact(nodes, frozenset(dead_cables)))
     broken = Broken(

@@ -23,7 +23,7 @@ from railyard.topologies.build.ovs import Port, PrivateSwitch
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.mininet_topos import FabricTopo
-from railyard.topologies.plan import Plan, remove_active_plan, write_active_plan
+from railyard.topologies.plan import PLAN_FILE, Plan, write_active_plan
 from railyard.topologies.routing import gpu_commands
 
 SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
@@ -240,7 +240,7 @@ class FabricNet(EmulatedNet):
 
     def stop(self) -> None:
         """Take it all down, the controller first."""
-        remove_active_plan()
+        PLAN_FILE.unlink(missing_ok=True)
         if self.fabric_controller:
             self.fabric_controller.stop()
         super().stop()

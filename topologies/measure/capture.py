@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Self
@@ -109,11 +109,15 @@ class Capture:
             with suppress(BlockingIOError):
                 while True:
                     frame, ancillary, _, address = sock.recvmsg(_SNAP_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
-                    port = _port_of_probe(frame)
-                    if port and (node, address[0]) in self._cables:
-                        at_ns = _timestamp_ns(ancillary) - self._wall_offset_ns
+                    segment = Ether(frame).getlayer(TCP)
+                    # frames of others may have come before the filter was in place
+                    is_probe = segment and segment.dport == PROBE_PORT and segment.flags == "S"
+                    if is_probe and (node, address[0]) in self._cables:
+                        stamps = {(level, kind): stamp for level, kind, stamp in ancillary}
+                        seconds, ns = _TIMESPEC.unpack_from(stamps[socket.SOL_SOCKET, _SO_TIMESTAMPNS])
+                        at_ns = seconds * 1_000_000_000 + ns - self._wall_offset_ns
                         outgoing = address[2] == socket.PACKET_OUTGOING
-                        seen[port].append(Observation(node, address[0], outgoing, at_ns))
+                        seen[segment.sport].append(Observation(node, address[0], outgoing, at_ns))
 
 
 def _packet_socket(node: str) -> socket.socket:
@@ -137,16 +141,3 @@ def _open_connection(dst: Gpu, connections: ExitStack) -> int:
         return 0
     port: int = sock.getsockname()[1]
     return port
-
-
-def _port_of_probe(frame: bytes) -> int:
-    """The port it came from; 0 for a frame of others, caught before the filter was in place."""
-    segment = Ether(frame).getlayer(TCP)
-    return int(segment.sport) if segment and segment.dport == PROBE_PORT and segment.flags == "S" else 0
-
-
-def _timestamp_ns(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
-    """Wall-clock ns."""
-    data = next(data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS))
-    seconds, ns = _TIMESPEC.unpack(data[: _TIMESPEC.size])
-    return int(seconds) * 1_000_000_000 + int(ns)

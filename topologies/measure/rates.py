@@ -113,28 +113,21 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
     net.start()
     try:
         before, idle0 = _clock_and_idle_s()
-        flows = [_unsegmented_flow(net, rank) for rank in range(spec.rails)]
-        frames = sum(_frames(flow, spec.mtu) for flow in flows)
+        flows = list[IperfFlow]()
+        for rank in range(spec.rails):
+            with namespaces.inside(f"d0g{rank}"):
+                namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
+            flows.append(start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, f"-t {SECONDS} -w 128K"))
+        reports = [json.loads(client.communicate()[0]) for client, _ in flows]
         after, idle1 = _clock_and_idle_s()
     finally:
         net.stop()
+    for error in (report["error"] for report in reports if "error" in report):
+        raise RailyardError(f"what this machine carries could not be measured: iperf3: {error}")
+    frames = sum(float(report["end"]["sum_received"]["bytes"]) for report in reports) / (spec.mtu - IP_TCP)
     cores = psutil.cpu_count() or 1
     busy = max(0.1, cores * (after - before) - (idle1 - idle0))
     return frames / busy * cores
-
-
-def _unsegmented_flow(net: FabricNet, rank: int) -> IperfFlow:
-    """Start a flow on a rail without segmentation offload."""
-    with namespaces.inside(f"d0g{rank}"):
-        namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
-    return start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, f"-t {SECONDS} -w 128K")
-
-
-def _frames(flow: IperfFlow, mtu: int) -> float:
-    report = json.loads(flow[0].communicate()[0])
-    if "error" in report:
-        raise RailyardError(f"what this machine carries could not be measured: iperf3: {report['error']}")
-    return float(report["end"]["sum_received"]["bytes"]) / (mtu - IP_TCP)
 
 
 def _clock_and_idle_s() -> tuple[float, float]:

@@ -25,12 +25,6 @@ def cable(one: str, other: str) -> Cable:
     return frozenset({one, other})
 
 
-def gpu_cable(plan: Plan, gpu: Gpu, layer: Layer, plane: int = 0) -> Cable:
-    """Return a GPU's cable to its HB domain, or to its rail switch of a plane; not the optical switch in between."""
-    end = plan.rail_switch_end(gpu, plane) if layer == "rail" else plan.hb_bridge_end(gpu)
-    return cable(gpu.name, end.node)
-
-
 @dataclass(frozen=True)
 class Impact:
     """Parts of a fabric that don't work, by name as in the plan.
@@ -108,33 +102,29 @@ def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[st
         switch, port = detail.get("switch"), detail.get("port")
         if any(switch == optical.name for optical in plan.optics.get("hb", ())):
             return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
-        links = {(plan.rail_switch_end(gpu, plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
+        links = {(plan.network_end(gpu, "rail", plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
         of_plane = any(switch == each.name and each.role in ("rail", "single") for each in plan.switches)
         return (switch, port) in links if of_plane else any(port == name for _, name in links)
     if event_kind != "silent":
         return False
-    labels = silence_labels(impact, plan)
-    return any((key, str(detail[key])) in labels for key in SILENCE_KEYS if key in detail)
+    # everything that heartbeats may report for the impact
+    on_hb, impaired = impact.dead_gpus | impact.gpus_impaired_at("hb"), impaired_links(impact, plan)
+    names = {
+        "link": {link_name(*link) for link in impaired},
+        "gpu": {gpu.name for gpu in on_hb.union(gpu for gpu, _ in impaired)},
+        "hb-link": {gpu.name for gpu in on_hb},
+        "rail": {rail_of(plan, *link) for link in impaired} | dead_rails(impact, plan),
+        "hb-domain": {f"hb{gpu.domain}" for gpu in on_hb},
+    }
+    return any(str(detail[key]) in names[key] for key in SILENCE_KEYS if key in detail)
 
 
 def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
     """Return the rail links that are impaired, with their planes; a dead GPU takes all of its along."""
     links = product(impact.dead_gpus | impact.gpus_impaired_at("rail"), plan.spec.definition.all_planes)
-    return frozenset(
-        (gpu, plane)
-        for gpu, plane in links
-        if gpu in impact.dead_gpus or gpu_cable(plan, gpu, "rail", plane) in impact.impaired_cables
-    )
-
-
-def silence_labels(impact: Impact, plan: Plan) -> set[tuple[str, str]]:
-    """Return (key, name) of everything that heartbeats may report for an impact."""
-    on_hb = impact.dead_gpus | impact.gpus_impaired_at("hb")
-    links = impaired_links(impact, plan)
-    found = {("gpu", gpu.name) for gpu in on_hb.union(gpu for gpu, _ in links)}
-    found |= {("link", link_name(*link)) for link in links} | {("rail", rail_of(plan, *link)) for link in links}
-    found |= {("hb-link", gpu.name) for gpu in on_hb} | {("hb-domain", f"hb{gpu.domain}") for gpu in on_hb}
-    return found | {("rail", rail) for rail in dead_rails(impact, plan)}
+    cables = {link: cable(link[0].name, plan.network_end(link[0], "rail", link[1]).node) for link in links}
+    impaired, dead = impact.impaired_cables, impact.dead_gpus
+    return frozenset(link for link, ends in cables.items() if link[0] in dead or ends in impaired)
 
 
 def dead_rails(impact: Impact, plan: Plan) -> frozenset[str]:

@@ -46,11 +46,6 @@ def gpu_links(net: FabricNet, gpu: str) -> tuple[Link, ...]:
     return (*net.plan.rail_links(owner), net.plan.hb_link(owner))
 
 
-def disconnect(net: FabricNet, gpu: str) -> None:
-    """Set all interfaces of a GPU down."""
-    set_links(gpu, dict.fromkeys(reversed(net.plan.devices), "down"))
-
-
 def boot(net: FabricNet, gpu: str) -> None:
     """Set a GPU's interfaces up and restore its routes.
 
@@ -68,11 +63,6 @@ def boot(net: FabricNet, gpu: str) -> None:
         set_links(far.node, {far.interface: "up"})
 
 
-def links_down(net: FabricNet, gpu: str) -> tuple[bool, ...]:
-    """Return whether each link of a GPU is down."""
-    return tuple(not is_up(link.a) for link in gpu_links(net, gpu))
-
-
 class GpuFault(FaultKind):
     """A fault of one GPU, which is the target."""
 
@@ -86,6 +76,31 @@ class GpuFault(FaultKind):
     def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return a dead GPU."""
         return Impact(nodes=frozenset({target}))
+
+
+class CrashedGpus(GpuFault):
+    """A crash of one GPU or several: they lose all links and all their processes."""
+
+    def gpus(self, plan: FabricPlan, target: str) -> Sequence[str]:
+        """Return the GPUs that crash."""
+        return [target]
+
+    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+        """Set all interfaces down, and kill all processes in the GPUs' namespaces."""
+        gpus = self.gpus(net.plan, target)
+        for gpu in gpus:
+            set_links(gpu, dict.fromkeys(reversed(net.plan.devices), "down"))
+        for gpu in gpus:
+            signal_all(gpu, signal.SIGKILL)
+
+    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+        """Set the interfaces up, with their routes."""
+        for gpu in self.gpus(net.plan, target):
+            boot(net, gpu)
+
+    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+        """Return whether each link is down."""
+        return [not is_up(link.a) for gpu in self.gpus(net.plan, target) for link in gpu_links(net, gpu)]
 
 
 class SwitchFault(FaultKind):
