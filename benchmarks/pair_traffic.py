@@ -24,8 +24,7 @@ from railyard.core.errors import BadInput
 from railyard.core.safe_files import write_file
 from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic, gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import GptModel, MoeModel
-from railyard.workloads.placement.layout import data_parallel, hierarchical
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism, data_parallel, hierarchical
 
 SIZES: Final = (1024, 4096, 16_384)
 RAILS: Final = 256

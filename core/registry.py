@@ -1,7 +1,7 @@
 """Registries: definitions of one sort (faults, policies, workloads, ...) by name.
 
-A definition is registered by a module of the registry's package folder, by a plugin file, or by an installed package
-(core/plugins.py). Everything is loaded when the registry is first read.
+Definitions come from modules of the registry's folder, plugin files and installed packages (core/plugins.py), which are
+all loaded when the registry is first read.
 
     FAULTS: Final = Registry("fault kind", "railyard.failure.faults", FaultKind, required=["inject(net, target, p)"])
 

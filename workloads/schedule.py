@@ -1,14 +1,10 @@
 """Schedules, the one type that every workload becomes and the replay runs, and the scale at which it is emulated.
 
-A schedule is a program for each GPU, as a rank of a real job has one. What a task waits for must end at the GPU that
-does it (a transfer's sender, or a computation's GPU): so no GPU needs to know what another is doing, and the replay
-needs no coordination while it runs. Phases group tasks under one name, for measuring and predicting; they don't order
-anything. A `Program` puts a schedule together at its end, so that collectives compose like calls: a step of a GPU waits
-for what that GPU did last, and for what was sent to it then, as with blocking collectives in a real job.
-
-A job is scaled down in shape, to a job that could run on real GPUs, then in time (docs/workloads.md): time factor =
-bytes factor / rate factor, and going back is exact for whatever is bound by bandwidth. The HB rate has the same factor
-as the rail rate: another emulated C_F/C_S projects to a cluster with another HB rate.
+A schedule is a program for each GPU. What a task waits for must end at the GPU that does it (a transfer's sender, or a
+computation's GPU): so the replay needs no coordination while it runs. Phases group tasks under one name, for measuring
+and predicting; they don't order anything. A `Program` appends to a schedule: a step of a GPU waits for what that GPU
+did last, and for what was sent to it then, as with blocking collectives. A job is scaled in shape, then in time
+(docs/workloads.md): time factor = bytes factor / rate factor; HB and rail rates have the same factor.
 """
 
 from collections import defaultdict
@@ -194,11 +190,6 @@ class Factor:
     real: float
     emulated: float
 
-    @property
-    def ratio(self) -> float:
-        """Emulated over real."""
-        return self.emulated / self.real
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -246,7 +237,10 @@ class Scale:
             "workload": self.workload,
             "platform": self.platform,
             "compute_kept": self.compute_kept,
-            "factors": {k: {"real": f.real, "emulated": f.emulated, "factor": f.ratio} for k, f in factors.items()},
+            "factors": {
+                name: {"real": f.real, "emulated": f.emulated, "factor": f.emulated / f.real}
+                for name, f in factors.items()
+            },
         }
 
 

@@ -18,7 +18,7 @@ from railyard.core.config import ConfigModel
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.kind import BACKGROUNDS, BackgroundKind, FullLoad, Numbers, beyond
+from railyard.workloads.background.spec import BACKGROUNDS, BackgroundKind, FullLoad, Numbers, beyond
 
 
 class Links(ConfigModel):

@@ -33,15 +33,16 @@ from railyard.workloads.models.catalogue import (
 from railyard.workloads.placement.cross_rail import Finding, lint, lint_schedule
 from railyard.workloads.placement.layout import (
     DIMENSIONS,
+    Count,
     Dimension,
     Layout,
+    Parallelism,
     data_parallel,
     hierarchical,
     layout_from_order,
     layout_from_ranks,
     splits,
 )
-from railyard.workloads.placement.parallelism import Count, Parallelism
 from railyard.workloads.spec import build
 
 MAX_GPUS: Final = 65_536

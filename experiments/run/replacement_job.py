@@ -22,7 +22,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.placement.parallelism import place_with_spares, relabelled
+from railyard.workloads.placement.layout import place_with_spares, relabelled
 from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
 from railyard.workloads.spec import build
 

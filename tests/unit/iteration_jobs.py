@@ -7,7 +7,7 @@ import numpy as np
 from railyard.results.theory.iteration.iteration_time import gpu_bytes, iteration_time
 from railyard.results.theory.iteration.job import FloatArray, Job, Recipe, Strategy, make_cluster
 from railyard.workloads.models.catalogue import GptModel
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism
 
 MODEL = GptModel(
     kind="gpt",

@@ -22,7 +22,7 @@ from railyard.results.theory.iteration.job import (
 from railyard.results.theory.iteration.search import Rules, best_strategy, candidates, divisors
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import GptModel
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 
 

@@ -16,7 +16,6 @@ from railyard.workloads.replay.job import (
     dependents,
     jobs,
     owner,
-    split,
     windows_for_links,
 )
 from railyard.workloads.schedule import Schedule, Transfer
@@ -27,7 +26,8 @@ WINDOWS = Windows(1, 1, 1)
 
 @given(domains=SIDE, rails=SIDE, workers=st.integers(1, 8))
 def test_every_gpu_has_one_worker_and_every_domain_too(domains: int, rails: int, workers: int) -> None:
-    hands = split(Schedule("s", domains * rails, rails, (), ()), workers)
+    schedule = Schedule("s", domains * rails, rails, (), ())
+    hands = [job.local_gpus for job in jobs(schedule, workers, 1, WINDOWS)]
     assert sorted(gpu for hand in hands for gpu in hand) == list(range(domains * rails))
     assert len({gpu // rails for hand in hands for gpu in hand}) == sum(len({g // rails for g in h}) for h in hands)
     assert len(hands) == min(workers, domains)

@@ -30,7 +30,7 @@ from railyard.workloads.jobs.transfers import TransfersSpec
 from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism
 from railyard.workloads.schedule import Scale, Schedule, Transfer
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
 from railyard.workloads.traces.formats import chakra as pb

@@ -8,7 +8,7 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.kind import BACKGROUNDS
+from railyard.workloads.background.spec import BACKGROUNDS
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import DirectAllToAll
 from railyard.workloads.collectives.all_to_all_two_phase import TwoPhaseAllToAll

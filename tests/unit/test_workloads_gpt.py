@@ -19,8 +19,7 @@ from railyard.workloads.jobs.gpt import (
 )
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, line_rate_duration_s
 from railyard.workloads.models.catalogue import GptModel
-from railyard.workloads.placement.layout import place
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism, place
 from railyard.workloads.schedule import Compute, Rates, Transfer
 
 RATES = Rates(hb=300e9, rail=25e9)

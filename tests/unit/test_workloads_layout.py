@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.workloads.placement.layout import (
     DIMENSIONS,
+    Parallelism,
     Split,
     grids,
     hierarchical,
@@ -15,7 +16,6 @@ from railyard.workloads.placement.layout import (
     layout_from_ranks,
     splits,
 )
-from railyard.workloads.placement.parallelism import Parallelism
 
 SIZES = st.integers(1, 6)
 

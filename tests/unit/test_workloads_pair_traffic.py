@@ -11,8 +11,14 @@ from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.pair_traffic import SCOPES, Scope, Traffic, Uniform, gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
 from railyard.workloads.models.catalogue import GptModel, MoeModel
-from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, layout_from_ranks, place
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import (
+    Layout,
+    Parallelism,
+    data_parallel,
+    hierarchical,
+    layout_from_ranks,
+    place,
+)
 from tests.unit.volumes import gpt_volumes, moe_volumes
 
 SHAPE = {"hidden": 24, "heads": 12, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.placement.parallelism import place_with_spares, relabelled
+from railyard.workloads.placement.layout import place_with_spares, relabelled
 from railyard.workloads.schedule import Schedule
 from tests.unit.schedules import schedules
 

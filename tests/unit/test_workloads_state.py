@@ -6,7 +6,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.jobs.migration import state_bytes, state_peers, state_s, state_schedule, state_senders
-from railyard.workloads.placement.parallelism import place_with_spares, relabelled
+from railyard.workloads.placement.layout import place_with_spares, relabelled
 from railyard.workloads.schedule import Rates
 from railyard.workloads.spec import build, parse_workload
 

@@ -7,8 +7,7 @@ from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
 from railyard.workloads.models.catalogue import GptModel, MoeModel
-from railyard.workloads.placement.layout import place
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism, place
 from railyard.workloads.spec import build, parse_workload
 from tests.unit.volumes import gpt_volumes, moe_volumes
 

@@ -5,7 +5,7 @@ the grid n = x y send, in an AllGather or ReduceScatter of D bytes, (n - 1) D to
 """
 
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism
 
 
 def gpt_volumes(model: GptModel, parallelism: Parallelism | None = None) -> dict[str, float]:

@@ -23,8 +23,7 @@ from railyard.topologies.build.shaping import shaper_commands
 from railyard.topologies.fabric_kinds import End, Layer
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
-from railyard.workloads.background.kind import BACKGROUNDS, FlowPath
-from railyard.workloads.background.spec import BackgroundSpec, Wave
+from railyard.workloads.background.spec import BACKGROUNDS, BackgroundSpec, FlowPath, Wave
 
 PORT: Final = 9
 """UDP's discard port: the destination of all background load, by which links distinguish it from other traffic."""

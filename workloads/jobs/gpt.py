@@ -1,15 +1,10 @@
-"""One training iteration of a GPT in the manner of Megatron: TP in the HB domain, PP and DP on rails.
+"""One training iteration of a GPT in the manner of Megatron: TP in the HB domain, PP and DP on rails; all in 16 bits.
 
-For each layer and micro-batch 4 AllGather and 4 ReduceScatter in the tensor-parallel group (half of them forward),
-with sequence parallelism (Korthikanti et al. 2022); b s h / t elements from stage to stage, forward and back; AllReduce
-of the gradients at the end. All in 16 bits. A rank doesn't compute while it communicates, as in Rail-only's appendix.
-
-Small messages would measure the machine's latency and not the network, so the collectives of consecutive layers can be
-merged: a pass (one micro-batch through a stage's layers, one way) runs `pairs_per_pass` times AllGather, computing,
-ReduceScatter, which carry what all the layers' 2 + 2 a pass would have carried.
-
-Stages take micro-batches in 1F1B order, plain or interleaved (Narayanan et al. 2021, Megatron-LM, section 2.2, Fig. 4):
-interleaved, a stage holds v model chunks, and takes each group of p micro-batches through one chunk after the other.
+Per layer and micro-batch 4 AllGather and 4 ReduceScatter in the tensor-parallel group (half of them forward), with
+sequence parallelism (Korthikanti et al. 2022); b s h / t elements between stages, forward and back; AllReduce of the
+gradients at the end. A pass (a micro-batch through a stage's layers, one way) merges the collectives of its layers into
+`pairs_per_pass`: small messages would measure the machine's latency. Stages take micro-batches in 1F1B order, plain or
+interleaved (Narayanan et al. 2021, section 2.2, Fig. 4: each group of p through one of v model chunks after the other).
 """
 
 from collections import deque
@@ -22,8 +17,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads
-from railyard.workloads.placement.layout import Layout, place
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Layout, Parallelism, place
 from railyard.workloads.schedule import Factor, Iteration, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.placement.parallelism import Count, Parallelism
+from railyard.workloads.placement.layout import Count, Parallelism
 
 CATALOGUE: Final = Path(__file__).parent
 MAX_PARAMETER_ERROR: Final = 0.3

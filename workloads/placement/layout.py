@@ -1,27 +1,88 @@
-"""Which GPU is which rank, whatever the sizes of the dimensions and of the HB domains.
+"""Which GPU is which rank. Ranks are numbered as in Megatron: tensor fastest, then data, then pipeline.
 
-Each dimension has a part inside an HB domain and a part across domains: t = t_h t_l, d = d_h d_l, p = p_h p_l
-(Rail-only Table III). So a group is a grid of x GPUs in each of y domains, on the same x rails everywhere, and its
-collectives are hierarchical (section III-B): what leaves a domain stays on its rail.
-
-A schedule needs more (`place`): a tensor-parallel group in one HB domain, or in all of several (AllGather by Eq. 1);
-pipeline and data-parallel peers of the same rank in other domains, so that they talk on one rail (section III). Where a
-domain holds several tensor-parallel groups, these are data-parallel to one another, and DP is hierarchical (Eq. 11).
-
-Rank numbers are Megatron's: tensor fastest, then data, then pipeline. GPU number n is G(n // K, n % K).
+Each dimension has a part inside an HB domain and one across domains: t = t_h t_l, d = d_h d_l, p = p_h p_l (Rail-only
+Table III). So a group is a grid of x GPUs in each of y domains, on the same x rails, and its collectives are
+hierarchical (section III-B): what leaves a domain stays on its rail. A schedule (`place`) needs tensor-parallel groups
+in one HB domain or all of several, and pipeline and data-parallel peers on one rail; tensor-parallel groups of one
+domain are data-parallel to one another (Eq. 11).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from railyard.core.config import ConfigModel
 from railyard.core.errors import BadInput
-from railyard.workloads.placement.parallelism import Parallelism, check_parallelism
-from railyard.workloads.schedule import Grid
+from railyard.workloads.schedule import Grid, Schedule, Transfer
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Parallelism(ConfigModel):
+    """Rail-only Table III: t, p, d, b, v, and the global batch in sequences."""
+
+    tensor: Count
+    pipeline: Count
+    data: Count
+    micro_batch: Count
+    global_batch: Count
+    virtual_stages: Count = 1
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def micro_batches(self) -> int:
+        """m: micro-batches that each pipeline takes in an iteration."""
+        return self.global_batch // (self.data * self.micro_batch)
+
+
+def check_parallelism(p: Parallelism, domains: int, rails: int, field: str = "parallelism") -> None:
+    """BadInput unless there is a GPU for each rank, a rank for each GPU, and a batch of whole micro-batches.
+
+    An interleaved schedule needs several stages, and a number of micro-batches that is a multiple of these.
+    """
+    if p.gpus != domains * rails:
+        allowed = f"tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
+        product = f"{p.tensor} * {p.pipeline} * {p.data} = {p.gpus}"
+        raise BadInput(f"{field}.data", p.data, f"must be such that {allowed}, not {product}")
+    if p.global_batch % (p.data * p.micro_batch):
+        allowed = f"must be a multiple of data * micro_batch = {p.data * p.micro_batch}"
+        raise BadInput(f"{field}.global_batch", p.global_batch, allowed)
+    if p.virtual_stages > 1 and p.pipeline == 1:
+        raise BadInput(f"{field}.virtual_stages", p.virtual_stages, "must be 1 where pipeline is 1")
+    if p.virtual_stages > 1 and p.micro_batches % p.pipeline:
+        allowed = f"needs a number of micro-batches ({p.micro_batches}) that is a multiple of pipeline ({p.pipeline})"
+        raise BadInput(f"{field}.virtual_stages", p.virtual_stages, allowed)
+
+
+def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> tuple[int, ...]:
+    """Return the places (GPU numbers on the fabric) of a job's GPUs: in the fabric's first domains and ranks.
+
+    Job and fabric are (domains, rails). ValueError if it doesn't fit.
+    """
+    (m, k), (domains, rails) = job, fabric
+    if m > domains or k > rails:
+        raise ValueError(f"a job of {m} x {k} doesn't fit on {domains} x {rails}")
+    return tuple(d * rails + g for d in range(m) for g in range(k))
+
+
+def relabelled(schedule: Schedule, places: Sequence[int], gpus: int, rails: int) -> Schedule:
+    """Return the same tasks on a fabric of `gpus` GPUs, where `places[n]` is the place of the schedule's GPU n."""
+    tasks = tuple(
+        replace(task, src=places[task.src], dst=places[task.dst])
+        if isinstance(task, Transfer)
+        else replace(task, gpu=places[task.gpu])
+        for task in schedule.tasks
+    )
+    return replace(schedule, gpus=gpus, rails=rails, tasks=tasks)
+
 
 Dimension = Literal["tensor", "data", "pipeline"]
 DIMENSIONS: Final[tuple[Dimension, ...]] = ("tensor", "data", "pipeline")
@@ -83,11 +144,11 @@ class Layout:
 
     def tensor_grid(self, stage: int, replica: int) -> Grid:
         """A tensor-parallel group that `place` made, as t_l rows (domains) of t_h."""
-        return _grid(self.gpus[stage, replica], self.splits["tensor"])
+        return tuple(map(tuple, self.gpus[stage, replica].reshape(-1, self.splits["tensor"].hb).tolist()))
 
     def data_grid(self, stage: int, tensor_rank: int) -> Grid:
         """GPUs that hold the same parameters, where `place` put them: d_l rows (domains) of d_h."""
-        return _grid(self.gpus[stage, :, tensor_rank], self.splits["data"])
+        return tuple(map(tuple, self.gpus[stage, :, tensor_rank].reshape(-1, self.splits["data"].hb).tolist()))
 
     @property
     def rank_of(self) -> Numbers:
@@ -95,10 +156,6 @@ class Layout:
         ranks = np.empty(self.gpus.size, dtype=np.int32)
         ranks[self.gpus.ravel()] = np.arange(self.gpus.size, dtype=np.int32)
         return ranks
-
-
-def _grid(group: Numbers, split: Split) -> Grid:
-    return tuple(tuple(row) for row in group.reshape(split.network, split.hb).tolist())
 
 
 def place(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:

@@ -94,7 +94,9 @@ class Engine:
         self._begin_ready()
         next_report = 0.0
         while (self._pending_tasks or self._pending_receives) and not self.outcome.broken:
-            for fd, events in self._epoll.poll(self._poll_timeout()):
+            remaining = self._timers[0][0] - time.monotonic() if self._timers else PROGRESS_INTERVAL_S + SPIN_S
+            timeout_s = min(PROGRESS_INTERVAL_S, remaining - SPIN_S) if remaining > SPIN_S else 0.0
+            for fd, events in self._epoll.poll(timeout_s):
                 if fd in self._receivers:
                     self._run_step(self._receive, self._receivers[fd])
                 else:
@@ -111,13 +113,6 @@ class Engine:
                     self.outcome.broken.append(f"{self._pending_receives} transfers had not arrived at the deadline")
         report(Delivered(size=self.delivered_bytes))
         return self.outcome
-
-    def _poll_timeout(self) -> float:
-        """Seconds that epoll may sleep."""
-        if not self._timers:
-            return PROGRESS_INTERVAL_S
-        remaining = self._timers[0][0] - time.monotonic()
-        return min(PROGRESS_INTERVAL_S, remaining - SPIN_S) if remaining > SPIN_S else 0.0
 
     def _run_step(self, step: Callable[[_Connection], None], connection: _Connection) -> None:
         """Take a step on a connection; if that fails, the connection is broken, and with it the replay."""
@@ -137,19 +132,17 @@ class Engine:
     def _begin_ready(self) -> None:
         """Begin what waits for nothing more, and what that frees; none if a connection broke."""
         while self._ready and not self.outcome.broken:
-            self._begin(self._ready.popleft())
-
-    def _begin(self, number: int) -> None:
-        task = self.job.tasks[number]
-        if isinstance(task, Compute):
-            now = time.monotonic()
-            self.outcome.started_ns[number] = int(now * 1e9)
-            heapq.heappush(self._timers, (now + task.seconds, number))
-            return
-        connection = self._send_connections[Channel(task.src, task.dst, task.stripe)]
-        connection.queue.append(number)
-        if connection.task < 0:  # else it goes on when there is room
-            self._run_step(self._send, connection)
+            number = self._ready.popleft()
+            task = self.job.tasks[number]
+            if isinstance(task, Compute):
+                now = time.monotonic()
+                self.outcome.started_ns[number] = int(now * 1e9)
+                heapq.heappush(self._timers, (now + task.seconds, number))
+                continue
+            connection = self._send_connections[Channel(task.src, task.dst, task.stripe)]
+            connection.queue.append(number)
+            if connection.task < 0:  # else it goes on when there is room
+                self._run_step(self._send, connection)
 
     def _done(self, number: int) -> None:
         """A task of mine is over as far as its own GPU is concerned."""
@@ -215,7 +208,12 @@ class Engine:
             connection.header += data
             if len(connection.header) < HEADER.size:
                 return
-            self._start(connection, *self._parse_header(connection))
+            number, size = HEADER.unpack(connection.header)
+            task = self.job.tasks[number] if number < len(self.job.tasks) else None
+            expected = (task.src, task.dst, task.stripe, task.bytes) if isinstance(task, Transfer) else None
+            if expected != (*connection.channel, size):
+                raise ConnectionError(f"the sender announced task {number} with {size} bytes, which isn't to come here")
+            self._start(connection, number, size)
             connection.header = b""
         length = min(connection.remaining, CHUNK_BYTES)
         count = connection.sock.recv_into(self._buffer, length)
@@ -228,15 +226,6 @@ class Engine:
         self.delivered_bytes += count
         if connection.remaining == 0:
             self._received(connection)
-
-    def _parse_header(self, connection: _Connection) -> tuple[int, int]:
-        """What a header says: (task number, bytes). ConnectionError if no such transfer goes over this connection."""
-        number, size = HEADER.unpack(connection.header)
-        task = self.job.tasks[number] if number < len(self.job.tasks) else None
-        expected = (task.src, task.dst, task.stripe, task.bytes) if isinstance(task, Transfer) else None
-        if expected != (*connection.channel, size):
-            raise ConnectionError(f"the sender announced task {number} with {size} bytes, which isn't to come here")
-        return number, size
 
     def _received(self, connection: _Connection) -> None:
         number, connection.task = connection.task, -1

@@ -120,20 +120,18 @@ def connections(tasks: Sequence[Task]) -> list[Channel]:
     return [Channel(*ends) for ends in sorted({(t.src, t.dst, t.stripe) for t in tasks if isinstance(t, Transfer)})]
 
 
-def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
-    """Return the GPUs of each worker: domains are dealt in turn, to no more workers than domains."""
-    domains = schedule.gpus // schedule.rails
-    gpu_sets: list[set[int]] = [set() for _ in range(min(workers, domains))]
-    for gpu in range(schedule.gpus):
-        gpu_sets[gpu // schedule.rails % len(gpu_sets)].add(gpu)
-    return [frozenset(gpu_set) for gpu_set in gpu_sets]
-
-
 def jobs(schedule: Schedule, workers: int, seed: int, windows: Windows, watched: Iterable[int] = ()) -> list[Job]:
-    """One job a worker; all know all tasks."""
-    gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
-    common = {"tasks": schedule.tasks, "seed": seed, "windows": windows, "watched": frozenset(watched)}
-    return [Job(gpus=gpus, local_gpus=local_gpus, **common) for local_gpus in split(schedule, workers)]
+    """Return one job a worker; all know all tasks. Domains are dealt in turn, to no more workers than domains."""
+    rails, count = schedule.rails, min(workers, schedule.gpus // schedule.rails)
+    common = {
+        "gpus": tuple(Gpu(*divmod(n, rails)) for n in range(schedule.gpus)),
+        "tasks": schedule.tasks,
+        "seed": seed,
+        "windows": windows,
+        "watched": frozenset(watched),
+    }
+    shares = [frozenset(gpu for gpu in range(schedule.gpus) if gpu // rails % count == n) for n in range(count)]
+    return [Job(local_gpus=local_gpus, **common) for local_gpus in shares]
 
 
 def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:

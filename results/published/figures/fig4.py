@@ -13,8 +13,7 @@ from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, vol
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform, gpt_traffic
 from railyard.workloads.models.catalogue import GptModel
-from railyard.workloads.placement.layout import Layout, hierarchical, layout_from_ranks
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Layout, Parallelism, hierarchical, layout_from_ranks
 
 MODEL: Final = "gpt-1008b"
 DOMAINS: Final = 16

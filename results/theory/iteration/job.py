@@ -20,7 +20,7 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.collectives.all_gather import N
 from railyard.workloads.models.catalogue import GptModel
-from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.placement.layout import Parallelism
 
 
 @dataclass(frozen=True, slots=True)

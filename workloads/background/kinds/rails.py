@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
-from railyard.workloads.background.kind import BACKGROUNDS, FullLoad, Numbered
+from railyard.workloads.background.spec import BACKGROUNDS, FullLoad, Numbered
 
 
 class Rails(Numbered):

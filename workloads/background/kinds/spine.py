@@ -14,7 +14,7 @@ from pydantic import Field
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.kind import BACKGROUNDS, BackgroundKind, FullLoad
+from railyard.workloads.background.spec import BACKGROUNDS, BackgroundKind, FullLoad
 
 
 class Spine(BackgroundKind):

@@ -1,13 +1,10 @@
 """SimAI's workload text, as AICB generates it, and ASTRA-sim's before it: one file, the same for all ranks.
 
-The first line has the parallelism, the second the number of layers, each other a layer in 12 columns: name, dependency
-(unused), then computing time (ns), collective and bytes of the forward pass, of the input gradient and of the weight
-gradient, and the update's time. Ranks are numbered TP first, then PP, then DP, as SimAI does (MockNcclGroup.cc); EP
-groups are runs of a DP group, DP_EP groups its ranks across those. Bytes are the whole buffer of a collective, of an
-AllGather the gathered one; a pair of an all-to-all gets its share.
-
-What runs when is SimAI's (Workload.cc): layers forward; then backward, each with the input gradient, its collective
-waited for, the weight gradient, its collective not waited for. One pass.
+Line 1 has the parallelism, line 2 the number of layers, each other a layer in 12 columns: name, dependency (unused),
+then computing time (ns), collective and bytes of the forward pass, the input gradient and the weight gradient, and the
+update's time. Ranks are numbered TP, PP, DP (MockNcclGroup.cc); EP groups are runs of a DP group, DP_EP groups its
+ranks across those. Bytes are a collective's whole buffer (AllGather: gathered; all-to-all: of all pairs). The order is
+that of Workload.cc: layers forward, then backward; only the weight gradient's collective isn't waited for. One pass.
 """
 
 import csv
