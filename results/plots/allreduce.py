@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from railyard.core.units import size_name
+from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.plots import style as plots
 from railyard.results.runs.allreduce import AllreduceResults
-from railyard.results.runs.records import GoodputTrace
 from railyard.results.views.format import rate, seconds
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
@@ -77,7 +77,11 @@ def _alt_text(m: FabricMeasurements) -> str:
 
 def shares(found: AllreduceResults) -> plots.Plot | None:
     """Fig. 11: which part of the bytes goes to the rail that isn't tcp, by size and number of nodes."""
-    lines = [(m, rail) for m in by_fabric(found) if (rail := _other_rail(m)) is not None]
+    lines = []
+    for m in by_fabric(found):
+        others = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
+        if len(others) == 1 and len(m.rails.kinds) == 2 and "nezha" in m.policies:
+            lines.append((m, others[0]))
     if not lines:
         return None
     with plots.drawing(_PANEL) as figure:
@@ -103,12 +107,6 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
         return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(alt_parts)}", caption)
 
 
-def _other_rail(m: FabricMeasurements) -> int | None:
-    """Its number, where there is one tcp rail and one that isn't."""
-    others = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
-    return others[0] if len(others) == 1 and len(m.rails.kinds) == 2 and "nezha" in m.policies else None
-
-
 def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | None:
     """Fig. 8: rates of each NIC of the node, over the first cut."""
     selected = [r for r in found.rates if (r.fabric, r.interval.part) == (fabric, fault)]
@@ -125,21 +123,19 @@ def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | 
         axes.margins(x=0)
         plots.quiet(axes, grid="y", xlabel="ms after the fault", ylabel="sent and received")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(map(_rate_text, first))}"
+        alt_parts = []
+        for trace in first:
+            spans = ((-1e9, 0, "before"), (100, trace.repair_ms, "while cut"), (trace.repair_ms + 500, 1e9, "after"))
+            times = [(list(zip(trace.t_ms, trace.bps, strict=True)), *span) for span in spans]
+            rates = [([bps for t, bps in bins if low <= t < high], when) for bins, low, high, when in times]
+            texts = (f"{rate(median(values)) if values else 'nothing'} {when}" for values, when in rates)
+            alt_parts.append(f"{trace.link} {', '.join(texts)}")
+        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(alt_parts)}"
         caption = (
             "As Nezha's Fig. 8, of the first repeat, in bins of 20 ms. The paper's NICs carry 900,000 KB/s each while "
             "both work; its axis is minutes."
         )
         return plots.finish(figure, f"multirail-rates-{fabric}-{fault}", alt, caption)
-
-
-def _rate_text(trace: GoodputTrace) -> str:
-    def at(low: float, high: float) -> str:
-        values = [bps for t, bps in zip(trace.t_ms, trace.bps, strict=True) if low <= t < high]
-        return rate(median(values)) if values else "nothing"
-
-    after = at(trace.repair_ms + 500, 1e9)
-    return f"{trace.link} {at(-1e9, 0)} before, {at(100, trace.repair_ms)} while cut, {after} after"
 
 
 def channels(found: AllreduceResults) -> plots.Plot | None:
@@ -150,7 +146,9 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
     with plots.drawing(_PANEL) as figure:
         alt_parts = []
         for axes, m in zip(figure.subplots(1, len(selected), squeeze=False)[0], selected, strict=True):
-            for policy, name in _channel_names(m).items():
+            single = next((policy for policy in m.policies if is_single(policy)), "")
+            papers_names = {single: "TCP(Eth1)", "virtual": "TCP-TCP(Eth1)", "nezha": "TCP-TCP(Eth1-Eth2)"}
+            for policy, name in ((p, name) for p, name in papers_names.items() if p in m.policies):
                 sizes = sorted(m.seconds[policy])
                 axes.plot(sizes, [m.seconds[policy][size] for size in sizes], marker="o", ms=3, lw=1.4, label=name)
             axes.set(xscale="log", yscale="log", title=m.rails.label)
@@ -166,19 +164,14 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
         return plots.finish(figure, "multirail-channels", ". ".join(alt_parts), caption)
 
 
-def _channel_names(m: FabricMeasurements) -> dict[str, str]:
-    """Policy -> the paper's name for it."""
-    single = next((policy for policy in m.policies if is_single(policy)), "")
-    names = {single: "TCP(Eth1)", "virtual": "TCP-TCP(Eth1)", "nezha": "TCP-TCP(Eth1-Eth2)"}
-    return {policy: name for policy, name in names.items() if policy in m.policies}
-
-
 def trainings(found: AllreduceResults) -> plots.Plot | None:
     """Fig. 12: speed of each training by policy, as parts of the fastest."""
-    places = list(dict.fromkeys((t.fabric, t.workload) for t in found.trainings))
-    if not places:
+    bars = [
+        (place, {policy: median(t.samples_per_s for t in rows) for (policy,), rows in grouped(of, "policy").items()})
+        for place, of in grouped(found.trainings, "fabric", "workload").items()
+    ]
+    if not bars:
         return None
-    bars = [(place, _speeds(found, place)) for place in places]
     with plots.drawing(0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars)) as figure:
         axes = figure.subplots()
         ticks, alt_parts = dict[int, str](), []
@@ -196,13 +189,6 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
         plots.quiet(axes, grid="x", xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
         caption = "As Nezha's Fig. 12: gradients' allreduces replayed, with the computing between them as sleep."
         return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(alt_parts)}", caption)
-
-
-def _speeds(found: AllreduceResults, place: tuple[str, str]) -> dict[str, float]:
-    selected = [t for t in found.trainings if (t.fabric, t.workload) == place]
-    return {
-        p: median(t.samples_per_s for t in selected if t.policy == p) for p in dict.fromkeys(t.policy for t in selected)
-    }
 
 
 def losses(found: AllreduceResults) -> plots.Plot | None:

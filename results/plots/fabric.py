@@ -20,8 +20,6 @@ _OPTICAL_SWITCH_HEIGHT: Final = 2.6  # how high an optical switch of a domain is
 _Y: Final = {"domain": 0.0, "gpu": 4.0, "domain_optics": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
 _OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
-
-
 _PER_DOMAIN: Final = ("rail",)
 """Layers with optical switches where each domain has one of its own."""
 
@@ -46,8 +44,11 @@ def draw(fabric: FabricRun) -> style.Plot:
         else:
             ends = _domain_optical_switches(axes, gpus, domains, width) if fabric.optics == _PER_DOMAIN else gpus
             _rails(axes, fabric, rails, ends, width)
-        if fabric.optics != _PER_DOMAIN:
-            _optics(axes, fabric, width)
+        # an optical switch that is for all domains is a band that all cables of its layer go through
+        for layer in _layers(fabric) if fabric.optics != _PER_DOMAIN else ():
+            y, colour = (_Y["optics"], style.MUTED) if layer == "rail" else (_Y["domain"] - 0.6, style.ORANGE)
+            axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
+            axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=6)
         caption, part = _caption(fabric), (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         alt = f"Drawing of the {fabric.label} fabric: {caption}"
@@ -102,8 +103,7 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int]
         _switch(axes, spine, min(width / fabric.spines * 0.8, 20), name, style.MUTED)
 
 
-def _kind(fabric: FabricRun) -> FabricKind | None:
-    """Return its definition; None where it is a plugin's that isn't loaded."""
+def _kind(fabric: FabricRun) -> FabricKind | None:  # a plugin's may not be loaded
     if fabric.kind in FABRIC_KINDS:
         return FABRIC_KINDS[fabric.kind]
     return None
@@ -128,16 +128,6 @@ def _domain_optical_switches(
     for (_, rank), top in gpus.items():
         _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank), 0.9)
     return {gpu: (x, _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT) for gpu, (x, _) in gpus.items()}
-
-
-def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
-    """Draw an optical switch that is for all domains as a band that all cables of its layer go through."""
-    for layer in _layers(fabric):
-        name = _OPTICS[layer][0]
-        y = _Y["optics"] if layer == "rail" else _Y["domain"] - 0.6
-        colour = style.MUTED if layer == "rail" else style.ORANGE
-        axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
-        axes.text(width + 0.5, y + 0.6, name, ha="left", va="center", fontsize=6)
 
 
 def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:

@@ -83,22 +83,18 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
     for name, traits in named:
         kinds[str(traits.get("kind", ""))].append((name, traits))
     for kind, members in kinds.items():
-        trait = _swept([traits for _, traits in members])
-        if len(members) >= MIN_POINTS and trait:
+        # the one trait in which they differ, if it is a number; domains x rails count as one
+        keys = dict.fromkeys(key for _, traits in members for key in traits)
+        differing = {key for key in keys if len({repr(traits.get(key)) for _, traits in members}) > 1}
+        trait = "rails" if differing == _SIZE else "".join(differing) if len(differing) == 1 else ""
+        if trait not in _TRAITS or any(traits.get(trait, "auto") == "auto" for _, traits in members):
+            continue
+        if len(members) >= MIN_POINTS:
             axis, number = _TRAITS[trait]
             places = [Place(n, number(t[trait]), _tick(trait, t)) for n, t in members]
             if len({place.x for place in places}) == len(places):
                 title = members[0][1].get("model", kind)
                 yield str(title), axis, sorted(places, key=lambda place: place.x)
-
-
-def _swept(members: Sequence[Mapping[str, Any]]) -> str:
-    """The one trait in which they differ, "" if it isn't one, or is no number. Domains x rails count as one."""
-    keys = dict.fromkeys(key for member in members for key in member)
-    differing = {key for key in keys if len({repr(member.get(key)) for member in members}) > 1}
-    trait = "rails" if differing == _SIZE else "".join(differing) if len(differing) == 1 else ""
-    is_numeric = trait in _TRAITS and all(member.get(trait, "auto") != "auto" for member in members)
-    return trait if is_numeric else ""
 
 
 def _tick(trait: str, traits: Mapping[str, Any]) -> str:
@@ -141,7 +137,13 @@ def draw(figure: Any, curve: Curve) -> None:
         _panel(axes, curve.phases[phase], palette, places)
         title = f"{curve.title}: {phase or 'iteration'}" if phase == first else phase
         axes.set(title=title, xlabel=curve.axis)
-    figure.legend(handles=_keys(curve, palette), loc="outside upper right", ncols=4)
+    spreads = [s for by in curve.phases.values() for points in by.values() for _, s in points]
+    keys = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in palette.items()]
+    if any(s.predicted is not None for s in spreads):
+        keys.append(Line2D([], [], color=plots.INK, marker=".", label="predicted"))
+    if any(s.values for s in spreads):
+        keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="measured"))
+    figure.legend(handles=keys, loc="outside upper right", ncols=4)
 
 
 def _panel(
@@ -160,38 +162,25 @@ def _panel(
                 style: dict[str, Any] = {"mfc": plots.PAPER, "mec": palette[name], "ecolor": palette[name]}
                 axes.errorbar([place.x], [s.median], bar, fmt="o", ms=5, capsize=3, **style)
     low, high = min(places), max(places)
+    # the same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner
     if low > 0 and high / low >= 4:
         axes.set_xscale("log", base=2)
-    axes.set_xticks(list(places), list(places.values()))
-    # the same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner
-    if axes.get_xscale() == "log":
         margin = (high / low) ** 0.1
         axes.set_xlim(low / margin, high * margin)
     else:
         axes.set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.set_xticks(list(places), list(places.values()))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(plots.seconds_tick)
     plots.quiet(axes, grid="y", ylim=(0, 1.12 * axes.get_ylim()[1]))
-
-
-def _keys(curve: Curve, palette: Mapping[str, str]) -> list[Line2D]:
-    spreads = [s for by in curve.phases.values() for points in by.values() for _, s in points]
-    keys = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in palette.items()]
-    if any(s.predicted is not None for s in spreads):
-        keys.append(Line2D([], [], color=plots.INK, marker=".", label="predicted"))
-    if any(s.values for s in spreads):
-        keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="measured"))
-    return keys
 
 
 def plot(curve: Curve, name: str) -> plots.Plot:
     """The curve for the report."""
     with plots.drawing(height(curve)) as figure:
         draw(figure, curve)
-        alt_text = "; ".join(_alt_text(line, points) for line, points in _whole(curve).items())
-        return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {alt_text}")
-
-
-def _alt_text(line: str, points: Iterable[tuple[Place, Spread]]) -> str:
-    times = (f"{place.name} {fmt.seconds(s.median)}, predicted {fmt.seconds(s.predicted)}" for place, s in points)
-    return f"{line}: {', '.join(times)}"
+        alt_parts = []
+        for line, points in _whole(curve).items():
+            times = (f"{p.name} {fmt.seconds(s.median)}, predicted {fmt.seconds(s.predicted)}" for p, s in points)
+            alt_parts.append(f"{line}: {', '.join(times)}")
+        return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {'; '.join(alt_parts)}")

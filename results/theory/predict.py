@@ -166,25 +166,21 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> di
 
     A phase without an algorithm is bounded by the bytes of its own transfers, on the whole fabric.
     """
+    # bytes of each pair in the first run of every phase that has no algorithm, by phase number
+    first = {p.name: n for n, p in reversed(list(enumerate(schedule.phases))) if not p.collective}
+    own_bytes = {number: Counter[tuple[int, int]]() for number in first.values()}
+    for _, t in schedule.transfers if first else ():
+        if t.phase in own_bytes:
+            own_bytes[t.phase][t.src, t.dst] += t.bytes
     own_s = {
         schedule.phases[number].name: bottleneck_s([Sizes.of(sizes)], schedule.rails, fabric.domains, rates, fabric)
-        for number, sizes in _own_sizes(schedule).items()
+        for number, sizes in own_bytes.items()
     }
     phases = dict.fromkeys(schedule.phases)
     times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric) for p in phases}
     if schedule.iteration is not None:
         times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s).printed_s
     return times
-
-
-def _own_sizes(schedule: Schedule) -> Mapping[int, Mapping[tuple[int, int], int]]:
-    """Return the bytes of each pair in the first run of every phase that has no algorithm, by phase number."""
-    first = {p.name: n for n, p in reversed(list(enumerate(schedule.phases))) if not p.collective}
-    sizes = {number: Counter[tuple[int, int]]() for number in first.values()}
-    for _, t in schedule.transfers if first else ():
-        if t.phase in sizes:
-            sizes[t.phase][t.src, t.dst] += t.bytes
-    return sizes
 
 
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:

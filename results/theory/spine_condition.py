@@ -12,7 +12,7 @@ frames: the slowest link of the path in bit/s, its capacity x its score.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
@@ -21,7 +21,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.steering import MeasurementInterval
-from railyard.results.runs.records import Flow, Run
+from railyard.results.runs.records import Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.spec import GridSpec, Scene
 from railyard.workloads.jobs.transfers import RECEIPT
@@ -80,7 +80,10 @@ class Cell:
     def predicted(self) -> Winner:
         """Winner by the papers' condition. H(g2) is in both products."""
         h = self.scores
-        return _compare(_product(h.domain), _product(h.rail, h.spine))
+        rail_only, spine = (
+            np.prod([np.clip(s + _STEPS, 0, 1) for s in of], 0) for of in ([h.domain], [h.rail, h.spine])
+        )
+        return _compare(Range(*rail_only.tolist()), Range(*spine.tolist()))
 
     @property
     def by_slowest_link(self) -> Winner:
@@ -127,9 +130,16 @@ def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...
     if not grid:
         return ()
     scenes = {scene.name: scene for scene in GridSpec.model_validate(grid).scenes}
+    # (place, source, destination) -> policy -> seconds of each transfer that arrived
+    latencies: dict[tuple[IntervalId, str, str], dict[str, list[float]]] = {}
+    for flow in run.flows:
+        is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
+        if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
+            by_policy = latencies.setdefault((_place(flow.interval), flow.src, flow.dst), {})
+            by_policy.setdefault(flow.policy, []).append((flow.end_ns - flow.start_ns) / 1e9)
     found = []
     fabrics = {f.label: f for f in run.fabrics if f.spines}
-    for (place, src, dst), by_policy in _latencies(run.flows).items():
+    for (place, src, dst), by_policy in latencies.items():
         own = [s for s in intervals if _place(s.interval) == place and s.policy in POLICY.values()]
         scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
         if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
@@ -152,17 +162,6 @@ def first_scene_only(run: Run) -> Run:
 def _place(interval: IntervalId) -> IntervalId:
     """Without policy and repeat."""
     return replace(interval, policy="", repeat=0)
-
-
-def _latencies(flows: Iterable[Flow]) -> dict[tuple[IntervalId, str, str], dict[str, list[float]]]:
-    """(place, source, destination) -> policy -> seconds of each transfer that arrived."""
-    found: dict[tuple[IntervalId, str, str], dict[str, list[float]]] = {}
-    for flow in flows:
-        is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
-        if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
-            by_policy = found.setdefault((_place(flow.interval), flow.src, flow.dst), {})
-            by_policy.setdefault(flow.policy, []).append((flow.end_ns - flow.start_ns) / 1e9)
-    return found
 
 
 def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: str) -> Scores | None:
@@ -197,9 +196,8 @@ def _compare(rail_only: Range, spine: Range) -> Winner:
     return "spine" if spine.low > rail_only.high else "even"
 
 
-def as_dict(found: Iterable[Cell]) -> dict[str, Any]:
+def as_dict(found: Sequence[Cell]) -> dict[str, Any]:
     """Return plain data for summary.json. Latencies in s, rates in bit/s."""
-    every = tuple(found)
     details = [
         {
             **{name: getattr(c, name) for name in ("fabric", "workload", "src", "dst")},
@@ -209,12 +207,12 @@ def as_dict(found: Iterable[Cell]) -> dict[str, Any]:
             "spine_s": c.latency["spine"],
             **{name: getattr(c, name) for name in ("predicted", "by_slowest_link", "measured", "agrees", "reason")},
         }
-        for c in every
+        for c in found
     ]
     return {
-        "cells": len(every),
-        "condition_agrees": sum(c.agrees for c in every),
-        "slowest_link_agrees": sum(c.by_slowest_link == c.measured for c in every),
+        "cells": len(found),
+        "condition_agrees": sum(c.agrees for c in found),
+        "slowest_link_agrees": sum(c.by_slowest_link == c.measured for c in found),
         "tie": TIE,
         "cells_detail": details,
     }
