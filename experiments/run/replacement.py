@@ -26,7 +26,6 @@ from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.measure.rates import auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
-from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Schedule
 
 
@@ -47,7 +46,7 @@ def run_replacement(
     before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
     redone = replacement.iterations % replacement.checkpoint_every  # iterations since the last checkpoint
     with relaxed_tcp_timers(_names(session, job.before)), session.watched(run, before_interval):
-        before_s = _median_s([timeline.play(job.before) for _ in range(replacement.iterations)])
+        before_s = median(timeline.play(job.before).seconds for _ in range(replacement.iterations))
     with ExitStack() as cleanup:
         with session.watched(run, during, faulted=True) as watch:
             with Prober(job.probed) as prober:
@@ -85,15 +84,11 @@ def run_replacement(
         iterations_lost=1 + redone,  # one was in progress
         moved_bytes=sum(state.delivered.values()),
         before_s=before_s,
-        after_s=_median_s(after),
+        after_s=median(done.seconds for done in after),
         before_predicted_s=job.iteration_s,
         after_predicted_s=job.after_s,
     )
     run.replacements.append(row)
-
-
-def _median_s(played: Sequence[Replay]) -> float:
-    return median(done.seconds for done in played)
 
 
 def _names(session: FabricSession, schedule: Schedule) -> list[str]:

@@ -7,7 +7,7 @@ sent here: a GPU that dies for good loses its carrier, and the switch reports th
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,7 +26,6 @@ from railyard.workloads.replay.job import windows_for_links
 from railyard.workloads.replay.run import Aborted, Replay, replay
 from railyard.workloads.schedule import Schedule
 
-DETECTION_EVENTS: Final = frozenset({"port-down"})
 CROSS_CONNECT_REFUSED: Final = "not-crossed"
 EVENT_POLL_S: Final = 0.0005
 PROBE_POLL_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
@@ -72,6 +71,7 @@ class ReplacementTimeline:
         from which on their answers count). CheckFailed if the fault has no effect, or one of the steps doesn't come.
         """
         optical, replaced_by = self.job.way == "optical", self.job.replacement_map.to
+        failed = [gpu.name for gpu in self.job.replacement_map.dead]
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
             pairs = replaced_by.items() if optical else ()
             spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
@@ -87,7 +87,11 @@ class ReplacementTimeline:
                 cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
                 injection = pool.submit(_inject, self.session.net, fault)
-                self.step("detected", self._await_detection(since_ns, injection))
+                try:
+                    self.step("detected", self._await_event(since_ns, "port-down", failed))
+                except CheckFailed:
+                    injection.result()  # raises the reason if the fault had no effect
+                    raise
                 since_ns = self.step("decided")
                 abort.set()
                 if optical:
@@ -116,48 +120,31 @@ class ReplacementTimeline:
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_name()
         replaced_ns = self.step("adopted")
-        self.step("optical-links-down", self._await_optical_switch("optical-links-down", decided_ns))
-        enabled_ns = self.step("optical-links-up", self._await_optical_switch("optical-links-up", decided_ns))
+        self.step("optical-links-down", self._await_event(decided_ns, "optical-links-down"))
+        enabled_ns = self.step("optical-links-up", self._await_event(decided_ns, "optical-links-up"))
         return max(replaced_ns, enabled_ns)
 
-    def _await_detection(self, since_ns: int, injection: Future[int]) -> int:
-        """Wait until the controller reports what has failed; return when it did."""
-        names = frozenset(gpu.name for gpu in self.job.replacement_map.dead)
-        what = f"of {', '.join(sorted(names))}, which has failed"
-        try:
-            return self._await_event(since_ns, DETECTION_EVENTS, names, what)[0]
-        except CheckFailed:
-            injection.result()  # raises the reason if the fault had no effect
-            raise
+    def _await_event(self, since_ns: int, kind: str, names: Collection[str] = ()) -> int:
+        """Return when (ns) the controller reported an event of this kind, with one of the names in it if there are any.
 
-    def _await_optical_switch(self, what: str, since_ns: int) -> int:
-        """Wait until the controller reports this of the optical switches; return when it did."""
-        at, received = self._await_event(since_ns, frozenset({what, CROSS_CONNECT_REFUSED}), frozenset(), f"of {what}")
-        if received["what"] == CROSS_CONNECT_REFUSED:
-            raise CheckFailed(f"no cross-connect was moved: {received['why']}")
-        return at
-
-    def _await_event(
-        self, since_ns: int, event_kinds: frozenset[str], names: frozenset[str], description: str
-    ) -> tuple[int, dict[str, Any]]:
-        """Return when (ns) an event of one of these kinds was, and its detail, with its kind as `what`.
-
-        If there are names, one of them must be in it. CheckFailed if there is none in time.
+        CheckFailed if there is none in time, or if the optical switches refuse the cross-connect.
         """
         position = max(0, len(self.session.received) - RECENT_EVENTS)
 
-        def find() -> tuple[int, dict[str, Any]] | None:
+        def find() -> int | None:
             nonlocal position
             new_events = self.session.received[position:]
             position += len(new_events)
             for at, what, detail in new_events:
-                if at >= since_ns and what in event_kinds and (not names or names & set(map(str, detail.values()))):
-                    return at, {**detail, "what": what}
+                if at >= since_ns and what == CROSS_CONNECT_REFUSED:
+                    raise CheckFailed(f"no cross-connect was moved: {detail['why']}")
+                if at >= since_ns and what == kind and (not names or {*names} & set(map(str, detail.values()))):
+                    return at
             return None
 
-        found = wait_until(
-            find, f"an event of the controller {description}", EVENT_TIMEOUT_S, EVENT_POLL_S, CheckFailed
-        )
+        awaited = f"{', '.join(sorted(names))}, which has failed" if names else kind
+        what = f"an event of the controller of {awaited}"
+        found = wait_until(find, what, EVENT_TIMEOUT_S, EVENT_POLL_S, CheckFailed)
         assert found is not None
         return found
 

@@ -118,21 +118,15 @@ def _full_path(key: str, sections: "Sections") -> list[str]:
 def _put(container: Any, path: list[str], value: object, field: str) -> None:
     """Set what `path` leads to; missing keys and values on the way are made, missing list items are not."""
     step, rest = path[0], path[1:]
-    if isinstance(container, list):
-        for index in _indices(step, rest, container, field):
-            if rest:
-                _put(container[index], rest, value, field)
-            else:
-                container[index] = deepcopy(value)
-    elif isinstance(container, dict):
-        if rest:
-            if container.get(step) is None:
-                container[step] = [] if rest[0] == "*" or rest[0].isdigit() else {}
-            _put(container[step], rest, value, field)
-        else:
-            container[step] = deepcopy(value)
-    else:
+    if not isinstance(container, list | dict):
         raise BadInput(field, container, f"is a plain value: it has no {step!r} in it")
+    if isinstance(container, dict) and rest and container.get(step) is None:
+        container[step] = [] if rest[0] == "*" or rest[0].isdigit() else {}
+    for key in [step] if isinstance(container, dict) else _indices(step, rest, container, field):
+        if rest:
+            _put(container[key], rest, value, field)
+        else:
+            container[key] = deepcopy(value)
 
 
 def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterable[int]:

@@ -193,9 +193,9 @@ def test_refused_cross_connect_ends_the_wait_with_its_reason() -> None:
     session = SimpleNamespace(received=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     with pytest.raises(CheckFailed, match=r"^no cross-connect was moved: an optical switch is not connected$"):
-        timeline._await_optical_switch("optical-links-down", 0)
+        timeline._await_event(0, "optical-links-down")
     session.received.append((7, "optical-links-down", {}))
-    assert timeline._await_optical_switch("optical-links-down", 6) == 7
+    assert timeline._await_event(6, "optical-links-down") == 7
 
 
 def test_event_after_the_first_poll_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +205,8 @@ def test_event_after_the_first_poll_is_found(monkeypatch: pytest.MonkeyPatch) ->
         "railyard.experiments.run.replacement_timeline.time.sleep", lambda s: session.received.append(next(news))
     )
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
-    wanted, names = frozenset({"port-down"}), frozenset({"d1g2"})
-    assert timeline._await_event(6, wanted, names, "of it") == (8, {"port": "d1g2", "what": "port-down"})
-    assert timeline._await_optical_switch("optical-links-down", 6) == 9
+    assert timeline._await_event(6, "port-down", ["d1g2"]) == 8
+    assert timeline._await_event(6, "optical-links-down") == 9
 
 
 def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:
