@@ -6,7 +6,7 @@ Sizes follow from the duration asked for unless they are given. A duration is th
 and their times can be compared. For `transfers` it is the duration of one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -77,6 +77,8 @@ class Built(NamedTuple):
 class Workload(ConfigModel):
     """Base of every kind of workload. A kind has the keys that a user writes, and `build`; the rest has defaults."""
 
+    required: ClassVar[tuple[str, ...]] = ("build(setting)",)
+    """The methods that a kind must define."""
     is_iteration: ClassVar[bool] = True
     """Whether it is the iteration of a training job (or a trace of one), and not plain traffic."""
     is_independent: ClassVar[bool] = False
@@ -106,8 +108,17 @@ class Workload(ConfigModel):
         return None
 
 
+def _missing(name: str, kind: type[Workload]) -> Iterator[str]:
+    """Yield the methods that a kind must define and doesn't."""
+    for part in kind.required:
+        method = part.partition("(")[0]
+        declared = next(base for base in reversed(kind.__mro__) if hasattr(base, method))
+        if getattr(kind, method) is getattr(declared, method):
+            yield f"{part} is missing"
+
+
 WORKLOADS: Final = Registry[type[Workload]](
-    "workload kind", "railyard.workloads.jobs", Workload, ["build(setting)"], holds_classes=True
+    "workload kind", "railyard.workloads.jobs", Workload, check=_missing, holds_classes=True
 )
 """Every kind of workload by its name: `kind` in YAML."""
 

@@ -6,7 +6,7 @@ import yaml
 
 from railyard.experiments.commands.options import Name, PluginFiles, console
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import GPU_KEYS, ExperimentSpec
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import load_any
 
 
@@ -26,7 +26,7 @@ def command(name: Name, plugin_files: PluginFiles) -> None:
 
 def shown(spec: ExperimentSpec) -> dict[str, Any]:
     """Return all keys with their defaults, but none without effect on this experiment."""
-    idle = {"title", "description", *(GPU_KEYS if spec.rail_fabrics else ())}
+    idle = {"title", "description", *spec.family.without}
     idle |= set() if spec.faults else {"fault_repeats"}
     idle |= set() if spec.scripts else {"script_repeats"}
     idle |= set() if spec.replacements else {"replacement_repeats"}

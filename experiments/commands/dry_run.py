@@ -13,7 +13,6 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import options
 from railyard.experiments.commands.options import Overrides, PluginFiles, plain_table
-from railyard.experiments.predict import multi_rail
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
@@ -72,12 +71,15 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
 
 
 def show(spec: ExperimentSpec, console: Console) -> int:
-    """Print each workload on each fabric, the first routes, faults and replacements. BadInput if there is none."""
+    """Print what the experiment would do. BadInput if there is nothing that could be known before."""
     if not spec.workloads and not spec.fault_runs and not spec.replacements:
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
-    if spec.rail_fabrics:
-        multi_rail.dry_run(spec, console)
-        return 0
+    spec.family.dry_run(spec, console)
+    return 0
+
+
+def print_all(spec: ExperimentSpec, console: Console) -> None:
+    """Print each workload on each fabric of GPUs, the first routes, faults and replacements."""
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
@@ -91,7 +93,6 @@ def show(spec: ExperimentSpec, console: Console) -> int:
     _print_routing(spec, console)
     _print_faults(spec, console)
     _print_replacements(spec, console)
-    return 0
 
 
 def _size(fabric: FabricSpec) -> str:

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.experiments.commands.options import Overrides, PluginFiles, console, plain_table
-from railyard.experiments.predict import multi_rail, steered, unsteered
 from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
@@ -93,5 +92,4 @@ def command(
             raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
         return show(name, out, console())
     spec = load_any(name, overrides, seed)
-    predict = multi_rail.show if spec.rail_fabrics else steered.show if spec.routing else unsteered.show
-    return predict(spec, out, console())
+    return spec.family.predict(spec, out, console())

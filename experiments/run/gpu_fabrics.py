@@ -37,28 +37,11 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
             most = f"{format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
             value = format_rate(plan.rail_bps)
             raise BadInput(f"fabrics.{i}.rail_rate", value, f"is more than this machine carries: {most}")
-    if _has_load(spec):
+    if spec.has_load:
         for number, plan in enumerate(plans):
             _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
     run.measurements += slowdown_rows(run)
-
-
-def step_count(spec: ExperimentSpec) -> int:
-    """Return the steps of `measure`: builds, calibrations, workloads, faults and GPU replacements."""
-    if not _has_load(spec):
-        return spec.replacement_runs
-    fabrics = len(spec.fabrics)
-    builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
-    turns = len(spec.routing.policies) if spec.routing else 1
-    turns *= len(spec.grid.scenes) if spec.grid else 1
-    loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-    return builds + loads + spec.fault_runs + spec.replacement_runs
-
-
-def _has_load(spec: ExperimentSpec) -> bool:
-    """Whether anything runs on the fabrics as they are; replacements have fabrics of their own, with spares."""
-    return bool(spec.workloads or spec.faults or spec.scripts)
 
 
 def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Datapath, run: Run, steps: Steps) -> None:

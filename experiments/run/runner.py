@@ -15,8 +15,6 @@ from railyard.core.errors import RailyardError
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.safe_files import Folder
-from railyard.experiments.multirail import runner as multirail
-from railyard.experiments.run import gpu_fabrics
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
@@ -31,18 +29,18 @@ def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console
 
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
     """
-    runner, resolved = multirail if spec.rail_fabrics else gpu_fabrics, spec.resolved()
+    family, resolved = spec.family, spec.resolved()
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run = Run(spec.name, resolved, {}, started, files=dict(plugins.copies()))
     begun = time.monotonic()
     try:
-        with Steps(console, 1 + runner.step_count(spec)) as steps:
+        with Steps(console, 1 + family.step_count(spec)) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
             with steps.step("measuring what this machine carries"):
                 frames = rates.measure(datapath, ControllerProcess())
             run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
-            runner.measure(spec, datapath, frames, run, steps)
+            family.measure(spec, datapath, frames, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True
         raise

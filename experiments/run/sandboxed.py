@@ -12,16 +12,14 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.host import BOOTSTRAP, PROJECT, Datapath, Machine, datapath_choice, detect, require
+from railyard.core.errors import MissingRequirement
+from railyard.core.host import BOOTSTRAP, PROJECT, Machine, datapath_choice, detect, require
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
-from railyard.core.units import format_rate, format_size
 from railyard.experiments.commands.options import console
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import from_resolved
-from railyard.topologies.multirail.plan import MultirailPlan
 
 
 def main() -> int:
@@ -51,18 +49,10 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from mininet.cli import CLI
     from mininet.log import setLogLevel
 
-    from railyard.controller.processes.clients import ControllerProcess
-    from railyard.topologies.build.network import FabricNet
-    from railyard.topologies.multirail.net import MultirailNet
-
     setLogLevel("output")  # what commands say, and no more
     stderr = Console(stderr=True)
     plan, datapath = nominal_plans(spec)[0], datapath_choice(detect())[0]
-    net = (
-        MultirailNet(plan, datapath)
-        if isinstance(plan, MultirailPlan)
-        else FabricNet(plan, datapath, ControllerProcess())
-    )
+    net = spec.family.network(plan, datapath)
     with stderr.status(f"building {plan.title}"):
         net.start()
     first, second = plan.hosts[0], plan.hosts[-1]
@@ -83,7 +73,7 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     """Return what the machine can do. MissingRequirement or BadInput if it can't run the experiment."""
     machine = detect()
     require(machine)
-    check_budget(spec, machine)
+    spec.family.check_budget(spec, machine)
     if spec.needs_etcd and not machine.programs.get("etcd"):
         raise MissingRequirement("this machine lacks etcd, for the registry", BOOTSTRAP)
     return machine
@@ -92,36 +82,3 @@ def check_machine(spec: ExperimentSpec) -> Machine:
 def own_command() -> list[str]:
     """Return this command line, which `ps` shows for the sandbox; its task is sent through a socket."""
     return [sys.executable, str(PROJECT / "run_experiment.py"), *sys.argv[1:]]
-
-
-CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
-"""Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
-BRIDGE_CORE_BPS: Final = 40e9
-"""The same through the kernel's own bridges, which HB domains are."""
-GPU_BYTES: Final = 1_000_000
-"""Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
-
-
-def check_budget(spec: ExperimentSpec, machine: Machine) -> None:
-    """BadInput for a fabric that is too large, or whose links are together faster than all cores."""
-    datapath, _ = datapath_choice(machine)
-    for i, fabric in enumerate(spec.gpu_fabrics):
-        need = fabric.gpus * GPU_BYTES
-        if need > machine.memory_bytes:
-            allowed = (
-                f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails, which need {format_size(need, 2)} of memory"
-                f" or more: this machine has {format_size(machine.memory_bytes, 2)} free"
-            )
-            raise BadInput(f"fabrics.{i}.domains", fabric.domains, allowed)
-        for field, rate, core_bps in (
-            ("rail_rate", fabric.rail_rate, CORE_BPS[datapath]),
-            ("hb_rate", fabric.hb_rate, BRIDGE_CORE_BPS),
-        ):
-            capacity_bps = core_bps * machine.cores
-            if rate != "auto" and rate * fabric.gpus > capacity_bps:
-                allowed = (
-                    f"is more than this machine carries: "
-                    f"{fabric.gpus} links share {format_rate(capacity_bps, 3)} at best"
-                    f" ({machine.cores} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
-                )
-                raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)

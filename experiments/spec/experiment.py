@@ -1,33 +1,38 @@
 """Specification of an experiment: its keys, its labels, and the checks across sections."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import count
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from railyard.core import plugins
 from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
-from railyard.core.units import format_rate
-from railyard.experiments.run.replacement_job import check_replacements
-from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, check_faults, parameter_names
+from railyard.core.registry import Registry
+from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, parameter_names
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
-from railyard.experiments.spec.scripts import ScriptSpec, check_script
-from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec
-from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.topologies.multirail.plan import nominal_plan as nominal_multirail_plan
+from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.allreduce.engine_kind import check_policy
 from railyard.workloads.allreduce.workload import RailWorkload
-from railyard.workloads.background.spec import BackgroundSpec, GridSpec, check_background, check_patterns
-from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import WORKLOADS, WorkloadSpec, build, parse_workload
+from railyard.workloads.background.spec import BackgroundSpec, GridSpec
+from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from railyard.core.host import Datapath, Machine
+    from railyard.experiments.run.progress import Steps
+    from railyard.results.runs.records import Run
+    from railyard.topologies.build.network import EmulatedNet
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -45,10 +50,6 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
-GPU_KEYS: Final = ("routing", "background", "grid", "scripts", "replacements", "heartbeats", "reroute")
-MIN_RAIL_BPS: Final = 1_000_000
-MAX_GPUS: Final = 1024
-"""All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
 _SWITCHED: Final = {True: "on", False: "off"}
 
 
@@ -65,8 +66,7 @@ class ExperimentSpec(ConfigModel):
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
     `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
-    seed + n. On multi-rail fabrics, faults interrupt allreduces, and there are no HB domains to route through: the keys
-    in `GPU_KEYS` are for fabrics of GPUs.
+    seed + n. What else depends on the family of the fabrics: see `FabricFamily`.
     """
 
     name: PlainName
@@ -94,7 +94,7 @@ class ExperimentSpec(ConfigModel):
     @field_validator("fabrics", mode="before")
     @classmethod
     def _fabrics_by_kind(cls, data: object) -> object:
-        """Parse each fabric by its own kind. Fabrics of GPUs and multi-rail fabrics can't be compared."""
+        """Parse each fabric by its own kind. Fabrics of different families can't be compared."""
         if not isinstance(data, list):
             return data
         kinds = {name: kind.Spec or FabricSpec for name, kind in FABRIC_KINDS.items()}
@@ -108,11 +108,11 @@ class ExperimentSpec(ConfigModel):
     @field_validator("faults", mode="before")
     @classmethod
     def _faults_by_fabric(cls, data: object, info: ValidationInfo) -> object:
-        """Parse faults of multi-rail fabrics with the keys of the allreduces that they interrupt."""
-        fabrics = info.data.get("fabrics") or (None,)
-        if not isinstance(data, list) or not isinstance(fabrics[0], MultirailSpec):
+        """Parse faults with the keys that the family of the fabrics has for them."""
+        fabrics = info.data.get("fabrics")
+        if not isinstance(data, list) or not fabrics or (fault := family_of(type(fabrics[0])).Fault) is FaultSpec:
             return data
-        return [parse_model(RailFaultSpec, item, f"faults.{i}") for i, item in enumerate(data)]
+        return [parse_model(fault, item, f"faults.{i}") for i, item in enumerate(data)]
 
     @field_validator("workloads", mode="before")
     @classmethod
@@ -121,6 +121,11 @@ class ExperimentSpec(ConfigModel):
         if not isinstance(data, list):
             return data
         return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
+
+    @cached_property
+    def family(self) -> "FabricFamily":
+        """The family of its fabrics."""
+        return family_of(type(self.fabrics[0]))
 
     @cached_property
     def gpu_fabrics(self) -> tuple[FabricSpec, ...]:
@@ -132,9 +137,14 @@ class ExperimentSpec(ConfigModel):
         """The fabrics if they are multi-rail; else none."""
         return tuple(fabric for fabric in self.fabrics if isinstance(fabric, MultirailSpec))
 
+    @cached_property
+    def rail_workloads(self) -> tuple[RailWorkload, ...]:
+        """The workloads if they are for multi-rail fabrics; else none."""
+        return tuple(workload for workload in self.workloads if isinstance(workload, RailWorkload))
+
     def rail_workloads_on(self, fabric: int) -> tuple[RailWorkload, ...]:
         """Return the workloads of a multi-rail fabric, by its number."""
-        return tuple(w for w in self.workloads if isinstance(w, RailWorkload) and w.is_on(fabric))
+        return tuple(workload for workload in self.rail_workloads if workload.is_on(fabric))
 
     def rail_faults_on(self, fabric: int) -> tuple[RailFaultSpec, ...]:
         """Return the faults of a multi-rail fabric, by its number."""
@@ -143,11 +153,9 @@ class ExperimentSpec(ConfigModel):
     def dilations_on(self, fabric: int) -> tuple[float, ...]:
         """Return all dilations of a multi-rail fabric, which is built anew for each. Faults aren't slowed down."""
         found = {1.0} if self.faults_on(fabric) else set[float]()
-        return tuple(
-            sorted(
-                found.union(*(w.dilations(fabric, self.rail_fabrics[fabric]) for w in self.rail_workloads_on(fabric)))
-            )
-        )
+        for workload in self.rail_workloads_on(fabric):
+            found |= workload.dilations(fabric, self.rail_fabrics[fabric])
+        return tuple(sorted(found))
 
     def resolved(self) -> dict[str, Any]:
         """Return plain data with every default filled in, of which `parse` makes the same experiment."""
@@ -187,6 +195,11 @@ class ExperimentSpec(ConfigModel):
         return min(what.repeats or limit, limit)
 
     @property
+    def has_load(self) -> bool:
+        """True if anything runs on the fabrics as they are; replacements have fabrics of their own, with spares."""
+        return bool(self.workloads or self.faults or self.scripts)
+
+    @property
     def needs_etcd(self) -> bool:
         """True if any registry of health scores is etcd."""
         steered = self.routing.health.registry if self.routing else None
@@ -224,19 +237,20 @@ def sections(data: Mapping[str, Any]) -> Sections:
     first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
     kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
     model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
-    fault = RailFaultSpec if model is MultirailSpec else FaultSpec
-    kinds = [workload for _, workload in WORKLOADS.items() if workload.fabric_spec is model]
+    family = family_of(model)
+    keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
     own = {
         "fabrics": frozenset(model.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
-        "workloads": frozenset(key for kind in kinds for key in kind.model_fields) - {"domains", "on", "dilation"},
-        "faults": (frozenset(fault.model_fields) | parameter_names()) - {"on", "repeats", "parameters"},
+        "workloads": keys - {"domains", "on", "dilation"},
+        "faults": (frozenset(family.Fault.model_fields) | parameter_names()) - {"on", "repeats", "parameters"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
         "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
     }
-    if model is MultirailSpec:  # the workloads' keys, where faults have them too
-        own = {"fabrics": own["fabrics"], "workloads": own["workloads"], "faults": own["faults"] - own["workloads"]}
+    if family.Fault is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
+        own["faults"] -= own["workloads"]
+    own = {section: keys for section, keys in own.items() if section not in family.without}
     return {key: frozenset[str]() for key in ExperimentSpec.model_fields} | own
 
 
@@ -251,9 +265,26 @@ def parse(data: object) -> ExperimentSpec:
     if not isinstance(data, Mapping):
         raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
     spec = parse_model(ExperimentSpec, rename_keys(data))
-    for check in _CHECKS:
-        check(spec)
+    _check_sections(spec)
+    spec.family.check(spec)
     return spec
+
+
+def _check_sections(spec: ExperimentSpec) -> None:
+    """Raise BadInput for workloads or sections that aren't for the fabrics, and for an experiment without any."""
+    fabric, plain = spec.fabrics[0], ExperimentSpec.model_fields
+    for i, workload in enumerate(spec.workloads):
+        if not isinstance(fabric, workload.fabric_spec):
+            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
+            allowed = f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
+            raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
+    for key in spec.family.without:
+        if getattr(spec, key) != plain[key].default:
+            raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
+    if not spec.workloads and not spec.faults and not spec.scripts and not spec.replacements:
+        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
+    if len(set(spec.reroute)) < len(spec.reroute):
+        raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
 
 
 def nominal_plan(fabric: FabricSpec) -> Plan:
@@ -261,136 +292,66 @@ def nominal_plan(fabric: FabricSpec) -> Plan:
     return make_plan(fabric, NOMINAL_RAIL_BPS)
 
 
-def nominal_plans(spec: ExperimentSpec) -> list[Plan | MultirailPlan]:
+def nominal_plans(spec: ExperimentSpec) -> list[FabricPlan]:
     """Return the plans of all fabrics, with `auto` rates at their nominal ones."""
-    return [*map(nominal_plan, spec.gpu_fabrics), *map(nominal_multirail_plan, spec.rail_fabrics)]
+    return [spec.family.nominal_plan(fabric) for fabric in spec.fabrics]
 
 
-def _workloads_are_for_the_fabrics(spec: ExperimentSpec) -> None:
-    fabric = spec.fabrics[0]
-    for i, workload in enumerate(spec.workloads):
-        if not isinstance(fabric, workload.fabric_spec):
-            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
-            raise BadInput(
-                f"workloads.{i}.kind", workload.kind, f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
-            )
-    for key in GPU_KEYS if spec.rail_fabrics else ():
-        if getattr(spec, key) != ExperimentSpec.model_fields[key].default:
-            raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
+class FabricFamily:
+    """Base of families: checks, networks and measurements of experiments on fabrics with one specification class.
+
+    A family is one module of `families/`; its methods import what is slow to load (mininet, matplotlib).
+    """
+
+    Fabric: ClassVar[type[BaseFabricSpec]] = BaseFabricSpec
+    """The specification class of its fabrics."""
+    Fault: ClassVar[type[FaultSpec]] = FaultSpec
+    """The items of section `faults`."""
+    without: ClassVar[tuple[str, ...]] = ()
+    """Sections of an experiment that mean nothing on its fabrics."""
+
+    def check(self, spec: ExperimentSpec) -> None:
+        """Raise BadInput for what its fabrics can't run."""
+        raise NotImplementedError
+
+    def check_budget(self, spec: ExperimentSpec, machine: "Machine") -> None:
+        """Raise BadInput for a fabric that is certainly too large or too fast for this machine."""
+
+    def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
+        """Return the plan of a fabric, with `auto` rates at their nominal ones."""
+        raise NotImplementedError
+
+    def network(self, plan: FabricPlan, datapath: "Datapath") -> "EmulatedNet":
+        """Return a network of the plan, not yet started, with its controller if it has one."""
+        raise NotImplementedError
+
+    def step_count(self, spec: ExperimentSpec) -> int:
+        """Return how many steps `measure` has, for the progress bar."""
+        raise NotImplementedError
+
+    def measure(
+        self, spec: ExperimentSpec, datapath: "Datapath", frames_per_s: float, run: "Run", steps: "Steps"
+    ) -> None:
+        """Measure everything of the experiment, in a sandbox. `frames_per_s`: what the machine carries."""
+        raise NotImplementedError
+
+    def predict(self, spec: ExperimentSpec, out: "Path", console: "Console") -> int:
+        """Write and print what has a formula; return the exit status."""
+        raise NotImplementedError
+
+    def dry_run(self, spec: ExperimentSpec, console: "Console") -> None:
+        """Print what would be sent."""
+        raise NotImplementedError
 
 
-def _has_something_to_do(spec: ExperimentSpec) -> None:
-    if not spec.workloads and not spec.faults and not spec.scripts and not spec.replacements:
-        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
-
-
-def _reroute_is_distinct(spec: ExperimentSpec) -> None:
-    if len(set(spec.reroute)) < len(spec.reroute):
-        raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
-
-
-def _rates_fit(spec: ExperimentSpec) -> None:
-    for i, fabric in enumerate(spec.gpu_fabrics):
-        if fabric.rail_rate != "auto" and fabric.rail_rate < MIN_RAIL_BPS:
-            allowed = f"must be {format_rate(MIN_RAIL_BPS)} or more: packets are whole, and too few to show anything"
-            raise BadInput(f"fabrics.{i}.rail_rate", format_rate(fabric.rail_rate), allowed)
-        if fabric.rail_rate == "auto" and fabric.hb_rate != "auto":
-            rate = fabric.model_dump(mode="json")["hb_rate"]
-            allowed = "can't be given without rail_rate: an auto rail may come out above it"
-            raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
-
-
-def _faults_fit(spec: ExperimentSpec) -> None:
-    if spec.faults:
-        check_faults(spec.faults, nominal_plans(spec))
-    for i, fault in enumerate(spec.faults):
-        for n, fabric in enumerate(spec.rail_fabrics):
-            if not (isinstance(fault, RailFaultSpec) and fault.is_on(n)):
-                continue
-            if len(fabric.rails) < 2:
-                allowed = f"breaks the only rail of fabrics.{n}: nothing can take over"
-                raise BadInput(f"faults.{i}.target", fault.target, allowed)
-            check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
-
-
-def _scripts_fit(spec: ExperimentSpec) -> None:
-    names = [script.name for script in spec.scripts]
-    plans = [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
-
-    @cache
-    def schedules(label: str) -> list[Schedule]:
-        n = spec.workload_labels.index(label)
-        return [
-            build(spec.workloads[n], plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{n}", spec.seed)[0]
-            for plan in plans
-        ]
-
-    for i, script in enumerate(spec.scripts):
-        if script.name in names[:i]:
-            raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
-        seeds = range(spec.seed, spec.seed + spec.times(script))
-        check_script(script, f"scripts.{i}", plans, spec.workload_labels, schedules, seeds)
-
-
-def _workloads_fit(spec: ExperimentSpec) -> None:
-    """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
-    for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
-        if fabric.gpus > MAX_GPUS:
-            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MAX_GPUS:,} or fewer"
-            raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
-        plan = nominal_plan(fabric)
-        for i, workload in enumerate(spec.workloads):
-            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
-
-
-def _rail_workloads_fit(spec: ExperimentSpec) -> None:
-    """Each workload can run on its fabrics, and has a label of its own on each: tables know it by that."""
-    seen = set[tuple[int, str]]()
-    for i, workload in enumerate(spec.workloads if spec.rail_fabrics else ()):
-        assert isinstance(workload, RailWorkload)
-        workload.check(spec.rail_fabrics, f"workloads.{i}")
-        for number in filter(workload.is_on, range(len(spec.fabrics))):
-            if (number, workload.label()) in seen:
-                raise BadInput(f"workloads.{i}", workload.label(), f"is given twice for fabrics.{number}")
-            seen.add((number, workload.label()))
-
-
-def _replacements_fit(spec: ExperimentSpec) -> None:
-    check_replacements(spec.replacements, spec.gpu_fabrics, NOMINAL_RAIL_BPS)
-
-
-def _background_fits(spec: ExperimentSpec) -> None:
-    """A grid's loads can't add up to too much: see Scene.background."""
-    scenes = len(spec.grid.scenes) if spec.grid else 0
-    for field, given in (("background", len(spec.background)), ("grid", scenes)):
-        if given and spec.routing is None:
-            raise BadInput(field, given, "is for experiments with routing: add {policies: [dr]}")
-    if scenes and spec.background:
-        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
-    for fabric in spec.gpu_fabrics:
-        check_background(spec.background, fabric)
-        if spec.grid:
-            check_patterns(spec.grid.patterns, fabric, "grid")
-
-
-def _routing_without_faults(spec: ExperimentSpec) -> None:
-    for field, given in (("faults", len(spec.faults)), ("scripts", len(spec.scripts))):
-        if spec.routing is not None and given:
-            raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
-    if spec.routing is not None and not spec.workloads:
-        raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")
-
-
-_CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
-    _workloads_are_for_the_fabrics,
-    _has_something_to_do,
-    _reroute_is_distinct,
-    _rates_fit,
-    _faults_fit,
-    _workloads_fit,
-    _rail_workloads_fit,
-    _scripts_fit,
-    _replacements_fit,
-    _background_fits,
-    _routing_without_faults,
+FAMILIES: Final = Registry[FabricFamily](
+    "fabric family",
+    "railyard.experiments.families",
+    FabricFamily,
+    ["Fabric", "check", "nominal_plan", "network", "step_count", "measure", "predict", "dry_run"],
 )
+
+
+def family_of(fabric: type[BaseFabricSpec]) -> FabricFamily:
+    """Return the family of fabrics with this specification class."""
+    return next(family for _, family in FAMILIES.items() if issubclass(fabric, family.Fabric))

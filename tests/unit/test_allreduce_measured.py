@@ -7,11 +7,9 @@ from typing import Final
 import pytest
 
 from railyard.core.errors import CheckFailed
-from railyard.core.records import IntervalId
-from railyard.experiments.multirail.measured import (
+from railyard.experiments.run.rail_results import (
     BIN_NS,
     InjectedFault,
-    check_complete,
     cut,
     mean_rail_s,
     merge_turns,
@@ -19,10 +17,9 @@ from railyard.experiments.multirail.measured import (
     point,
     settled_after,
 )
-from railyard.experiments.multirail.runner import compared
 from railyard.results.runs.allreduce import allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
-from railyard.workloads.allreduce.peers.training import TrainingResult
+from railyard.workloads.allreduce.workload import check_complete
 
 MS: Final = 1_000_000
 PLACE = (allreduce_interval("tcp+tcp, 4 nodes", "nezha", 64 * 2**20), 64 * 2**20, 4000)
@@ -165,12 +162,3 @@ def test_nic_rates_are_binned_around_the_fault() -> None:
     after = dead.bps[dead.t_ms.index(20.0) :]
     assert after == pytest.approx([0.0] * len(after))
     assert nic_rates(INJECTED, RankReport(0), ["tcp0"]) == []
-
-
-def test_trainings_are_compared_by_rank_and_step() -> None:
-    gloo = [TrainingResult([1.0, 0.5], [9.0, 0.2], 400, []), TrainingResult([0.8, 0.004], [9.0, 0.3], 400, [])]
-    ours = [TrainingResult([1.0, 0.5], [9.0, 0.1], 400, []), TrainingResult([0.8, 0.003], [9.0, 0.1], 400, [])]
-    found = compared(IntervalId("tcp+tcp, 4 nodes", "DDP", "nezha"), gloo, ours)
-    assert found.losses_apart == pytest.approx(0.1), "of what is below 0.01, over 0.01"
-    assert found.gloo_losses == pytest.approx((0.9, 0.252))
-    assert (found.gloo_step_s, found.step_s, found.bytes) == (0.3, 0.1, 400)

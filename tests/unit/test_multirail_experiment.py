@@ -1,6 +1,7 @@
 """Multi-rail experiments as they are written, predicted and told of, without running anything."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
+from railyard.core.plugins import BadDefinition
 from railyard.experiments import cli
-from railyard.experiments.multirail import runner
 from railyard.experiments.spec import loading, old_names
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans, parse
 from railyard.experiments.spec.loading import load_any
-from railyard.topologies.multirail.plan import nominal_plan
+from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
 from railyard.workloads.allreduce.workload import ITEM, RailWorkload, learning_operations, sent_bytes, singles
@@ -27,6 +28,7 @@ from railyard.workloads.jobs.allreduce import (
     turns,
 )
 from railyard.workloads.jobs.training import TrainingSpec, predicted_step_s
+from railyard.workloads.spec import WORKLOADS
 
 MULTIRAIL = [name for name in loading.names() if loading.read(name)["fabrics"][0]["kind"] == "multi-rail"]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
@@ -88,7 +90,7 @@ def training(model: str, **keys: Any) -> dict[str, Any]:
         ({"reroute": ["on"]}, "reroute: ['on'] is for fabrics of GPUs"),
         ({"workloads": [{"kind": "gpt", "model": "gpt-145.6b"}]},
             "workloads.0.kind: 'gpt' is not for multi-rail: allowed are allreduce, ddp, training"),
-        ({"workloads": [SIZES, SIZES]}, "workloads.1: 'allreduce' is given twice for fabrics.0"),
+        ({"workloads": [SIZES, SIZES]}, "workloads.1: 'allreduce' is given twice for fabrics.0: allreduce 2KiB, nezha"),
         ({"fabrics": [PAIR, {"kind": "rail-only"}]},
             "fabrics.1.kind: 'rail-only' can't be in one experiment with multi-rail: make two experiments of it"),
         ({"fabrics": [{**PAIR, "nodes": 1}]}, "fabrics.0.nodes: 1 must be 2 or more"),
@@ -118,9 +120,9 @@ def training(model: str, **keys: Any) -> dict[str, Any]:
         ({"fabrics": [{**PAIR, "nodes": 3}], "workloads": [training("gpt3-30b")]},
             "workloads.0.model: 'gpt3-30b' has a batch of 512, which 3 nodes can't share"),
         ({"workloads": [training("vgg-11"), training("vgg-11", batch=64), training("vgg-11", volume=0.5)]},
-            "workloads.2: 'vgg-11 batch 32' is given twice for fabrics.0"),
+            "workloads.2: 'vgg-11 batch 32' is given twice for fabrics.0: vgg-11 batch 32, nezha"),
         ({"workloads": [training("gpt3-2.7b"), training("gpt3-2.7b", batch=64)]},
-            "workloads.1: 'gpt3-2.7b' is given twice for fabrics.0"),
+            "workloads.1: 'gpt3-2.7b' is given twice for fabrics.0: gpt3-2.7b, nezha"),
         ({"workloads": [training("vgg-11", volume=0)]}, "workloads.0.volume: 0 must be above 0.0"),
     ],
 )  # fmt: skip
@@ -177,8 +179,6 @@ def test_small_sizes_have_more_starts() -> None:
     spec = spec_of({**SIZES, "policies": ["nezha", "mrib"], "starts": {"1MiB": 3}}, repeats=2)
     sizes, fabric = sizes_of(spec), spec.rail_fabrics[0]
     assert [sizes.repeats_of(size, 2) for size in sizes.sizes] == [6, 2]
-    assert [sizes.sizes_to_measure(0, fabric, 1.0, n, 2) for n in (1, 5, 6)] == [[2048, 2**26], [2048], []]
-    assert sizes.sizes_to_measure(0, fabric, 2.0, 0, 2) == [], "nothing is measured in such slow motion"
     assert sizes.step_count(0, fabric, 2) == 6 + 2
     assert parse(spec.resolved()) == spec
 
@@ -359,11 +359,17 @@ def test_turns_have_all_operations_that_count_in_fives(first: int, count: int) -
     assert {warm for warm, _ in parts[1:]} <= {LATER_WARMUP_OPERATIONS}
 
 
-class Unmeasured(RailWorkload):
-    kind: str = "unmeasured"
+def test_workload_without_measure_is_refused_when_registered() -> None:
+    class Unmeasured(RailWorkload):
+        def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str]:
+            yield "nothing"
+
+    with pytest.raises(BadDefinition, match=r"is not a whole workload kind: measure\(session\) is missing"):
+        WORKLOADS.add("unmeasured", Unmeasured)
 
 
-def test_a_workload_that_nothing_measures_is_refused_at_once() -> None:
-    spec = spec_of().model_copy(update={"workloads": (*spec_of().workloads, Unmeasured())})
-    with pytest.raises(BadInput, match=r"workloads.1.kind: 'unmeasured' can't be measured: register a function for "):
-        runner.measure(spec, None, 1.0, None, None)  # type: ignore[arg-type]
+def test_two_allreduces_on_a_fabric_differ_in_size_or_policy() -> None:
+    large = {**SIZES, "sizes": ["1MiB"]}
+    assert len(spec_of(SIZES, large).rail_workloads_on(0)) == 2
+    with pytest.raises(BadInput, match="allreduce 2KiB, mrib"):
+        spec_of({**SIZES, "policies": ["nezha"]}, {**SIZES, "policies": ["mrib"]}, {**SIZES, "policies": ["mrib"]})

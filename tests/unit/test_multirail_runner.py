@@ -9,15 +9,11 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.multirail import runner, session
-from railyard.experiments.multirail import runner as faults
-from railyard.experiments.multirail import runner as trainings
-from railyard.experiments.multirail import size_sweep as points
-from railyard.experiments.multirail.runner import step_count
-from railyard.experiments.multirail.session import MultirailSession
+from railyard.experiments.run import rail_fabrics, rail_session
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.rail_session import MultirailSession
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.failure.faults import Fault
@@ -106,7 +102,7 @@ class Ranks:
 
     def train(self, backend: str, training: object, policy: str = "") -> Sequence[TrainingResult]:
         self.runs.did.append(f"train {backend} {policy}".rstrip())
-        return [TrainingResult([1.0, 0.5], [0.2, 0.1], 400, [])] * 2
+        return self.runs.trained[backend]
 
 
 class Runs:
@@ -121,18 +117,19 @@ class Runs:
         self.goes_well = 0  # so many calls, before it breaks
         self.tell: Tell = lambda policy, turn, reports: reports
         self.saved: list[Run] = []
+        self.trained = dict.fromkeys(("gloo", "railyard"), [TrainingResult([1.0, 0.5], [0.2, 0.1], 400, [])] * 2)
         monkeypatch.setattr(common_runner, "detect", lambda: FULL)
         monkeypatch.setattr("railyard.topologies.measure.rates.measure", lambda *_: 90_000.0)
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
-        monkeypatch.setattr(runner, "built", self.built)
+        monkeypatch.setattr(rail_fabrics, "built", self.built)
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(common_session, "count", lambda _: Counters(0, 0, 0))
-        monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(rail_fabrics, "Ranks", lambda _, policy: Ranks(policy, self))
         for name in ("prepare", "confirm"):
-            monkeypatch.setattr(faults, name, lambda *_: None)
-        monkeypatch.setattr(faults, "apply", self.inject)
-        monkeypatch.setattr(faults, "repair", lambda _, fault: self.did.append(f"repair {fault.target}"))
-        monkeypatch.setattr(trainings, "DdpRanks", lambda *_: Ranks("ddp", self))
+            monkeypatch.setattr(rail_fabrics, name, lambda *_: None)
+        monkeypatch.setattr(rail_fabrics, "apply", self.inject)
+        monkeypatch.setattr(rail_fabrics, "repair", lambda _, fault: self.did.append(f"repair {fault.target}"))
+        monkeypatch.setattr("railyard.workloads.jobs.ddp.DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         step = Steps.step
 
@@ -153,10 +150,12 @@ class Runs:
         return 2 * MS
 
     @contextmanager
-    def built(self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps) -> Iterator[MultirailSession]:
+    def built(
+        self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps, *numbers: int
+    ) -> Iterator[MultirailSession]:
         with steps.step(f"{label}: building"):
             self.did.append(f"build {plan.dilation:g} times slower" if plan.dilation > 1 else "build")
-        yield MultirailSession(label, Net(plan), run)  # type: ignore[arg-type]
+        yield MultirailSession(label, Net(plan), run, steps, *numbers)  # type: ignore[arg-type]
         self.did.append("take down")
 
 
@@ -205,7 +204,7 @@ TWO = {"fabrics": EXPERIMENT["fabrics"] * 2, "only": {"nezha": [0], "gloo": [0]}
 def test_the_bar_reaches_its_end(runs: Runs, keys: dict[str, Any]) -> None:
     spec = spec_of(**keys)
     run_experiment(spec, NOWHERE, None)
-    assert len(runs.steps) == 1 + step_count(spec)
+    assert len(runs.steps) == 1 + spec.family.step_count(spec)
 
 
 def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
@@ -236,7 +235,7 @@ def test_policies_take_turns_in_each_start(runs: Runs) -> None:
     begun = [did for did in runs.did if not did.startswith(("pause", "resume"))]
     start = ["start nezha", "start gloo", "stop nezha", "stop gloo"]
     assert begun == ["build", *start * 3, "take down"]
-    assert len(runs.steps) == 1 + step_count(spec)
+    assert len(runs.steps) == 1 + spec.family.step_count(spec)
     (run,) = runs.saved
     nezhas = [(p.size, p.repeat) for p in AllreduceResults.of(run).points if p.policy == "nezha"]
     assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
@@ -335,7 +334,7 @@ def test_what_was_wrong_in_a_void_check_is_wrong_all_the_same(runs: Runs) -> Non
 
 
 def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(rail_session, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
     run_experiment(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
@@ -357,7 +356,7 @@ def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: py
 
 
 def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(rail_session, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: (
         without_rail_1(reports) if policy == "mrib" and at in (2, 4, 10, 12) else reports
     )
@@ -369,7 +368,7 @@ def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PAUSE_S", 0.0)
+    monkeypatch.setattr(rail_session, "PAUSE_S", 0.0)
 
     def tell(policy: str, at: int, reports: Sequence[RankReport]) -> Sequence[RankReport]:
         away = (policy, at) == ("nezha", 2) or (policy == "equal" and at < 4)
@@ -384,9 +383,9 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
 
 
 def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PAUSE_S", 0.01)
-    monkeypatch.setattr(points, "RAIL_WAIT_S", 0.1)
-    monkeypatch.setattr(points, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(rail_session, "PAUSE_S", 0.01)
+    monkeypatch.setattr(rail_session, "RAIL_WAIT_S", 0.1)
+    monkeypatch.setattr(rail_session, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
     run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
@@ -419,9 +418,9 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    take = points.SizeSweep._take_turn
+    take = rail_session.SizeSweep._take_turn
     calls = iter([take] * 17 + [interrupted])
-    monkeypatch.setattr(points.SizeSweep, "_take_turn", lambda *given: next(calls)(*given))
+    monkeypatch.setattr(rail_session.SizeSweep, "_take_turn", lambda *given: next(calls)(*given))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), NOWHERE, None)
     (run,) = runs.saved
@@ -461,7 +460,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(faults, "apply", interrupted)
+    monkeypatch.setattr(rail_fabrics, "apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1), NOWHERE, None)
     (run,) = runs.saved
@@ -481,7 +480,7 @@ def test_dilated_fabric_is_built_anew_with_undilated_times(runs: Runs) -> None:
         *("build 4 times slower", *one, "take down"),
         *("build 5 times slower", *one, "take down"),
     ]
-    assert len(runs.steps) == 1 + step_count(spec)
+    assert len(runs.steps) == 1 + spec.family.step_count(spec)
     (run,) = runs.saved
     points = {p.size: (p.dilation, p.mean_s, p.typical_s, p.rail_s[0]) for p in AllreduceResults.of(run).points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
@@ -518,3 +517,14 @@ def test_what_is_predicted_is_the_same_in_slow_motion(runs: Runs) -> None:
         run_experiment(spec_of(repeats=1, fabrics=[fabric], faults=[], trainings=[], ddp=[]), NOWHERE, None)
     real, slow = ({(p.policy, p.size): p.predicted_s for p in AllreduceResults.of(run).points} for run in runs.saved)
     assert slow == pytest.approx(real, rel=1e-4)
+
+
+def test_ddp_losses_are_compared_by_rank_and_step(runs: Runs) -> None:
+    gloo = [TrainingResult([1.0, 0.5], [9.0, 0.2], 400, []), TrainingResult([0.8, 0.004], [9.0, 0.3], 400, [])]
+    own = [TrainingResult([1.0, 0.5], [9.0, 0.1], 400, []), TrainingResult([0.8, 0.003], [9.0, 0.1], 400, [])]
+    runs.trained = {"gloo": gloo, "railyard": own}
+    run_experiment(spec_of(repeats=1, sizes=[], faults=[], trainings=[]), NOWHERE, None)
+    (found,) = AllreduceResults.of(runs.saved[0]).ddp_runs
+    assert found.losses_apart == pytest.approx(0.1), "of what is below 0.01, over 0.01"
+    assert found.gloo_losses == pytest.approx((0.9, 0.252))
+    assert (found.gloo_step_s, found.step_s, found.bytes) == (0.3, 0.1, 400)

@@ -4,18 +4,22 @@ Sizes are in bytes as in the paper; what is sent is as many times less as the ra
 those of Nezha Eq. 1 to 6 (balancing/costs.py) with rails as they are emulated. No constant is fitted to measurements.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
 
 from pydantic import Field
 
 from railyard.core.config import Numbers, OnFabrics, check_numbers
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput, CheckFailed, unknown_name_hint
+from railyard.core.records import IntervalId
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import MultirailSpec
-from railyard.workloads.allreduce.engine_kind import check_policy, definition_of
-from railyard.workloads.spec import Built, Setting, Workload
+from railyard.workloads.allreduce.balancing.costs import Rail
+from railyard.workloads.allreduce.engine.jobs import RankReport
+from railyard.workloads.allreduce.engine_kind import Group, PlannedFabric, check_policy, definition_of
+from railyard.workloads.spec import Workload
 
 ITEM: Final = 4
 """Bytes of an element, a float32."""
@@ -46,14 +50,78 @@ def learning_operations(policy: str, operations: int) -> int:
     return operations if definition_of(policy).learns else WARMUP_OPERATIONS
 
 
+def check_complete(reports: Sequence[RankReport]) -> None:
+    """CheckFailed, with what ended them early, unless every rank did all of its operations."""
+    for report in reports:
+        if report.errors:
+            raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
+
+
+class RailSession(Protocol):
+    """A built multi-rail fabric, as a workload measures on it. `number`: the fabric's; `seed`, `repeats`: as given.
+
+    Its plan and rails are as dilated as the fabric is built, so times that are measured are divided by `plan.dilation`.
+    """
+
+    number: int
+    seed: int
+    repeats: int
+
+    @property
+    def net(self) -> PlannedFabric:
+        """The network, for ranks of other programs."""
+
+    @property
+    def plan(self) -> MultirailPlan:
+        """The plan of the network."""
+
+    @property
+    def rails(self) -> tuple[Rail, ...]:
+        """The rails as predictions take them: rates are those of payload."""
+
+    def engine(self, policy: str) -> Group:
+        """Return the ranks of a policy, not yet started."""
+
+    def interval(
+        self, workload: str, policy: str, repeat: int = 0, title: str = ""
+    ) -> AbstractContextManager[IntervalId]:
+        """Record the machine's load while entered, show a step of progress, and give the interval's identity.
+
+        A policy that can't run here, or fails, is recorded as skipped, and the rest of the block is left out.
+        """
+
+    def record(
+        self, where: IntervalId, metric: str, value: float, unit: str, predicted: float | None = None, phase: str = ""
+    ) -> None:
+        """Add a measurement: a row of results.csv."""
+
+    def measure_sizes(
+        self,
+        sizes: Sequence[int],
+        policies: Sequence[str],
+        repeat: int,
+        turns: Callable[[str, float], Sequence[tuple[int, int]]],
+    ) -> None:
+        """Measure allreduces of these sizes with new processes, the policies in turn, every sum checked first.
+
+        `turns`, of a policy and the predicted s of one of its operations: (operations that don't count, operations that
+        do) of each turn.
+        """
+
+
 class RailWorkload(OnFabrics, Workload):
     """Base of all kinds. `on`: only on some of the experiment's fabrics. `number` is always that of a fabric."""
 
+    required: ClassVar[tuple[str, ...]] = ("measure(session)", "dry_run(number, plan, repeats)")
     fabric_spec: ClassVar[type[BaseFabricSpec]] = MultirailSpec
 
-    def build(self, setting: Setting) -> Built:
-        """Raise: an allreduce engine sends, without a schedule."""
+    def measure(self, session: RailSession) -> None:
+        """Measure it on a built fabric, `session.repeats` times."""
         raise NotImplementedError
+
+    def intervals(self, number: int, fabric: MultirailSpec) -> Iterator[tuple[str, str]]:
+        """Yield (workload, policy) of each interval that it records, which no other workload of the fabric has."""
+        yield self.label(), ""
 
     def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
         """Raise BadInput, for a field below `field`, if it can't run on these fabrics of the experiment."""
@@ -100,6 +168,10 @@ class ComparedWorkload(RailWorkload):
 
     def _has(self, policy: str, number: int) -> bool:
         return self.is_on(number) and number in self.only.get(policy, (number,))
+
+    def intervals(self, number: int, fabric: MultirailSpec) -> Iterator[tuple[str, str]]:
+        """Yield its label with each policy."""
+        yield from ((self.label(), policy) for policy in self.policies_on(number, fabric))
 
     def policies_on(self, number: int, fabric: MultirailSpec) -> tuple[str, ...]:
         """Return the policies of a fabric; `single` stands for each unlike rail alone."""

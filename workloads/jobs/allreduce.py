@@ -6,6 +6,7 @@ Source: Nezha section 5.2. Sizes are the paper's; what is sent is as many times 
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from math import ceil
 from typing import Annotated, Final
 
@@ -20,6 +21,7 @@ from railyard.workloads.allreduce.workload import (
     ITEM,
     ComparedWorkload,
     Prediction,
+    RailSession,
     Rows,
     learning_operations,
     sent_bytes,
@@ -63,12 +65,23 @@ class AllreduceSpec(ComparedWorkload):
         """Return how often a size is measured: `repeats` times its `starts`."""
         return repeats * value_for_size(self.starts, size, 1)
 
-    def sizes_to_measure(
-        self, number: int, fabric: MultirailSpec, dilation: float, repeat: int, repeats: int
-    ) -> list[int]:
-        """Return the sizes with this dilation and more repeats than `repeat`, smallest first."""
-        sizes = self.sizes if self.policies_on(number, fabric) else ()
-        return sorted(s for s in sizes if fabric.dilation_of(s) == dilation and repeat < self.repeats_of(s, repeats))
+    def measure(self, session: RailSession) -> None:
+        """Measure the sizes that have the fabric's dilation, smallest first, until each has all of its repeats."""
+        fabric = session.plan.spec
+        policies = self.policies_on(session.number, fabric)
+        sizes = sorted(s for s in self.sizes if policies and fabric.dilation_of(s) == session.plan.dilation)
+        for repeat in count():
+            sizes = [size for size in sizes if repeat < self.repeats_of(size, session.repeats)]
+            if not sizes:
+                return
+            session.measure_sizes(
+                sizes, policies, repeat, lambda p, s: turns(learning_operations(p, self.learning), self.counted(s))
+            )
+
+    def intervals(self, number: int, fabric: MultirailSpec) -> Iterator[tuple[str, str]]:
+        """Yield each size with each policy."""
+        for policy in self.policies_on(number, fabric):
+            yield from ((f"allreduce {size_name(size)}", policy) for size in self.sizes)
 
     def dilations(self, number: int, fabric: MultirailSpec) -> frozenset[float]:
         """Return those of its sizes."""

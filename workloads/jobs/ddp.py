@@ -4,16 +4,22 @@
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from railyard.core.units import Size
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import MultirailSpec
-from railyard.workloads.allreduce.engine_kind import check_policy
-from railyard.workloads.allreduce.workload import RailWorkload, Rows
+from railyard.workloads.allreduce.engine_kind import check_policy, peer_rail
+from railyard.workloads.allreduce.peers.training import DdpRanks, Training
+from railyard.workloads.allreduce.workload import RailSession, RailWorkload, Rows
 from railyard.workloads.spec import WORKLOADS
+
+MIN_LOSS: Final = 0.01
+"""Smaller losses are compared as if they were this large: their last digits are float32's."""
 
 
 @WORKLOADS.register("ddp")
@@ -37,6 +43,28 @@ class DdpSpec(RailWorkload):
         super().check(fabrics, field)
         on = [fabric for n, fabric in enumerate(fabrics) if self.is_on(n)]
         check_policy(self.policy, f"{field}.policy", on, own_only=True)
+
+    def measure(self, session: RailSession) -> None:
+        """Train over Gloo, then over Railyard, on the same ranks, and compare the losses of every rank and step."""
+        for repeat in range(session.repeats):
+            seed = session.seed + repeat
+            training = Training(self.steps, width=self.width, bucket_mb=self.bucket / 2**20, seed=seed)
+            with (
+                session.interval(self.label(), self.policy, repeat, f"DDP, {self.policy}") as interval,
+                DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
+            ):
+                gloo, own = ranks.train("gloo", training), ranks.train("railyard", training, policy=self.policy)
+                pairs = [p for g, o in zip(gloo, own, strict=True) for p in zip(g.losses, o.losses, strict=True)]
+                difference = max(abs(mine - theirs) / max(abs(theirs), MIN_LOSS) for theirs, mine in pairs)
+                beside = replace(interval, policy="gloo", part=self.policy)
+                for place, results in ((beside, gloo), (interval, own)):
+                    # of the slowest rank; the first step warms up and is left out
+                    step_s = max(median(result.seconds[1:]) for result in results)
+                    session.record(place, "iteration_time", step_s, "s")
+                    for n, losses in enumerate(zip(*(r.losses for r in results), strict=True), start=1):
+                        session.record(place, "loss", fmean(losses), "ratio", phase=f"step {n}")
+                session.record(interval, "gradient_size", own[0].gradient_bytes, "B")
+                session.record(interval, "loss_difference", difference, "share")
 
     def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | Rows]:
         """Yield the number of steps."""

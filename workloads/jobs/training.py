@@ -6,6 +6,9 @@ Source: Nezha section 5.3, Fig. 12 and 16, Table 3.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+from statistics import median
 from typing import Annotated
 
 from pydantic import Field
@@ -15,7 +18,8 @@ from railyard.core.units import Size, Time, format_size, format_time
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.workloads.allreduce.balancing.costs import Rail
-from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
+from railyard.workloads.allreduce.engine.jobs import Operations
+from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted_s, rails_of
 from railyard.workloads.allreduce.peers.training import (
     GPT_LINK_RATE,
     SPEEDS,
@@ -27,7 +31,15 @@ from railyard.workloads.allreduce.peers.training import (
     published_compute_s,
     training_name,
 )
-from railyard.workloads.allreduce.workload import ITEM, ComparedWorkload, Prediction, Rows
+from railyard.workloads.allreduce.workload import (
+    ITEM,
+    ComparedWorkload,
+    Prediction,
+    RailSession,
+    Rows,
+    check_complete,
+    learning_operations,
+)
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 from railyard.workloads.spec import WORKLOADS
 
@@ -92,6 +104,26 @@ class TrainingSpec(ComparedWorkload):
             step = first_part(step, self.volume)
         return step.scaled(1 / scale, ITEM)
 
+    def measure(self, session: RailSession) -> None:
+        """Replay the steps under each policy, after as many without computing as have the operations to learn in."""
+        plan, peer, dilation = session.plan, peer_rail(session.plan.spec), session.plan.dilation
+        step = self.step(plan.spec.nodes, plan.scale, session.rails[peer].rate * dilation)
+        step = replace(step, compute_s=step.compute_s * dilation)
+        for repeat in range(session.repeats):
+            for policy in self.policies_on(session.number, plan.spec):
+                predicted = predicted_step_s(step, session.rails, plan.spec.nodes, policy, peer)
+                with session.interval(self.label(), policy, repeat) as interval, session.engine(policy) as ranks:
+                    for n in range(ceil(learning_operations(policy, self.learning) / len(step.sizes))):
+                        _replay_step(ranks, replace(step, compute_s=0.0), session.seed + n)
+                    times = [_replay_step(ranks, step, session.seed + n) for n in range(self.steps)]
+                    step_s = median(times) / dilation
+                    session.record(interval, "iteration_time", step_s, "s", predicted / dilation)
+                    session.record(interval, "samples_per_s", step.samples / step_s, "1/s")
+                    session.record(interval, "compute_time", step.compute_s / dilation, "s")
+                    session.record(interval, "sent_size", sum(step.sizes), "B")
+                    session.record(interval, "iterations", self.steps, "1")
+                    session.record(interval, "time_dilation", dilation, "ratio")
+
     def dilations(self, number: int, fabric: MultirailSpec) -> frozenset[float]:
         """Return its own."""
         return frozenset({self.dilation})
@@ -119,3 +151,14 @@ class TrainingSpec(ComparedWorkload):
 def predicted_step_s(step: Step, rails: Sequence[Rail], nodes: int, policy: str, peer: int) -> float:
     """Return the seconds of a step, one allreduce after the other: nothing overlaps, as Nezha's Fig. 16 suggests."""
     return step.compute_s + sum(predicted_s(policy, rails, nodes, size, peer) for size in step.sizes)
+
+
+def _replay_step(ranks: Group, step: Step, seed: int) -> float:
+    """Return the s of a step: of each run of equal allreduces its computing, and from first start to last end."""
+    total = 0.0
+    for size, operations in step.groups:
+        reports = ranks.run(Operations("allreduce", "float32", size, operations, seed, gap_s=step.gap_s))
+        check_complete(reports)
+        ended, began = max(r.ends_ns[-1] for r in reports), min(r.starts_ns[0] for r in reports)
+        total += step.gap_s + (ended - began) / 1e9
+    return total

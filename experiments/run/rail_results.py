@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
 from statistics import fmean, median
 from typing import Final
 
 import numpy as np
 
-from railyard.core.errors import CheckFailed
 from railyard.core.records import IntervalId
 from railyard.results.runs.allreduce import MIN_SAMPLES_FOR_P99, Cut, Point
 from railyard.results.runs.records import GoodputTrace
@@ -23,13 +22,6 @@ _TAIL: Final = 0.1
 BIN_NS: Final = 20_000_000
 
 Row = tuple[float, ...]
-
-
-def check_complete(reports: Sequence[RankReport]) -> None:
-    """CheckFailed, with what ended them early, unless every rank did all of its operations."""
-    for report in reports:
-        if report.errors:
-            raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
 
 
 def merge_turns(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
@@ -56,16 +48,22 @@ def point(
     checked: Sequence[RankReport],
     turns: Sequence[tuple[int, int]],
     predicted_s: float | None,
+    dilation: float = 1.0,
 ) -> Point:
     """Return the point from the ranks' reports of operations that were `checked` against numpy's sum, then `timed`.
 
     `turns`: how many operations of each turn don't count, and how many then do. A policy learns from all of them.
+    Reports and `predicted_s` are of a fabric where time passes `dilation` times slower, the point's times are not.
     """
     counts = [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
-    times = list(compress(latencies_s(timed), counts))
+    times = [time / dilation for time in compress(latencies_s(timed), counts)]
     ends = list(accumulate(count for _, count in turns))
     of_turns = [times[start:end] for start, end in pairwise([0, *ends])]
-    rows = [normalised(row) for row in timed[0].shares]
+    # shares of one from bytes; an operation without any has none
+    rows, learning_rows = (
+        [tuple(part / sum(row) for part in row) if sum(row) else () for row in reports[0].shares]
+        for reports in (timed, checked)
+    )
     kept = [row for row in compress(rows, counts) if row]
     copied = [sum(report.copies.values()) / (len(report.ends_ns) * sent) for report in timed]
     return Point(
@@ -78,70 +76,39 @@ def point(
         typical_s=fmean(median(turn) for turn in of_turns),
         p99_s=float(np.percentile(times, 99)) if len(times) >= MIN_SAMPLES_FOR_P99 else None,
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
-        rail_s=mean_rail_s(timed, counts),
-        settled_after=settled_after([normalised(row) for row in checked[0].shares] + rows),
+        rail_s=tuple(seconds / dilation for seconds in mean_rail_s(timed, counts)),
+        settled_after=settled_after(learning_rows + rows),
         wrong=sum(report.wrong for report in checked),
         checked=sum(len(report.ends_ns) * sent // 4 for report in checked),
         copied=fmean(copied),
-        predicted_s=predicted_s,
+        dilation=dilation,
+        predicted_s=None if predicted_s is None else predicted_s / dilation,
     )
-
-
-def undilated(point: Point, times: float) -> Point:
-    """Return a point that was measured where time passes so many times slower in the fabric's own time."""
-    return replace(
-        point,
-        dilation=times,
-        mean_s=point.mean_s / times,
-        typical_s=point.typical_s / times,
-        p99_s=None if point.p99_s is None else point.p99_s / times,
-        rail_s=tuple(seconds / times for seconds in point.rail_s),
-        predicted_s=None if point.predicted_s is None else point.predicted_s / times,
-    )
-
-
-def normalised(row: Row) -> Row:
-    """Shares of one, from bytes; nothing for an operation without any."""
-    total = sum(row)
-    return tuple(part / total for part in row) if total else ()
 
 
 def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
     """Mean over operations of what each rail took, from the last rank's start; 0 for one that carried nothing."""
-    starts = zip(*([ns / 1e9 for ns in compress(report.starts_ns, counts)] for report in reports), strict=False)
-    took = zip(*(compress(report.rail_seconds, counts) for report in reports), strict=False)
-    rows = [
-        rail_seconds(began, [tuple(at + seconds for seconds in row) for at, row in zip(began, rows, strict=True)])
-        for began, rows in zip(starts, took, strict=False)
-    ]
-    return tuple(fmean(column) for column in zip(*rows, strict=True))
+    starts = np.array([list(compress(report.starts_ns, counts)) for report in reports]) / 1e9
+    took = np.array([list(compress(report.rail_seconds, counts)) for report in reports])
+    return tuple(rail_seconds(starts, starts[..., np.newaxis] + took).mean(axis=0).tolist())
 
 
 def settled_after(rows: Sequence[Row]) -> int | None:
     """Operations until shares first stood for a long window, or else stayed where they end; 0 if they never moved, None
     if they moved to the end. (That a balancer at rest looks now and then for something better is no learning.)"""
-    steady_ends = (end for end in range(LONG_WINDOW, len(rows)) if _is_steady(rows[end - LONG_WINDOW : end]))
-    rows = rows[: next(steady_ends, len(rows))]
-    if not rows:
-        return None
+    windows = ((end, rows[end - LONG_WINDOW : end]) for end in range(LONG_WINDOW, len(rows)))
+    rows = rows[: next((end for end, window in windows if not any(_differs(window, window))), len(rows))]
     tail = [row for row in rows[-max(1, int(len(rows) * _TAIL)) :] if row]
     if not tail:
         return None
-    last = tuple(fmean(column) for column in zip(*tail, strict=True))
-    moved = [number for number, row in enumerate(rows) if not row or _distance(row, last) > STEADY]
-    after = moved[-1] + 1 if moved else 0
+    after = max((number for number, moved in enumerate(_differs(rows, tail), start=1) if moved), default=0)
     return after if after <= len(rows) - len(tail) else None
 
 
-def _is_steady(rows: Sequence[Row]) -> bool:
-    if not all(rows):
-        return False
-    middle = tuple(fmean(column) for column in zip(*rows, strict=True))
-    return all(_distance(row, middle) <= STEADY for row in rows)
-
-
-def _distance(one: Row, other: Row) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+def _differs(rows: Sequence[Row], others: Sequence[Row]) -> list[bool]:
+    """Return whether each row is empty, or further than `STEADY` from the mean of the others."""
+    mean = [fmean(column) for column in zip(*filter(None, others), strict=True)]
+    return [not row or max(abs(a - b) for a, b in zip(row, mean, strict=True)) > STEADY for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,30 +127,32 @@ class InjectedFault:
 
 def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     """Return what the fault did to the operations that ran."""
+    rail, t_fault, t_repair = injected.rail, injected.t_fault, injected.t_repair
     # the first migration of each rank that takes this rail away after the fault
-    found = (
-        next((m for m in r.migrations if injected.rail in m.rails and m.frozen_at * 1e9 >= injected.t_fault), None)
-        for r in reports
-    )
+    found = (next((m for m in r.migrations if rail in m.rails and m.frozen_at * 1e9 >= t_fault), None) for r in reports)
     migrations = [migration for migration in found if migration]
     detected, moved = [m.frozen_at for m in migrations], [m.decided_at for m in migrations]
     times = latencies_s(reports)
     ends = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
     starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)][: len(ends)]
-    before = [time for time, end in zip(times, ends, strict=True) if end < injected.t_fault] or times[:1]
-    carried = _carried(injected, reports[0])
-    returned_ns = _returned_ns(injected, reports[0]) if carried else None
+    before = [time for time, end in zip(times, ends, strict=True) if end < t_fault] or times[:1]
+    # a rail that a policy left idle has no share to get back; else it is back with the first operation that uses it
+    first = reports[0]
+    shares = [row[rail] for row in first.shares]
+    carried = any(share > 0 for at, share in zip(first.ends_ns, shares, strict=False) if at < t_fault)
+    used_ns = (at for at, share in zip(first.starts_ns, shares, strict=False) if at > t_repair and share > 0)
+    returned_ns = next(used_ns, None) if carried else None
     return Cut(
         injected.interval,
         fault=injected.fault,
         target=injected.target,
         size=injected.size,
-        t_fault=injected.t_fault,
-        t_repair=injected.t_repair,
-        inside=any(start <= injected.t_fault <= end for start, end in zip(starts, ends, strict=True)),
-        detect_ms=min(detected) * 1e3 - injected.t_fault / 1e6 if detected else None,
-        migrate_ms=max(moved) * 1e3 - injected.t_fault / 1e6 if len(moved) == len(reports) else None,
-        home_ms=None if returned_ns is None else (returned_ns - injected.t_repair) / 1e6,
+        t_fault=t_fault,
+        t_repair=t_repair,
+        inside=any(start <= t_fault <= end for start, end in zip(starts, ends, strict=True)),
+        detect_ms=min(detected) * 1e3 - t_fault / 1e6 if detected else None,
+        migrate_ms=max(moved) * 1e3 - t_fault / 1e6 if len(moved) == len(reports) else None,
+        home_ms=None if returned_ns is None else (returned_ns - t_repair) / 1e6,
         median_s=median(before) if before else 0.0,
         worst_s=max(times, default=0.0),
         operations=len(times),
@@ -194,18 +163,6 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     )
 
 
-def _carried(injected: InjectedFault, report: RankReport) -> bool:
-    """Whether the rail had a share of what ended before the fault: one that a policy left idle has none to get back."""
-    rows = zip(report.ends_ns, report.shares, strict=False)
-    return any(row[injected.rail] > 0 for at, row in rows if at < injected.t_fault)
-
-
-def _returned_ns(injected: InjectedFault, report: RankReport) -> int | None:
-    """The start of the first operation after the repair in which the rail has a share again."""
-    rows = zip(report.starts_ns, report.shares, strict=False)
-    return next((at for at, row in rows if at > injected.t_repair and row[injected.rail] > 0), None)
-
-
 def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str]) -> list[GoodputTrace]:
     """Both ways together, from the node's own counts, in bins of 20 ms around the fault."""
     counts = report.rail_bytes_over_time
@@ -214,15 +171,12 @@ def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str])
     at = np.array([ns for ns, _ in counts], dtype=float)
     first = injected.t_fault - (int(injected.t_fault - at[0]) // BIN_NS) * BIN_NS
     edges = np.arange(first, at[-1], BIN_NS)
+    t_ms = tuple((edge - injected.t_fault) / 1e6 for edge in edges.tolist()[:-1])
+    repair_ms = (injected.t_repair - injected.t_fault) / 1e6
     found = []
     for rail, name in enumerate(rails):
         total = np.interp(edges, at, [float(row[rail]) for _, row in counts])
-        bps = [(b - a) * 8e9 / BIN_NS for a, b in pairwise(total.tolist())]
-        t_ms = [(edge - injected.t_fault) / 1e6 for edge in edges.tolist()[:-1]]
-        found.append(
-            GoodputTrace(
-                injected.interval, injected.fault, injected.target, tuple(t_ms), tuple(bps), affected_bps=(),
-                repair_ms=(injected.t_repair - injected.t_fault) / 1e6, link=name,
-            )
-        )  # fmt: skip
+        bps = tuple((np.diff(total) * 8e9 / BIN_NS).tolist())
+        trace = GoodputTrace(injected.interval, injected.fault, injected.target, t_ms, bps, (), repair_ms, link=name)
+        found.append(trace)
     return found

@@ -1,0 +1,180 @@
+"""Family of fabrics of GPUs in HB domains: schedules that are replayed, routing policies, failover, replacements."""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from railyard.core.errors import BadInput
+from railyard.core.host import Datapath, Machine, datapath_choice
+from railyard.core.units import format_rate, format_size
+from railyard.experiments.run.replacement_job import check_replacements
+from railyard.experiments.spec.experiment import (
+    FAMILIES,
+    NOMINAL_RAIL_BPS,
+    ExperimentSpec,
+    FabricFamily,
+    nominal_plan,
+    nominal_plans,
+)
+from railyard.experiments.spec.faults import check_faults
+from railyard.experiments.spec.scripts import check_script
+from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.spec import check_background, check_patterns
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import build
+
+if TYPE_CHECKING:
+    from railyard.topologies.build.network import EmulatedNet
+
+MIN_RAIL_BPS: Final = 1_000_000
+MAX_GPUS: Final = 1024
+"""All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
+CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
+"""Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
+BRIDGE_CORE_BPS: Final = 40e9
+"""The same through the kernel's own bridges, which HB domains are."""
+GPU_BYTES: Final = 1_000_000
+"""Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
+
+
+class Gpus(FabricFamily):
+    """Workloads are schedules between GPUs; routes, faults and replacements are the controller's and agents' matter."""
+
+    Fabric = FabricSpec
+
+    def check(self, spec: ExperimentSpec) -> None:
+        """Check rates, then every section on every fabric."""
+        for i, fabric in enumerate(spec.gpu_fabrics):
+            if fabric.rail_rate != "auto" and fabric.rail_rate < MIN_RAIL_BPS:
+                least = f"{format_rate(MIN_RAIL_BPS)} or more: packets are whole, and too few to show anything"
+                raise BadInput(f"fabrics.{i}.rail_rate", format_rate(fabric.rail_rate), f"must be {least}")
+            if fabric.rail_rate == "auto" and fabric.hb_rate != "auto":
+                rate = fabric.model_dump(mode="json")["hb_rate"]
+                allowed = "can't be given without rail_rate: an auto rail may come out above it"
+                raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
+        check_faults(spec.faults, nominal_plans(spec))
+        _check_workloads(spec)
+        _check_scripts(spec)
+        check_replacements(spec.replacements, spec.gpu_fabrics, NOMINAL_RAIL_BPS)
+        _check_routing(spec)
+
+    def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:
+        """Raise BadInput for a fabric that needs too much memory, or whose links are together faster than all cores."""
+        datapath, _ = datapath_choice(machine)
+        for i, fabric in enumerate(spec.gpu_fabrics):
+            need = fabric.gpus * GPU_BYTES
+            if need > machine.memory_bytes:
+                allowed = (
+                    f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails, which need {format_size(need, 2)} of memory"
+                    f" or more: this machine has {format_size(machine.memory_bytes, 2)} free"
+                )
+                raise BadInput(f"fabrics.{i}.domains", fabric.domains, allowed)
+            for field, rate, core_bps in (
+                ("rail_rate", fabric.rail_rate, CORE_BPS[datapath]),
+                ("hb_rate", fabric.hb_rate, BRIDGE_CORE_BPS),
+            ):
+                capacity_bps = core_bps * machine.cores
+                if rate != "auto" and rate * fabric.gpus > capacity_bps:
+                    allowed = (
+                        f"is more than this machine carries: "
+                        f"{fabric.gpus} links share {format_rate(capacity_bps, 3)} at best"
+                        f" ({machine.cores} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
+                    )
+                    raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)
+
+    def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
+        """Return the plan with `auto` rails at their nominal rate."""
+        assert isinstance(fabric, FabricSpec)
+        return nominal_plan(fabric)
+
+    def network(self, plan: FabricPlan, datapath: Datapath) -> "EmulatedNet":
+        """Return a network with a controller."""
+        from railyard.controller.processes.clients import ControllerProcess
+        from railyard.topologies.build.network import FabricNet
+
+        assert isinstance(plan, Plan)
+        return FabricNet(plan, datapath, ControllerProcess())
+
+    def step_count(self, spec: ExperimentSpec) -> int:
+        """Return the number of builds, calibrations, workloads, faults and GPU replacements."""
+        if not spec.has_load:
+            return spec.replacement_runs
+        fabrics = len(spec.fabrics)
+        builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
+        turns = len(spec.routing.policies) if spec.routing else 1
+        turns *= len(spec.grid.scenes) if spec.grid else 1
+        loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
+        return builds + loads + spec.fault_runs + spec.replacement_runs
+
+    def measure(self, spec: ExperimentSpec, *context: Any) -> None:
+        """Run workloads, inject faults, replace GPUs."""
+        from railyard.experiments.run import gpu_fabrics
+
+        gpu_fabrics.measure(spec, *context)
+
+    def predict(self, spec: ExperimentSpec, out: Path, console: Console) -> int:
+        """Write and print times by the papers' equations; by max-min fair shares where policies steer."""
+        from railyard.experiments.predict import steered, unsteered
+
+        return steered.show(spec, out, console) if spec.routing else unsteered.show(spec, out, console)
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print schedules, first routes, faults and replacements."""
+        from railyard.experiments.commands.dry_run import print_all
+
+        print_all(spec, console)
+
+
+def _check_workloads(spec: ExperimentSpec) -> None:
+    """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
+    for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
+        if fabric.gpus > MAX_GPUS:
+            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MAX_GPUS:,} or fewer"
+            raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
+        plan = nominal_plan(fabric)
+        for i, workload in enumerate(spec.workloads):
+            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
+
+
+def _check_scripts(spec: ExperimentSpec) -> None:
+    names, plans = [script.name for script in spec.scripts], [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
+
+    @cache
+    def schedules(label: str) -> list[Schedule]:
+        n = spec.workload_labels.index(label)
+        return [
+            build(spec.workloads[n], plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{n}", spec.seed)[0]
+            for plan in plans
+        ]
+
+    for i, script in enumerate(spec.scripts):
+        if script.name in names[:i]:
+            raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
+        seeds = range(spec.seed, spec.seed + spec.times(script))
+        check_script(script, f"scripts.{i}", plans, spec.workload_labels, schedules, seeds)
+
+
+def _check_routing(spec: ExperimentSpec) -> None:
+    """Check routing and background. A grid's loads can't add up to too much: see Scene.background."""
+    scenes = len(spec.grid.scenes) if spec.grid else 0
+    for field, given in (("background", len(spec.background)), ("grid", scenes)):
+        if given and spec.routing is None:
+            raise BadInput(field, given, "is for experiments with routing: add {policies: [dr]}")
+    if scenes and spec.background:
+        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
+    for fabric in spec.gpu_fabrics:
+        check_background(spec.background, fabric)
+        if spec.grid:
+            check_patterns(spec.grid.patterns, fabric, "grid")
+    for field, given in (("faults", len(spec.faults)), ("scripts", len(spec.scripts))):
+        if spec.routing is not None and given:
+            raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
+    if spec.routing is not None and not spec.workloads:
+        raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")
+
+
+FAMILIES.add("gpus", Gpus())

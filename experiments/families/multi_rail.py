@@ -1,0 +1,136 @@
+"""Family of multi-rail fabrics: allreduces over several rails, which faults interrupt; there are no HB domains."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from railyard.core.errors import BadInput
+from railyard.core.host import Datapath
+from railyard.core.units import format_rate
+from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plans
+from railyard.experiments.spec.faults import RailFaultSpec, check_faults
+from railyard.results.views import format as fmt
+from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
+from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
+from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce.engine_kind import check_policy, definition_of, rails_of
+
+if TYPE_CHECKING:
+    from railyard.topologies.build.network import EmulatedNet
+
+
+class MultiRail(FabricFamily):
+    """Workloads measure themselves on a built fabric, which is built anew for each dilation."""
+
+    Fabric = MultirailSpec
+    Fault = RailFaultSpec
+    without = ("routing", "background", "grid", "scripts", "replacements", "heartbeats", "reroute")
+
+    def check(self, spec: ExperimentSpec) -> None:
+        """Check faults and workloads, and that no two workloads record the same interval."""
+        check_faults(spec.faults, nominal_plans(spec))
+        for i, fault in enumerate(spec.faults):
+            for number in filter(fault.is_on, range(len(spec.fabrics))):
+                fabric = spec.rail_fabrics[number]
+                if len(fabric.rails) < 2:
+                    allowed = f"breaks the only rail of fabrics.{number}: nothing can take over"
+                    raise BadInput(f"faults.{i}.target", fault.target, allowed)
+                assert isinstance(fault, RailFaultSpec)
+                check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
+        seen = set[tuple[int, str, str]]()
+        for i, workload in enumerate(spec.rail_workloads):
+            workload.check(spec.rail_fabrics, f"workloads.{i}")
+            for number in filter(workload.is_on, range(len(spec.fabrics))):
+                for name, policy in workload.intervals(number, spec.rail_fabrics[number]):
+                    if (number, name, policy) in seen:
+                        what = f"is given twice for fabrics.{number}: {name}{policy and ', '}{policy}"
+                        raise BadInput(f"workloads.{i}", workload.label(), what)
+                    seen.add((number, name, policy))
+
+    def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
+        """Return the plan at the nominal scale."""
+        assert isinstance(fabric, MultirailSpec)
+        return nominal_plan(fabric)
+
+    def network(self, plan: FabricPlan, datapath: Datapath) -> "EmulatedNet":
+        """Return a network whose switches have static flows."""
+        from railyard.topologies.multirail.net import MultirailNet
+
+        assert isinstance(plan, MultirailPlan)
+        return MultirailNet(plan, datapath)
+
+    def step_count(self, spec: ExperimentSpec) -> int:
+        """Return the number of builds, of what workloads count, and of faults."""
+        builds = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
+        on_fabrics = ((n, fabric, w) for n, fabric in enumerate(spec.rail_fabrics) for w in spec.rail_workloads_on(n))
+        return builds + sum(w.step_count(n, fabric, spec.repeats) for n, fabric, w in on_fabrics) + spec.fault_runs
+
+    def measure(self, spec: ExperimentSpec, *context: Any) -> None:
+        """Measure all workloads, then all faults."""
+        from railyard.experiments.run import rail_fabrics
+
+        rail_fabrics.measure(spec, *context)
+
+    def predict(self, spec: ExperimentSpec, out: Path, console: Console) -> int:
+        """Write and print the times of workloads; a fault has no formula."""
+        from railyard.experiments.predict import unsteered as common
+        from railyard.results.plots import style
+        from railyard.results.plots.allreduce import predicted
+        from railyard.results.runs.records import to_csv
+
+        rows: list[common.Prediction] = []
+        panels: dict[str, dict[str, list[tuple[int, float]]]] = {}  # by fabric and policy: (size, s)
+        for number, (label, fabric) in enumerate(zip(spec.labels, spec.rail_fabrics, strict=True)):
+            for workload in spec.rail_workloads_on(number):
+                for p in workload.predictions(number, nominal_plan(fabric)):
+                    equation = definition_of(p.policy).equation
+                    where = (label, p.policy, p.workload, "", p.metric)
+                    rows.append(common.Prediction(*where, p.seconds, "s", equation))
+                    if p.size:
+                        panels.setdefault(label, {}).setdefault(p.policy, []).append((p.size, p.seconds))
+        drawn = [(label, list(lines.items())) for label, lines in panels.items()]
+        title = f"{spec.name}: predicted times"
+        picture = common.png(title, lambda: predicted(drawn) if drawn else style.new_figure(style.WIDTH, 1.0))
+        files = common.save(spec.name, to_csv(common.PREDICTION_COLUMNS, rows), picture, out)
+        for label in spec.labels:
+            found: dict[str, dict[str, float]] = {}
+            for row in rows:
+                if row.fabric == label:
+                    found.setdefault(row.workload, {})[row.policy] = row.predicted
+            policies = list(dict.fromkeys(policy for by in found.values() for policy in by))
+            table = Table(title=f"{label}: predicted times", title_justify="left", box=None, pad_edge=False)
+            table.add_column("workload")
+            for policy in policies:
+                table.add_column(policy, justify="right")
+            for name, by in found.items():
+                table.add_row(name, *(fmt.seconds(by.get(policy)) for policy in policies))
+            console.print(table)
+        print(*files, sep="\n")
+        return 0
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print what would be sent, and over which rails."""
+        for number, (label, fabric) in enumerate(zip(spec.labels, spec.rail_fabrics, strict=True)):
+            plan = nominal_plan(fabric)
+            rates = ", ".join(f"{rail.name} {format_rate(rail.rate * 8, 3)}" for rail in rails_of(plan))
+            scale = f"{plan.scale:g} times slower than the paper's"
+            console.print(f"[bold]{label}[/]: {scale}; {rates} a NIC", highlight=False)
+            for workload in spec.rail_workloads_on(number):
+                for item in workload.dry_run(number, plan, spec.repeats):
+                    if isinstance(item, str):
+                        console.print(item, highlight=False)
+                        continue
+                    table = Table(box=None, pad_edge=False)
+                    for column in item[0]:
+                        table.add_column(column, justify="right")
+                    for row in item[1:]:
+                        table.add_row(*row)
+                    console.print(table, highlight=False)
+            for fault in spec.rail_faults_on(number):
+                what = f"{spec.times(fault)} x {fault.kind} {fault.target} for {fmt.seconds(fault.repair)}"
+                console.print(what, highlight=False)
+
+
+FAMILIES.add("multi-rail", MultiRail())

@@ -1,0 +1,390 @@
+"""Session on a multi-rail fabric: the engines that run on it, and the sweep of sizes that workloads ask for.
+
+An allreduce of every size runs under all policies in turn, checked against numpy's sum, then timed. Policies take turns
+forward, then backward, so that none always follows the same one. A turn in which a rail was lost that no fault broke is
+void, and so is what a policy had learnt of the size until then.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Self
+
+from railyard.core.errors import MissingRequirement, RailyardError
+from railyard.core.host import Datapath
+from railyard.core.records import IntervalId
+from railyard.core.units import size_name
+from railyard.core.wait import poll
+from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.rail_results import merge_turns, point
+from railyard.experiments.run.session import Session
+from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
+from railyard.results.runs.records import LinkCheck, Measurement, Run
+from railyard.topologies.measure.rates import calibration_options, measured_bps, start_flow
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.spec import Nic
+from railyard.workloads.allreduce.balancing.costs import Rail
+from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import (
+    Group,
+    definition_of,
+    engine_of,
+    peer_rail,
+    predicted_s,
+    rails_of,
+)
+from railyard.workloads.allreduce.workload import ITEM, check_complete, sent_bytes
+
+PAUSE_S: Final = 0.05
+_SHARED_ENGINE: Final = "nezha"
+"""The policy that the shared processes start with."""
+CHECKED: Final = 3
+"""Operations whose every element is compared: the results come from the same code as those that are timed."""
+MAX_RESTARTS: Final = 5
+"""Void turns of a size, so that the sweep ends on a machine that loses rails again and again."""
+RAIL_WAIT_S: Final = 10.0
+"""Seconds of the fabric's own time that a lost rail may take to return before a turn."""
+Turns = Sequence[tuple[int, int]]
+"""(operations that don't count, operations that then do) of each turn."""
+
+
+@dataclass
+class MultirailSession(Session):
+    """A built multi-rail fabric, the experiment's `number`. Whatever is measured goes into `run`."""
+
+    net: MultirailNet
+    run: Run = field(repr=False)
+    steps: Steps
+    number: int
+    seed: int
+    repeats: int
+
+    @property
+    def plan(self) -> MultirailPlan:
+        """The plan of its network."""
+        return self.net.plan
+
+    @property
+    def dilation(self) -> float:
+        """Slowdown of time in its plan."""
+        return self.plan.dilation
+
+    @cached_property
+    def rails(self) -> tuple[Rail, ...]:
+        """The rails as predictions take them: rates are those of payload."""
+        return rails_of(self.plan)
+
+    @contextmanager
+    def recording_skips(self, policy: str) -> Iterator[None]:
+        """Record a policy that can't run here, or fails, and go on."""
+        try:
+            yield
+        except MissingRequirement as error:
+            Skipped(self.label, policy, error.what, failed=False).add_to(self.run)
+        except (RailyardError, GroupBroken) as error:
+            Skipped(self.label, policy, str(error), failed=True).add_to(self.run)
+
+    @contextmanager
+    def interval(self, workload: str, policy: str, repeat: int = 0, title: str = "") -> Iterator[IntervalId]:
+        """Record the load and a step of progress while entered, and a policy that can't run, by `title` if given."""
+        found = IntervalId(self.label, workload, policy, repeat=repeat)
+        with (
+            self.steps.step(f"{self.label}: {title or f'{workload}, {policy}'}"),
+            self.watch().record_load(self.run, found),
+            self.recording_skips(title or policy),
+        ):
+            yield found
+
+    def record(
+        self, where: IntervalId, metric: str, value: float, unit: str, predicted: float | None = None, phase: str = ""
+    ) -> None:
+        """Add a measurement."""
+        self.run.measurements.append(Measurement(where, phase, metric, float(value), unit, predicted))
+
+    def engine(self, policy: str) -> Group:
+        """Return the ranks of a policy, not yet started; `recording_skips` takes what they raise."""
+        return engine_of(policy).start(self.net, policy)
+
+    def measure_sizes(
+        self, sizes: Sequence[int], policies: Sequence[str], repeat: int, turns: Callable[[str, float], Turns]
+    ) -> None:
+        """Measure the sizes with new processes. A policy that can't run, or fails, is left out of the rest."""
+        with EnginePool(self) as pool:
+            sweep = SizeSweep(self, pool)
+            left = [policy for policy in policies if sweep.attempt(policy, lambda _: None)]
+            for size in sizes:
+                left = sweep.measure(left, size, repeat, turns)
+
+
+@contextmanager
+def built(
+    label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps, number: int, seed: int, repeats: int
+) -> Iterator[MultirailSession]:
+    """Build a fabric, measure a NIC of each rail, and take it down again."""
+    net = MultirailNet(plan, datapath)
+    slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
+    with ExitStack() as cleanup:
+        with steps.step(f"{label}: building and calibrating{slower}"):
+            net.start()
+            cleanup.callback(net.stop)
+            # all rails at once by iperf3 from node 1 to node 0 (3 s, more below 10 Mbit/s)
+            rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
+            options = [calibration_options(bps) for bps in rates]
+            flows = [start_flow("n1", "n0", Nic(rail, 0).ip, options[rail]) for rail in range(len(rates))]
+            for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
+                name, measured = f"rail {rail.name}{slower}", measured_bps(flow)
+                run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))
+        yield MultirailSession(label, net, run, steps, number, seed, repeats)
+
+
+class MonitoredEngine:
+    """An allreduce engine, and the rails that it has lost and that aren't back.
+
+    When the machine stands still for a while, an engine may declare a rail dead that no fault broke. Engines that
+    report no rails lose none.
+    """
+
+    def __init__(self, ranks: Group) -> None:
+        self.lost: frozenset[int] = frozenset()
+        self._abandoned: frozenset[int] = frozenset()
+        self._ranks = ranks
+        self.pause, self.resume = ranks.pause, ranks.resume
+
+    def run(self, operations: Operations) -> Sequence[RankReport]:
+        """Run operations on all ranks. CheckFailed if a rank fails."""
+        reports = self._ranks.run(operations)
+        self.lost |= _lost_rails(reports)
+        check_complete(reports)
+        return reports
+
+    def wait_for_rails(self, operations: Operations, within_s: float) -> None:
+        """Repeat `operations`, which should be minimal, until no rail is lost.
+
+        A rail that isn't back in time isn't waited for again. CheckFailed if a rank fails.
+        """
+
+        def all_back() -> bool:
+            reports = self._ranks.run(operations)
+            check_complete(reports)
+            self.lost = _lost_rails(reports)
+            return not self.lost
+
+        if self.lost:
+            poll(all_back, 0 if self.lost <= self._abandoned else within_s, PAUSE_S)
+        self._abandoned = self.lost
+
+
+def _lost_rails(reports: Sequence[RankReport]) -> frozenset[int]:
+    died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
+    return frozenset(died.union(*(report.dead_rails for report in reports)))
+
+
+class EnginePool:
+    """Processes of several engines on one fabric; one engine at a time works, the others are paused.
+
+    A machine may be slower from one second to the next (its host has other guests), so policies that are compared take
+    turns. All policies of Railyard's own engine share its processes and connections. An engine is started when it is
+    first needed.
+    """
+
+    def __init__(self, session: MultirailSession) -> None:
+        self._session = session
+        self._started: dict[str, tuple[ExitStack, MonitoredEngine]] = {}
+        self._active: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as ends:  # an engine that can't be ended keeps no other from it
+            for name in reversed(self._started):
+                ends.callback(self.drop, name)
+
+    def engine_for(self, policy: str) -> MonitoredEngine:
+        """Return a policy's engine, running, with all others paused. Raises what the engine raises at its start."""
+        name = engine_name(policy)
+        if self._active != name:
+            active, self._active = self._active, None
+            if active is not None:
+                self._started[active][1].pause()
+            if name in self._started:
+                self._started[name][1].resume()
+            else:
+                stack = ExitStack()
+                self._started[name] = stack, MonitoredEngine(stack.enter_context(self._session.engine(name)))
+            self._active = name
+        return self._started[name][1]
+
+    def drop(self, policy: str) -> None:
+        """End a policy's engine, which failed; the next policy that needs it gets new processes."""
+        name = engine_name(policy)
+        if name in self._started:
+            stack, _ = self._started.pop(name)
+            self._active = None if self._active == name else self._active
+            stack.close()
+
+
+def engine_name(policy: str) -> str:
+    """Return the policy whose processes a policy runs in: the same for all of Railyard's own."""
+    return _SHARED_ENGINE if engine_of(policy).runs_policies else policy
+
+
+@dataclass
+class PolicyRun:
+    """A policy's operations of one size: a check, then its turns. `predicted_s`: of one operation.
+
+    `lost`: rails that were lost in the last turn or before it; `kept`: those lost in turns that count. `restarts`: how
+    often turns were void. `wrong`: wrong elements in void checks.
+    """
+
+    interval: IntervalId
+    size: int
+    sent: int
+    seed: int
+    predicted_s: float
+    turns: Turns
+    checked: Sequence[RankReport] = ()
+    timed: list[Sequence[RankReport]] = field(default_factory=list)
+    is_broken: bool = False
+    lost: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
+    restarts: int = 0
+    wrong: int = 0
+
+    @property
+    def policy(self) -> str:
+        """The policy."""
+        return self.interval.policy
+
+    @property
+    def is_done(self) -> bool:
+        """All turns were taken."""
+        return len(self.timed) == len(self.turns)
+
+    def take_turn(self, ranks: MonitoredEngine) -> None:
+        """Run the next turn; before the first, the check."""
+        policy = self.policy if engine_of(self.policy).runs_policies else ""
+        if not self.timed:
+            self.checked = ranks.run(
+                Operations("allreduce", "int32", self.sent, CHECKED, self.seed, check=True, policy=policy)
+            )
+        count = sum(self.turns[len(self.timed)])
+        self.timed.append(ranks.run(Operations("allreduce", "float32", self.sent, count, self.seed, policy=policy)))
+
+    def restart(self) -> None:
+        """Discard all turns and the check, but keep what was wrong."""
+        self.wrong += sum(report.wrong for report in self.checked)
+        self.checked, self.kept = (), frozenset()
+        self.timed.clear()
+
+    def predicted_total_s(self, turns: int | None = None) -> float:
+        """Return the predicted time of all turns, or of the first ones, in s."""
+        return sum(map(sum, self.turns[:turns])) * self.predicted_s
+
+
+class SizeSweep:
+    """Measurement of sizes over the same connections; whatever is measured goes into the session's run."""
+
+    def __init__(self, session: MultirailSession, pool: EnginePool) -> None:
+        self._session, self._pool, self._watch = session, pool, session.watch()
+
+    def attempt(self, policy: str, do: Callable[[MonitoredEngine], None]) -> bool:
+        """Do something with a policy's engine; return whether it worked. If not, the reason is recorded."""
+        worked = False
+        with self._session.recording_skips(policy):
+            try:
+                do(self._pool.engine_for(policy))
+                worked = True
+            finally:
+                if not worked:
+                    self._pool.drop(policy)
+        return worked
+
+    def measure(
+        self, policies: Sequence[str], size: int, repeat: int, turns: Callable[[str, float], Turns]
+    ) -> list[str]:
+        """Measure a size under all policies; return those that got through."""
+        session, plan, runs = self._session, self._session.plan, []
+        sent = sent_bytes(size, plan.scale)
+        for policy in policies:
+            operation_s = predicted_s(policy, session.rails, plan.spec.nodes, sent, peer_rail(plan.spec))
+            interval = allreduce_interval(session.label, policy, size, repeat)
+            runs.append(PolicyRun(interval, size, sent, session.seed, operation_s, turns(policy, operation_s)))
+        name = f"{session.label}: {size_name(size)}, {len(runs)} policies in turn"
+        try:
+            with session.steps.step(name, sum(run.predicted_total_s() for run in runs)):
+                self._take_turns(runs)
+        finally:
+            done = [run for run in runs if run.is_done]
+            for run in done:
+                merged, where = merge_turns(run.timed), (run.interval, size, sent)
+                found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation)
+                replace(found, wrong=found.wrong + run.wrong).add_to(session.run)
+                if run.kept:
+                    self._record_lost_rails(run, run.kept, kept=True)
+        return [run.policy for run in done]
+
+    def _take_turns(self, runs: Sequence[PolicyRun]) -> None:
+        """Let each policy take a turn, forward and backward, until all are done or broken.
+
+        When a policy's engine fails, the others that share it start anew, with new processes.
+        """
+        backward = False
+        while under_way := [run for run in runs if not (run.is_done or run.is_broken)]:
+            for run in reversed(under_way) if backward else under_way:
+                sharing = [
+                    other
+                    for other in under_way
+                    if other is not run
+                    and not (other.is_done or other.is_broken)
+                    and engine_name(run.policy) == engine_name(other.policy)
+                ]
+                if not self._take_turn(run):
+                    run.is_broken = True
+                    for other in sharing:
+                        other.restart()
+                elif run.lost:
+                    self._after_loss(run, sharing)
+                self._session.steps.reached(sum(each.predicted_total_s(len(each.timed)) for each in runs))
+            backward = not backward
+
+    def _take_turn(self, run: PolicyRun) -> bool:
+        """Take a policy's next turn when all rails are there, with its load recorded; return whether it worked."""
+        policy = "equal" if engine_of(run.policy).runs_policies else ""  # fixed weights: no policy learns from it
+        minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
+
+        def turn(ranks: MonitoredEngine) -> None:
+            ranks.wait_for_rails(minimal, RAIL_WAIT_S * self._session.dilation)
+            with self._watch.record_load(self._session.run, run.interval):
+                run.take_turn(ranks)
+            run.lost = ranks.lost
+
+        return self.attempt(run.policy, turn)
+
+    def _after_loss(self, run: PolicyRun, sharing: Sequence[PolicyRun]) -> None:
+        """Discard a turn in which a rail was lost. Policies that relearn start the size anew: they learn once more when
+        the rail returns. After `MAX_RESTARTS` the turn is kept, and they learn in operations that count.
+        """
+        relearning = [each for each in (run, *sharing) if definition_of(each.policy).relearns]
+        if run.restarts == MAX_RESTARTS:
+            for each in (run, *(each for each in relearning if each.timed)):
+                each.kept |= run.lost
+            return
+        self._record_lost_rails(run, run.lost, kept=False)
+        if run not in relearning:
+            if len(run.timed) == 1:  # the first turn, and the check before it
+                run.restart()
+            else:
+                run.timed.pop()
+        for each in relearning:
+            each.restart()
+        for each in (run, *sharing):
+            each.restarts += 1
+
+    def _record_lost_rails(self, run: PolicyRun, lost: frozenset[int], kept: bool) -> None:
+        """Record lost rails; the engine `virtual` has channels in place of rails."""
+        rails = self._session.rails
+        names = tuple(rails[n].name if engine_of(run.policy).runs_policies else f"channel {n}" for n in sorted(lost))
+        LostRails(run.interval, names, kept).add_to(self._session.run)
