@@ -15,8 +15,8 @@ from railyard.experiments.run.session import FabricSession, built, check_links
 from railyard.experiments.run.steered import MakeWorkloads, load_steered
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.results.analysis.aggregate import slowdown_rows
-from railyard.results.runs.records import Run
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import Measurement, Run
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.spec import build
@@ -41,7 +41,10 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
         for number, plan in enumerate(plans):
             _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
-    run.measurements += slowdown_rows(run)
+    slowdowns = Analysis(run).slowdowns
+    run.measurements += (
+        Measurement(s.interval, s.phase, "slowdown", s.measured, "ratio", s.predicted) for s in slowdowns
+    )
 
 
 def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Datapath, run: Run, steps: Steps) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import pandas as pd
 
 from railyard.core.records import IntervalId
-from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+from railyard.results.runs.records import FabricRun, Flow, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
@@ -206,11 +206,3 @@ def one_repeat(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     rows = tuple(flows)
     first = min((f.repeat for f in rows), default=0)
     return tuple(f for f in rows if f.repeat == first)
-
-
-def slowdown_rows(run: Run) -> list[Measurement]:
-    """The same as rows of results.csv: metric `slowdown`, rail-only over rail-optimized, predicted by the formulas."""
-    return [
-        Measurement(s.interval, s.phase, "slowdown", s.measured, "ratio", s.predicted)
-        for s in slowdowns(run, rows_of(run, measurements_frame(run)))
-    ]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import ceil, inf, isnan
+from math import ceil, inf
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ import pandas as pd
 
 from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis.aggregate import grouped, labels
+from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.runs.fidelity import Judgement, worst_verdict
 from railyard.results.runs.records import (
     ConnectivityCheck,
@@ -33,8 +33,6 @@ from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
 MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be
-CONFIDENCE: Final = 0.95
-Floats = npt.NDArray[np.float64]
 Interval = tuple[float | None, float | None]
 """Both ends belong to it; None is "never"."""
 
@@ -71,16 +69,25 @@ def figure(values: Iterable[float | None]) -> Figure | None:
     n = len(ordered)
     if not n:
         return None
+
+    def known(value: float) -> float | None:
+        return None if value == inf else float(value)
+
+    def middle_95(statistics: npt.NDArray[np.float64]) -> Interval:
+        resampled = np.sort(statistics)
+        tail = int(0.025 * len(resampled))
+        return known(resampled[tail]), known(resampled[-1 - tail])
+
     rank95 = ceil(0.95 * n) - 1  # of the value that 95% don't exceed: an observed one, since "never" has no mean
     resampled = ordered[_resample_indices(n)] if n >= MIN_REPEATS_FOR_MEDIAN else None
     return Figure(
         n=n,
-        median=_none_if_never(float(np.median(ordered))),
-        p95=_none_if_never(ordered[rank95]),
-        most=_none_if_never(ordered[-1]),
-        least=_none_if_never(ordered[0]),
-        median_interval=None if resampled is None else _interval(np.median(resampled, axis=1)),
-        p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else _interval(resampled[:, rank95]),
+        median=known(float(np.median(ordered))),
+        p95=known(ordered[rank95]),
+        most=known(ordered[-1]),
+        least=known(ordered[0]),
+        median_interval=None if resampled is None else middle_95(np.median(resampled, axis=1)),
+        p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else middle_95(resampled[:, rank95]),
     )
 
 
@@ -88,16 +95,6 @@ def figure(values: Iterable[float | None]) -> Figure | None:
 def _resample_indices(n: int) -> npt.NDArray[np.intp]:
     """Return which of n sorted values each of 4000 resamples takes, sorted: a row a resample."""
     return np.sort(np.random.default_rng(1).integers(0, n, (4000, n)), axis=1)
-
-
-def _interval(statistics: Floats) -> Interval:
-    ordered = np.sort(statistics)
-    tail = (1 - CONFIDENCE) / 2 * len(ordered)
-    return _none_if_never(ordered[int(tail)]), _none_if_never(ordered[ceil(len(ordered) - tail) - 1])
-
-
-def _none_if_never(value: float) -> float | None:
-    return None if value == inf else float(value)
 
 
 Side = Literal["source", "far"]
@@ -136,14 +133,9 @@ class RecoveryRow:
         return fault_name(self.fault, self.target, self.is_one_of_several)
 
     @property
-    def recovered(self) -> int:
-        """Number of repeats that recovered."""
-        return sum(r.recovered for r in self.repeats)
-
-    @property
     def unaffected(self) -> bool:
         """True if no other GPU was cut off, such as by a crash of a GPU that forwards no other's traffic."""
-        return all(is_unaffected(r) for r in self.repeats)
+        return all(map(is_unaffected, self.repeats))
 
     @property
     def unprobed(self) -> bool:
@@ -239,16 +231,6 @@ class ScriptRow:
     goodput: tuple[GoodputTrace, ...]
 
     @property
-    def done(self) -> int:
-        """The number of due connectivity checks that the machine had time for."""
-        return sum(c.done for c in self.connectivity_checks)
-
-    @property
-    def matched(self) -> int:
-        """Number of connectivity checks that were done and match the oracle."""
-        return sum(c.done and matches_oracle(c) for c in self.connectivity_checks)
-
-    @property
     def repaired_alone(self) -> tuple[Recovery, ...]:
         """Faults from which traffic returned while no other was active: only their losses count."""
         return tuple(
@@ -268,21 +250,6 @@ class ScriptRow:
         """Each fault's record has what the whole script lost."""
         return max((r.lost_bytes for r in self.faults), default=0)
 
-    @property
-    def connections_lost(self) -> int:
-        """Connections that the whole script lost."""
-        return max((r.connections_lost for r in self.faults), default=0)
-
-
-def matches_oracle(check: ConnectivityCheck) -> bool:
-    """Return whether the fabric and the oracle agree; True for a check that was not done."""
-    return not mismatch_count(check)
-
-
-def mismatch_count(check: ConnectivityCheck) -> int:
-    """Return the number of pairs and failed parts for which the fabric differs from the oracle."""
-    return check.not_recovered + check.unexpected_answers + check.forwarding_failed_parts
-
 
 def traffic_returns(recovery: Recovery) -> bool:
     """Return True if traffic was rerouted and returns; else a loss after the repair is due to the fault itself."""
@@ -292,7 +259,7 @@ def traffic_returns(recovery: Recovery) -> bool:
 def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
     """Return `73 of 86 done, all match` or `73 of 86 done, 71 match`."""
     taken = [c for c in connectivity_checks if c.done]
-    matched = sum(map(matches_oracle, taken))
+    matched = sum(not c.mismatch_count for c in taken)
     result_text = "all match" if matched == len(taken) else f"{matched} match"
     return f"{len(taken)} of {len(connectivity_checks)} done" + (f", {result_text}" if taken else "")
 
@@ -318,19 +285,14 @@ def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
     return worst_verdict(judgement.intervals.get(r.interval, "ok") for r in recoveries)
 
 
-def median_p95_text(found: Figure) -> str:
-    """Return `12.3 / 45.6 ms`: median and 95th percentile, or where the repeats tell nothing of it `12.3 ms (n=5)`."""
-    if not found.has_p95 and found.median is not None:
-        return f"{milliseconds(found.median)} (n={found.n})"
-    shown = median_p95_ms(found)
-    return shown if shown.endswith("never") else f"{shown}\u00a0ms"
-
-
-def median_p95_ms(found: Figure) -> str:
-    """Return the same without the unit."""
+def median_p95_ms(found: Figure, unit: str = "") -> str:
+    """Return `12.3 / 45.6`, median and 95th percentile; `12.3 (n=5)` where the repeats tell nothing of the latter."""
     if found.median is None:
         return "never"
-    return f"{_ms(found.median)} / {_ms(found.p95)}" if found.has_p95 else f"{_ms(found.median)} (n={found.n})"
+    middle, p95 = _ms(found.median), _ms(found.p95)
+    if not found.has_p95:
+        return f"{middle}{unit} (n={found.n})"
+    return f"{middle} / {p95}" + (unit if found.p95 is not None else "")
 
 
 def median_and_p95(found: Figure) -> tuple[str, str]:
@@ -375,20 +337,8 @@ class ReplacementRow:
     verdict: Verdict
     medians: dict[str, float | None]
     figures: dict[str, Figure]  # of `SPREAD_COLUMNS`, all in ms
-
-    def _over(self, field: str, other: str) -> float | None:
-        one, base = self.medians[field], self.medians[other]
-        return one / base if one is not None and base else None
-
-    @property
-    def slowdown(self) -> float | None:
-        """An iteration after, over one before."""
-        return self._over("after_s", "before_s")
-
-    @property
-    def predicted_slowdown(self) -> float | None:
-        """The same by the model."""
-        return self._over("after_predicted_s", "before_predicted_s")
+    slowdown: float | None  # an iteration after, over one before
+    predicted_slowdown: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
@@ -421,8 +371,10 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
                 failed=failed,
                 replaced_by=", ".join(frame.replaced_by.unique()),
                 verdict=worst_verdict(judgement.intervals.get(i, "ok") for i in intervals),
-                medians={str(name): None if isnan(value) else value for name, value in medians.items()},
+                medians={str(name): none_if_nan(value) for name, value in medians.items()},
                 figures={name: made for name, values in in_ms.items() if (made := figure(values))},
+                slowdown=none_if_nan(medians.after_s / medians.before_s),
+                predicted_slowdown=none_if_nan(medians.after_predicted_s / medians.before_predicted_s),
             )
         )
     return tuple(found)

@@ -16,8 +16,7 @@ import pandas as pd
 
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
-from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run
-from railyard.results.views.format import workload_label
+from railyard.results.runs.records import Choice, Event, HealthSample, Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Shape, path_names, policy_shares
 
@@ -29,8 +28,8 @@ _time = attrgetter("monotonic_ns")
 class MeasurementInterval(Record):
     """One workload run under one policy.
 
-    It lasts from the first record to the last; the foreground is the workload itself. `default_paths`: the path of each
-    pair until its first choice. `events`: those of steering and background.
+    It lasts from the first record to the last; the workload itself, the foreground, `started` and `finished` within.
+    `default_paths`: the path of each pair until its first choice. `events`: those of steering and background.
     """
 
     begin_ns: int
@@ -41,16 +40,6 @@ class MeasurementInterval(Record):
     choices: tuple[Choice, ...]
     default_paths: Mapping[Pair, str]
     events: tuple[Event, ...]
-
-    @property
-    def workload(self) -> str:  # type: ignore[override]
-        """Its label."""
-        return workload_label(self.interval)
-
-    @property
-    def foreground_s(self) -> float:
-        """Duration of the workload itself."""
-        return (self.finished_ns - self.started_ns) / 1e9
 
     def changes(self) -> dict[Pair, int]:
         """Return how often each pair's paths changed."""
@@ -76,40 +65,34 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     for key in dict.fromkeys([*health, *choices, *(m.interval for m in run.measurements)]):
         times[key] = [*map(_time, (*health.get(key, ()), *choices.get(key, ()))), *spans[key].values()]
     built = {fabric.label: fabric for fabric in run.fabrics}
+    steering = [e for e in run.events if e.source in ("steering", "background")]
     before, found = 0, []
     for key in sorted((k for k in times if times[k]), key=lambda k: max(times[k])):
-        end_ns = max(times[key])
-        events = tuple(e for e in run.events if before < e.monotonic_ns <= end_ns and _belongs_to(e, key))
+        end_ns, place = max(times[key]), (key.fabric, key.policy)
+        in_time = (e for e in steering if before < e.monotonic_ns <= end_ns)
+        events = tuple(e for e in in_time if (e.detail.get("fabric"), e.detail.get("policy")) == place)
         begin_ns = min([*times[key], *map(_time, events)])
-        interval = MeasurementInterval(
-            interval=key,
-            begin_ns=begin_ns,
-            end_ns=end_ns,
-            started_ns=spans[key].get("started", begin_ns),
-            finished_ns=spans[key].get("finished", end_ns),
-            health=tuple(health.get(key, ())),
-            choices=tuple(choices.get(key, ())),
-            default_paths=_default_paths(built.get(key.fabric), choices.get(key, ())),
-            events=events,
+        # until its first choice, a pair takes the path of the fabric's own routes
+        fabric, pairs = built.get(key.fabric), dict.fromkeys((c.src, c.dst) for c in choices.get(key, ()))
+        policy = fabric.policy if fabric else "dr"
+        shape = Shape(fabric.kind, fabric.domains, fabric.rails) if fabric else Shape("rail-only", 2, 2)
+        gpus = {pair: (gpu_of_name(pair[0]), gpu_of_name(pair[1])) for pair in pairs}
+        paths = {pair: path_names(policy_shares(policy, *ends, shape)) for pair, ends in gpus.items()}
+        found.append(
+            MeasurementInterval(
+                interval=key,
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                started_ns=spans[key].get("started", begin_ns),
+                finished_ns=spans[key].get("finished", end_ns),
+                health=tuple(health.get(key, ())),
+                choices=tuple(choices.get(key, ())),
+                default_paths=paths,
+                events=events,
+            )
         )
-        found.append(interval)
         before = end_ns
     return tuple(found)
-
-
-def _belongs_to(event: Event, interval: IntervalId) -> bool:
-    place = (event.detail.get("fabric"), event.detail.get("policy"))
-    return event.source in ("steering", "background") and place == (interval.fabric, interval.policy)
-
-
-def _default_paths(fabric: FabricRun | None, choices: Iterable[Choice]) -> dict[Pair, str]:
-    """The paths of the fabric's own routes for each pair, named as in choices."""
-    policy = fabric.policy if fabric else "dr"
-    shape = Shape(fabric.kind, fabric.domains, fabric.rails) if fabric else Shape("rail-only", 2, 2)
-    return {
-        pair: path_names(policy_shares(policy, gpu_of_name(pair[0]), gpu_of_name(pair[1]), shape))
-        for pair in dict.fromkeys((c.src, c.dst) for c in choices)
-    }
 
 
 BASELINE_POLICY: Final = "dr"
@@ -148,11 +131,6 @@ class PolicyRow:
     most_changed: MostChangedPair | None
     reaction_ms: float | None
     worst_reaction_ms: float | None
-
-    @property
-    def workload(self) -> str:
-        """Its label."""
-        return workload_label(self.work)
 
     @property
     def median(self) -> float:
@@ -196,13 +174,11 @@ def _row(
     known = [(n, e.detail) for n, s in enumerate(own_intervals) for e in rerouted(s) if e.detail["ms"] is not None]
     reactions = pd.DataFrame([(n, d["version"], float(d["ms"])) for n, d in known], columns=["of", "version", "ms"])
     reactions_ms = reactions.groupby(["of", "version"]).ms.max()  # the last of the routes that follow from scores
-    duration_s = sum(s.foreground_s for s in own_intervals)
+    duration_s = sum(s.finished_ns - s.started_ns for s in own_intervals) / 1e9
     changed = ((s, e) for s in own_intervals for e in rerouted(s))
     routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
     return PolicyRow(
-        fabric,
-        work,
-        policy,
+        *(fabric, work, policy),
         times=tuple(own.value),
         predicted=_median(own.predicted),
         ratio=_median(own.ratio),

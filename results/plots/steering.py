@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter
 from railyard.results.analysis.steering import MeasurementInterval
 from railyard.results.plots import style as plots
 from railyard.results.runs.records import HealthSample
-from railyard.results.views.format import percent
+from railyard.results.views.format import percent, workload_label
 
 NONE: Final = "none"
 _ORDER: Final = ("d", "r", "dr", "rd", "drd", "spine", NONE)
@@ -106,7 +106,7 @@ class Span(NamedTuple):
 
 def over_time(interval: MeasurementInterval) -> plots.Plot:
     """Four panels on one axis of seconds since the foreground's start."""
-    name = f"{interval.workload} on {interval.fabric} under {interval.policy}"
+    name = f"{workload_label(interval.interval)} on {interval.fabric} under {interval.policy}"
     spans, (times_ns, shares) = tuple(background(interval)), path_shares_over_time(interval, _MAX_POINTS)
     rows = list(dict.fromkeys(span.what for span in spans))
     background_height = 0.24 * max(1, len(rows))

@@ -5,12 +5,11 @@ not the fabric. Each measurement interval has a verdict, and the run has the wor
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
@@ -48,59 +47,39 @@ class Limit:
         return f"{digits(value, 3)} {self.unit}".strip()
 
 
-LINK_RATE: Final = Limit(
-    "link rate", 0.03, 0.10, "share", "network",
-    "times are to be within 3 to 5% of the formulas; a link that is off by more hides what is being measured",
-)  # fmt: skip
-CPU_BUSY: Final = Limit(
-    "CPU busy", 0.85, 0.97, "share", "machine",
-    "above 85% packets start to wait for a core instead of their link; at 97% the cores are the bottleneck",
-)  # fmt: skip
-CPU_FOREIGN: Final = Limit(
-    "CPU used by others", 0.15, 0.40, "share", "machine",
-    "another program's load comes and goes, so it spoils repeats before it fills the cores",
-)  # fmt: skip
-LAG: Final = Limit(
-    "scheduling lag p99", 5.0, 50.0, "ms", "machine",
-    "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases",
-)  # fmt: skip
-RETRANSMITS: Final = Limit(
-    "retransmitted segments", 0.001, 0.02, "share", "network",
-    "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it",
-)  # fmt: skip
-DROPS: Final = Limit(
-    "packets dropped", 0.001, 0.02, "share", "network",
-    "as for retransmits: a queue of the emulation overflowed that a real, lossless fabric would have paused",
-)  # fmt: skip
-PORT_BYTES: Final = Limit(
-    "rail port counters off", 0.02, 0.10, "share", "run",
-    "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have",
-)  # fmt: skip
-BYTES: Final = Limit(
-    "bytes not as asked for", 0.0, 0.0, "B", "run",
-    "every byte must arrive once, where it was sent",
-)  # fmt: skip
-RAILS_MISSING: Final = Limit(
-    "points with a rail lost", 0.0, 0.0, "", "run",
-    "without a rail that nothing cut, it is another fabric than the point is named for",
-)  # fmt: skip
-RAILS_REMEASURED: Final = Limit(
-    "times measured anew", 0.0, math.inf, "", "run",
-    "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too",
-)  # fmt: skip
+# fmt: off
+LINK_RATE: Final = Limit("link rate", 0.03, 0.10, "share", "network",
+    "times are to be within 3 to 5% of the formulas; a link that is off by more hides what is being measured")
+CPU_BUSY: Final = Limit("CPU busy", 0.85, 0.97, "share", "machine",
+    "above 85% packets start to wait for a core instead of their link; at 97% the cores are the bottleneck")
+CPU_FOREIGN: Final = Limit("CPU used by others", 0.15, 0.40, "share", "machine",
+    "another program's load comes and goes, so it spoils repeats before it fills the cores")
+LAG: Final = Limit("scheduling lag p99", 5.0, 50.0, "ms", "machine",
+    "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases")
+RETRANSMITS: Final = Limit("retransmitted segments", 0.001, 0.02, "share", "network",
+    "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it")
+DROPS: Final = Limit("packets dropped", 0.001, 0.02, "share", "network",
+    "as for retransmits: a queue of the emulation overflowed that a real, lossless fabric would have paused")
+PORT_BYTES: Final = Limit("rail port counters off", 0.02, 0.10, "share", "run",
+    "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have")
+BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "run",
+    "every byte must arrive once, where it was sent")
+RAILS_MISSING: Final = Limit("points with a rail lost", 0.0, 0.0, "", "run",
+    "without a rail that nothing cut, it is another fabric than the point is named for")
+RAILS_REMEASURED: Final = Limit("times measured anew", 0.0, math.inf, "", "run",
+    "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too")
 LIMITS: Final = (
-    LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_MISSING, RAILS_REMEASURED,
-)  # fmt: skip
+    LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_MISSING, RAILS_REMEASURED)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record):
     """One quantity in one interval, set against its limit.
 
     The interval has a fabric only where it holds for the whole fabric, as it was built with this `dilation`.
     """
 
-    interval: IntervalId
     limit: Limit
     value: float
     text: str
@@ -226,30 +205,23 @@ def _missing_records(run: Run) -> Iterator[str]:
 def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
     """Return the verdict of every interval with load or byte records: of its own findings and its fabric's links.
 
-    A fabric that is measured in slow motion is calibrated as often as it is built. A GPU replacement has a fabric of
-    its own, which isn't.
+    A fabric that is measured in slow motion is calibrated as often as it is built.
     """
     dilations = {load.interval: load.dilation for load in run.loads}
-    own_verdicts: defaultdict[IntervalId, list[Verdict]] = defaultdict(list)
-    links: defaultdict[tuple[str, float], list[Verdict]] = defaultdict(list)
-    for f in findings:
-        is_of_fabric = f.interval == IntervalId(f.interval.fabric)
-        (links[f.interval.fabric, f.dilation] if is_of_fabric else own_verdicts[f.interval]).append(f.verdict)
-
-    def verdict(key: IntervalId) -> Verdict:
+    of_links = grouped([f for f in findings if f.interval == IntervalId(f.fabric)], "fabric", "dilation")
+    own = grouped([f for f in findings if f.interval != IntervalId(f.fabric)], "interval")
+    verdicts: dict[IntervalId, Verdict] = {}
+    for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes)):
         # a step of a GPU replacement has a fabric of its own, with spares
-        of_links = [] if key.script and key.part else links[key.fabric, dilations.get(key, 1.0)]
-        return worst_verdict([*own_verdicts[key], *of_links])
-
-    return {key: verdict(key) for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes))}
+        links = [] if key.script and key.part else of_links.get((key.fabric, dilations.get(key, 1.0)), [])
+        verdicts[key] = worst_verdict(f.verdict for f in (*own.get(key, ()), *links))
+    return verdicts
 
 
 def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Yield a line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
-    groups: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for finding in (finding for finding in findings if finding.verdict != "ok"):
-        groups[finding.interval.fabric, finding.limit.quantity].append(finding)
-    worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups.values()]
+    groups = grouped([f for f in findings if f.verdict != "ok"], "fabric", "limit").values()
+    worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups]
     for finding, more in sorted(worst, key=lambda item: _ORDER.index(item[0].verdict), reverse=True):
         limit = finding.limit
         allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""

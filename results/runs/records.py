@@ -74,6 +74,11 @@ class ConnectivityCheck(Record):
     mismatches: str = ""  # lines
     done: bool = True
 
+    @property
+    def mismatch_count(self) -> int:
+        """Number of pairs and failed parts for which the fabric differs from the oracle; 0 if it was not done."""
+        return self.not_recovered + self.unexpected_answers + self.forwarding_failed_parts
+
 
 @dataclass(frozen=True, slots=True)
 class Replacement(Record):
@@ -300,25 +305,14 @@ Row = TypeVar("Row")
 Plain = dict[str, Any]
 """Column -> value."""
 OLD_COLUMNS: Final = {
-    "source_ms": "source_side_ms",
-    "far_ms": "far_side_ms",
-    "far_probed": "far_side_probed",
-    "source_probed": "source_side_probed",
-    "back_ms": "goodput_after_repair_ms",
-    "home_ms": "primary_path_ms",
-    "return_lost": "probes_lost_after_repair",
-    "too_fast": "above_max_flow",
-    "act": "last_event",
-    "carried": "forwarding_failed_parts",
-    "wrong": "mismatches",
-    "impossible": "unexpected_answers",
-    "taken": "done",
-    "way": "method",
-    "light_off_ms": "optical_links_down_ms",
-    "taken_over_ms": "replaced_ms",
-    "state_ms": "state_transfer_ms",
+    "source_ms": "source_side_ms", "far_ms": "far_side_ms",
+    "source_probed": "source_side_probed", "far_probed": "far_side_probed",
+    "back_ms": "goodput_after_repair_ms", "home_ms": "primary_path_ms", "return_lost": "probes_lost_after_repair",
+    "too_fast": "above_max_flow", "act": "last_event", "carried": "forwarding_failed_parts", "wrong": "mismatches",
+    "impossible": "unexpected_answers", "taken": "done", "way": "method", "light_off_ms": "optical_links_down_ms",
+    "taken_over_ms": "replaced_ms", "state_ms": "state_transfer_ms",
     "state_predicted_ms": "state_transfer_predicted_ms",
-}
+}  # fmt: skip
 """Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
@@ -385,9 +379,3 @@ def to_parquet(kind: type, rows: Sequence[object], extra: Sequence[str] = ()) ->
     plain = [to_plain(row, list(types)) for row in rows]
     pq.write_table(pa.Table.from_pylist(plain, schema=schema), sink, compression="zstd")
     return sink.getvalue()
-
-
-def from_parquet(data: bytes) -> list[Plain]:
-    """Return the rows of a file that `to_parquet` wrote."""
-    found: list[Plain] = pq.read_table(io.BytesIO(data)).to_pylist()
-    return found

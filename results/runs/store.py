@@ -6,11 +6,13 @@ What each file holds, and the columns of tables: docs/results.md.
 import errno
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
 import yaml
 
 from railyard.core.errors import BadInput, MissingRequirement
@@ -23,6 +25,8 @@ from railyard.results.runs.records import Measurement, Run
 from railyard.results.views import report, summary
 
 FORMAT: Final = 2
+Files = Iterator[tuple[str, bytes]]
+"""Name and content."""
 NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
@@ -64,42 +68,54 @@ def save(run: Run, folder: Path | Folder) -> Analysis:
     """Write the whole folder: what was measured first, what is drawn from it last. MissingRequirement if the disk is
     full. Return the analysis that it was drawn from.
     """
-    if isinstance(folder, Path):
-        with _report_full_disk(folder):
-            opened = Folder(folder, make=True)
-        with opened:
-            return save(run, opened)
-    _write(folder, "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
-    _write(folder, "provenance.json", _json(run.provenance))
-    _write(folder, "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
+    analysis = Analysis(run)
+    _write(folder, chain(_recorded(run), _drawn(analysis)))
+    return analysis
+
+
+def save_drawn(analysis: Analysis, folder: Path | Folder) -> None:
+    """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
+    _write(folder, _drawn(analysis))
+
+
+def _recorded(run: Run) -> Files:
+    yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode()
+    yield "provenance.json", _json(run.provenance)
+    yield "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements)
     for name, (file, kind) in _FILES.items():
         records = getattr(run, name)
         if records or file not in _OPTIONAL:
             columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
             extra = ("ratio",) if kind is Measurement else ()
             is_csv = file.endswith(".csv")
-            _write(folder, file, rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra))
-    _write(folder, "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
+            yield file, rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
+    yield "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events)
     parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in _PARTS}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
     rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
-    _write(folder, "run.json", _json(rest, indent=None))
-    for name, content in run.files.items():
-        _write(folder, name, content)
-    analysis = Analysis(run)
-    save_drawn(analysis, folder)
-    return analysis
+    yield "run.json", _json(rest, indent=None)
+    yield from run.files.items()
 
 
-def save_drawn(analysis: Analysis, folder: Path | Folder) -> None:
-    """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
-    if isinstance(folder, Path):
-        with Folder(folder) as opened:
-            save_drawn(analysis, opened)
-        return
-    _write(folder, "summary.json", _json(summary.summarise(analysis)))
-    _write(folder, "report.html", report.render(analysis).encode())
-    _write(folder, "timeline.json", _json(timeline.trace(analysis.run), indent=None))
+def _drawn(analysis: Analysis) -> Files:
+    yield "summary.json", _json(summary.summarise(analysis))
+    yield "report.html", report.render(analysis).encode()
+    yield "timeline.json", _json(timeline.trace(analysis.run), indent=None)
+
+
+def _write(folder: Path | Folder, files: Files) -> None:
+    """Write each file as soon as it is made. A full disk (or quota) is a missing requirement, in one line."""
+    path = folder if isinstance(folder, Path) else folder.path
+    try:
+        with Folder(folder, make=True) if isinstance(folder, Path) else nullcontext(folder) as opened:
+            for name, data in files:
+                path = opened.path / name
+                opened.write(name, data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        remedy = f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows the space)"
+        raise MissingRequirement(f"the disk is full: {path} could not be written", remedy) from error
 
 
 def load(folder: Path) -> Run:
@@ -139,27 +155,10 @@ def _read(path: Path, kind: type) -> list[rows.Plain]:
         path = path.with_name(_OPTIONAL[path.name] or path.name)
         if not path.exists():
             return []
-    return rows.from_csv(kind, path.read_text()) if path.suffix == ".csv" else rows.from_parquet(path.read_bytes())
+    return rows.from_csv(kind, path.read_text()) if path.suffix == ".csv" else pq.ParquetFile(path).read().to_pylist()
 
 
 def _json(data: object, indent: int | None = 2) -> bytes:
     """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
     compact = (",", ":") if indent is None else None
     return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
-
-
-def _write(folder: Folder, name: str, data: bytes) -> None:
-    with _report_full_disk(folder.path / name):
-        folder.write(name, data)
-
-
-@contextmanager
-def _report_full_disk(path: Path) -> Iterator[None]:
-    """A full disk (or quota) is a missing requirement, in one line; any other error is passed on."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        remedy = f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows the space)"
-        raise MissingRequirement(f"the disk is full: {path} could not be written", remedy) from error

@@ -23,7 +23,7 @@ from railyard.results.analysis.recovery import (
     Side,
     figure,
     is_probed,
-    median_p95_text,
+    median_p95_ms,
     pairs_probed,
     traffic_returns,
 )
@@ -146,7 +146,7 @@ class Outcome:
         if self.figure is None:
             return fmt.NOTHING
         if self.target.median is not None and self.figure.has_p95:
-            return median_p95_text(self.figure)
+            return median_p95_ms(self.figure, "\u00a0ms")
         return self.target.text(getattr(self.figure, next(iter(self.target.limits))))
 
     def as_dict(self) -> dict[str, Any]:

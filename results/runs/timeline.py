@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from railyard.results.analysis.aggregate import grouped, labels
-from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, matches_oracle
+from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
 from railyard.results.runs.records import ConnectivityCheck, Event, Flow, Run
 from railyard.results.views.format import size, workload_label
 from railyard.topologies.addresses import gpu_of_name
@@ -110,7 +110,7 @@ def _control(run: Run, zero: int) -> list[dict[str, Any]]:
 
 
 def _as_event(check: ConnectivityCheck) -> Event:
-    result = "matches the oracle" if matches_oracle(check) else "differs from the oracle"
+    result = "differs from the oracle" if check.mismatch_count else "matches the oracle"
     counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
     values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
     text = f"{result if check.done else 'not done'} after {check.last_event}"

@@ -20,7 +20,6 @@ from railyard.results.analysis.recovery import (
     is_unaffected,
     median_and_p95,
     median_p95_ms,
-    median_p95_text,
     pairs_probed,
     verdict,
     with_several_targets,
@@ -46,6 +45,7 @@ NOT_PROBED: Final = "– (no pair probed)"
 NOT_MEASURED: Final = "not measured"
 _MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
 _MET_MARK: Final = {"met": "✓", "not met": "✗", NOT_MEASURED: fmt.NOTHING, "": ""}
+_MS: Final = "\u00a0ms"
 _FIRST_PACKET: Final = "1st packet ms"
 CONTROLLER_STEPS: Final = tuple(
     Column(title, name, fmt.milliseconds)
@@ -196,7 +196,7 @@ def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, .
 def recovered(row: RecoveryRow) -> str:
     """`20 of 20`; a dash where no pair was probed and no goodput ever left."""
     is_known = not row.unprobed or any(map(has_goodput_evidence, row.repeats))
-    return f"{row.recovered} of {len(row.repeats)}" if is_known else fmt.NOTHING
+    return f"{row.total('recovered')} of {len(row.repeats)}" if is_known else fmt.NOTHING
 
 
 def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -270,8 +270,8 @@ def published_table(rows: Iterable[RecoveryRow]) -> Table:
     columns = (
         *(text("fault", "name"), text("fabric")),
         Column("n", lambda r: r.steps["first_packet_ms"].n),
-        Column("first packet", lambda r: median_p95_text(r.steps["first_packet_ms"])),
-        Column("goodput back", lambda r: median_p95_text(r.steps["goodput_ms"])),
+        Column("first packet", lambda r: median_p95_ms(r.steps["first_packet_ms"], _MS)),
+        Column("goodput back", lambda r: median_p95_ms(r.steps["goodput_ms"], _MS)),
         *map(times, PUBLISHED_SYSTEMS),
     )
     shown = [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed]
@@ -367,7 +367,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         Column(_FIRST_PACKET, on(first)),
         Column(
             "target ms",
-            on(lambda line: line.target.limits_text.removesuffix("\u00a0ms") if line.target else fmt.NOTHING),
+            on(lambda line: line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING),
         ),
         Column("", lambda x: _MET_MARK[x.on.met] if x.on else ""),
         step("goodput", "goodput_ms", 2),
@@ -415,7 +415,9 @@ def _row_dict(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
         **{name: getattr(row, name) for name in ("fabric", "fault", "target", "reroute")},
         "verdict": verdict(row.repeats, judgement),
         "repeats": len(row.repeats),
-        **{name: getattr(row, name) for name in ("recovered", "unaffected", "unprobed")},
+        "recovered": row.total("recovered"),
+        "unaffected": row.unaffected,
+        "unprobed": row.unprobed,
         **{step: found.as_dict() for step, found in row.steps.items()},
         **{f"{side}_side_ms": found.as_dict() for side, found in row.sides.items()},
         **{name: row.total(name) for name in totals},

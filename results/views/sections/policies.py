@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.steering import (
@@ -164,7 +165,7 @@ class _Policies(Section):
             policies.append((_title(work), plots.policies(rows, work), phases_table(analysis.times, work, labels)))
         return {
             "policies": policies,
-            "over_time": [(f"{s.policy}: {s.workload} on {s.fabric}", steering.over_time(s)) for s in shown],
+            "over_time": [(f"{s.policy}: {_title((s.fabric, s.interval))}", steering.over_time(s)) for s in shown],
             "not_drawn": _not_drawn_text(others),
         }
 
@@ -201,7 +202,7 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
     dr_this, this_oracle = f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"
     columns = (
         Column("", "fabric", key="fabric"),
-        Column("", "workload", key="workload"),
+        Column("", lambda r: fmt.workload_label(r.work), key="workload"),
         text("policy", key="policy"),
         Column("median", unit="s", key="median"),
         Column("least", lambda r: min(r.times), unit="s", drop=2, key="min"),
@@ -235,19 +236,19 @@ def _median(fabric: str, row: Row) -> float | None:
 
 def drawn(intervals: Sequence[MeasurementInterval]) -> tuple[list[MeasurementInterval], list[MeasurementInterval]]:
     """Return the first repeats of policies that use scores: those of one fabric and workload, to draw, and others."""
-    first: dict[tuple[str, str, str], MeasurementInterval] = {}
+    first: dict[tuple[str, IntervalId, str], MeasurementInterval] = {}
     for interval in intervals:
         uses_scores = interval.policy not in HEALTH_POLICIES or HEALTH_POLICIES[interval.policy].uses_scores
         if uses_scores and interval.health:  # a plugin that isn't loaded now may use them
-            first.setdefault((interval.fabric, interval.workload, interval.policy), interval)
-    place = next(((s.fabric, s.workload) for s in first.values()), None)
-    shown = [s for s in first.values() if (s.fabric, s.workload) == place][:_MAX_DRAWN]
+            first.setdefault((interval.fabric, interval.interval.work, interval.policy), interval)
+    place = next(((s.fabric, s.interval.work) for s in first.values()), None)
+    shown = [s for s in first.values() if (s.fabric, s.interval.work) == place][:_MAX_DRAWN]
     return shown, [s for s in first.values() if s not in shown]
 
 
 def _not_drawn_text(others: Sequence[MeasurementInterval]) -> str:
     policies: dict[str, list[str]] = {}
     for interval in others:
-        policies.setdefault(f"{interval.workload} on {interval.fabric}", []).append(interval.policy)
+        policies.setdefault(_title((interval.fabric, interval.interval)), []).append(interval.policy)
     names = "; ".join(f"{work} under {', '.join(names)}" for work, names in policies.items())
     return f"Not drawn: {names}. Their scores and choices are in health.parquet and choices.parquet." if names else ""

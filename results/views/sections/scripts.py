@@ -15,10 +15,8 @@ from railyard.results.analysis.recovery import (
     ScriptRow,
     checks_text,
     is_probed,
-    matches_oracle,
     median_and_p95,
     median_p95_ms,
-    mismatch_count,
     verdict,
 )
 from railyard.results.analysis.run_analysis import Analysis
@@ -73,6 +71,9 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
     def checks(s: ScriptRow) -> str:
         return checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING
 
+    def matched(s: ScriptRow) -> int:
+        return sum(c.done and not c.mismatch_count for c in s.connectivity_checks)
+
     columns = (
         *(text(name, key=name) for name in ("script", "fabric", "reroute")),
         text("fidelity", lambda s: verdict(s.faults, judgement), key="verdict"),
@@ -82,11 +83,11 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
         Column("slowest first packet", slowest),
         Column("connectivity checks", checks),
         Column("", lambda s: len(s.connectivity_checks), key="connectivity_checks"),
-        Column("", "done", key="connectivity_checks_done"),
-        Column("", "matched", key="connectivity_checks_passed"),
+        Column("", lambda s: sum(c.done for c in s.connectivity_checks), key="connectivity_checks_done"),
+        Column("", matched, key="connectivity_checks_passed"),
         Column("lost after repair", "probes_lost_after_repair", key="probes_lost_after_repair"),
         Column("bytes lost", "lost_bytes", fmt.size, key="lost_bytes"),
-        Column("conns lost", "connections_lost", key="connections_lost"),
+        Column("conns lost", lambda s: max((r.connections_lost for r in s.faults), default=0), key="connections_lost"),
     )
     return Table(columns, scripts)
 
@@ -114,7 +115,7 @@ def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Tab
         *map(Column, ("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers")),
         Column("failed parts forwarding", "forwarding_failed_parts"),
     )
-    return Table(columns, [c for c in connectivity_checks if c.done and not matches_oracle(c)])
+    return Table(columns, [c for c in connectivity_checks if c.done and c.mismatch_count])
 
 
 def worst_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
@@ -133,7 +134,7 @@ def _repeats(scripts: Iterable[ScriptRow]) -> Iterable[list[ScriptRow]]:
 
 def _severity(script: ScriptRow) -> tuple[float, float, float]:
     """Return its worst connectivity check (mismatches, then fewest answers), then its slowest first packet."""
-    checks = [(float(mismatch_count(c)), -float(c.answered)) for c in script.connectivity_checks if c.done]
+    checks = [(float(c.mismatch_count), -float(c.answered)) for c in script.connectivity_checks if c.done]
     first_ms = [inf if r.first_packet_ms is None else r.first_packet_ms for r in script.faults if is_probed(r)]
     return (*max(checks, default=(0.0, -inf)), max(first_ms, default=0.0))
 
