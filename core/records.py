@@ -100,3 +100,18 @@ class Recovery(Record):
     probes_lost_after_repair: int
     connections_lost: int
     recovered: bool
+
+    @property
+    def is_probed(self) -> bool:
+        """True if any affected pair was probed."""
+        return self.source_side_probed + self.far_side_probed > 0
+
+    @property
+    def is_unaffected(self) -> bool:
+        """True if no probe of another GPU was lost to this fault."""
+        return self.is_probed and self.probes_lost == 0 and self.first_packet_ms == 0
+
+    @property
+    def has_goodput_evidence(self) -> bool:
+        """True if goodput fell, so that its return is evidence even where no pair was probed."""
+        return bool(self.goodput_ms) or not self.recovered

@@ -43,7 +43,7 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
     run_replacements(spec, replacements, datapath, run, steps)
     slowdowns = Analysis(run).slowdowns
     run.measurements += (
-        Measurement(s.interval, s.phase, "slowdown", s.measured, "ratio", s.predicted) for s in slowdowns
+        Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted) for s in slowdowns
     )
 
 

@@ -81,31 +81,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """The time of one phase on a rail-only fabric over that on the rail-optimized fabric of the same size and rates.
+    """The time of a row on a rail-only fabric over that on the rail-optimized fabric of the same size and rates.
 
     `nominal` is the paper's C_S/C_F (Rail-only IV-B): the share by which all-to-all is slower, once x, y >> 1.
     """
 
     interval: IntervalId  # on the rail-only fabric
-    phase: str
-    metric: str
-    kinds: tuple[str, ...]
+    row: Row
     rail_only: str
     rail_optimized: str
     measured: float
     predicted: float | None
     nominal: float
-    operations: tuple[str, ...] = ()
-
-    @property
-    def workload(self) -> str:
-        """Its label."""
-        return workload_label(self.interval)
 
     @property
     def is_all_to_all(self) -> bool:
         """True for an all-to-all, which `nominal` is about, that the two fabrics carry differently."""
-        return self.operations == ("all-to-all",) and (self.predicted is None or not isclose(self.predicted, 1))
+        return self.row.operations == ("all-to-all",) and (self.predicted is None or not isclose(self.predicted, 1))
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
@@ -160,13 +152,6 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
     return tuple(found)
 
 
-def times(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the rows that are times, each workload's whole iteration first."""
-    order = {work: i for i, work in enumerate(dict.fromkeys(r.work for r in rows))}
-    chosen = [r for r in rows if r.metric in TIME_METRICS]
-    return tuple(sorted(chosen, key=lambda r: (order[r.work], TIME_METRICS.index(r.metric))))
-
-
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
     """Return (fabric, baseline of its kind) where they are alike in everything else, so that times can be compared."""
     size = attrgetter("domains", "rails", "rail_bps", "hb_bps", "mtu")
@@ -175,9 +160,9 @@ def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
     return tuple((a, b) for a, b in found if FABRIC_KINDS[a.kind].baseline == b.kind and size(a) == size(b))
 
 
-def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
+def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
     """Return rail-only over rail-optimized for every time that both measured, under the same policy if one steered."""
-    names, timed, found = labels(run), times(rows), []
+    names, found = labels(run), []
     steered = [(policy, policy) for policy in run.policies] if run.is_steered else []
     for a, b in pairs(run):
         for own, other_policy in steered or [(a.policy, b.policy)]:
@@ -187,9 +172,8 @@ def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
                 if slow and fast and fast.median > 0:
                     expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
                     interval = replace(row.work, fabric=a.label, policy=own)
-                    what = (interval, row.phase, row.metric, row.kinds, one, other)
                     measured = slow.median / fast.median
-                    found.append(Slowdown(*what, measured, expected, a.rail_bps / a.hb_bps, row.operations))
+                    found.append(Slowdown(interval, row, one, other, measured, expected, a.rail_bps / a.hb_bps))
     return tuple(found)
 
 

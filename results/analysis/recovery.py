@@ -135,12 +135,12 @@ class RecoveryRow:
     @property
     def unaffected(self) -> bool:
         """True if no other GPU was cut off, such as by a crash of a GPU that forwards no other's traffic."""
-        return all(map(is_unaffected, self.repeats))
+        return all(r.is_unaffected for r in self.repeats)
 
     @property
     def unprobed(self) -> bool:
         """True if no probed pair was affected, so that nothing is known of first packets."""
-        return not any(map(is_probed, self.repeats))
+        return not any(r.is_probed for r in self.repeats)
 
     @cached_property
     def steps(self) -> dict[str, Figure]:
@@ -176,21 +176,6 @@ def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
 def pairs_probed(recovery: Recovery, *sides: Side) -> int:
     """Return the number of probed pairs on these sides, or on either."""
     return sum(getattr(recovery, f"{side}_side_probed") for side in sides or SIDES)
-
-
-def is_probed(recovery: Recovery) -> bool:
-    """Return True if any affected pair was probed."""
-    return pairs_probed(recovery) > 0
-
-
-def has_goodput_evidence(recovery: Recovery) -> bool:
-    """Return True if goodput fell, so that its return is evidence even where no pair was probed."""
-    return bool(recovery.goodput_ms) or not recovery.recovered
-
-
-def is_unaffected(recovery: Recovery) -> bool:
-    """Return True if no probe of another GPU was lost to this fault."""
-    return is_probed(recovery) and recovery.probes_lost == 0 and recovery.first_packet_ms == 0
 
 
 def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:

@@ -41,13 +41,15 @@ class Analysis:
 
     @cached_property
     def times(self) -> tuple[aggregate.Row, ...]:
-        """Rows that are times."""
-        return aggregate.times(self.rows)
+        """Rows that are times, each workload's whole iteration first."""
+        works = list(dict.fromkeys(row.work for row in self.rows))
+        timed = (row for row in self.rows if row.metric in aggregate.TIME_METRICS)
+        return tuple(sorted(timed, key=lambda r: (works.index(r.work), aggregate.TIME_METRICS.index(r.metric))))
 
     @cached_property
     def slowdowns(self) -> tuple[aggregate.Slowdown, ...]:
         """Rail-only over rail-optimized."""
-        return aggregate.slowdowns(self.run, self.rows)
+        return aggregate.slowdowns(self.run, self.times)
 
     @cached_property
     def heartbeat_rows(self) -> tuple[aggregate.Row, ...]:

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis.recovery import ScriptRow, checks_text, is_probed
+from railyard.results.analysis.recovery import ScriptRow, checks_text
 from railyard.results.plots import style
 from railyard.results.runs.records import ConnectivityCheck, GoodputTrace
 
@@ -62,7 +62,7 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
         start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
         colour = _COLOUR[component_kind(r.fault)]
         outage_s = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
-        outage_s = outage_s if is_probed(r) else 0.0
+        outage_s = outage_s if r.is_probed else 0.0
         axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
         axes.barh(y, outage_s, left=start, height=0.72, color=colour)
         is_late = r.t_fault - zero > 0.75 * (end - zero)

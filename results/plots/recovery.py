@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from railyard.core.records import Recovery
-from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, is_probed, side_values
+from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, side_values
 from railyard.results.plots import style
 from railyard.results.runs.records import Event, GoodputTrace
 from railyard.results.views.format import milliseconds, rate
@@ -97,7 +97,7 @@ def steps_text(row: RecoveryRow) -> str:
 
 
 def _is_known(recovery: Recovery, step: str) -> bool:  # where no pair was probed, nothing is of first packets
-    return step != "first_packet_ms" or is_probed(recovery)
+    return step != "first_packet_ms" or recovery.is_probed
 
 
 def _place(ms: float | None) -> float:

@@ -283,18 +283,6 @@ class AllreduceResults:
     def __bool__(self) -> bool:
         return bool(self.fabrics)
 
-    def add_to(self, run: Run) -> None:
-        """Add all rows to a run's records; events are of the time of the last repair."""
-        run.rails += self.fabrics
-        run.goodput += self.rates
-        rows: list[Point | Training | DdpRun | Cut] = [*self.points, *self.trainings, *self.ddp_runs, *self.cuts]
-        for row in rows:
-            row.add_to(run)
-        at_ns = max((cut.t_repair for cut in self.cuts), default=1)
-        events: list[Skipped | LostRails] = [*self.skipped, *self.lost]
-        for event in events:
-            event.add_to(run, at_ns)
-
     @classmethod
     def of(cls, run: Run) -> "AllreduceResults":
         """Read the rows of a run."""

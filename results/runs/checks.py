@@ -12,8 +12,6 @@ from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.recovery import (
     checks_text,
-    has_goodput_evidence,
-    is_probed,
 )
 from railyard.results.analysis.steering import MeasurementInterval, most_changed_pair
 from railyard.results.runs.allreduce import Skipped
@@ -106,7 +104,7 @@ def _recovery(run: Run) -> Iterator[Check]:
     kinds = {r: definition_of(r.fault) for r in run.recoveries if r.reroute == "on"}
     rerouted = [r for r, kind in kinds.items() if kind.is_rerouted]
     rows = [r for r in rerouted if r.interval not in checked_scripts]
-    rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
+    rows = [r for r in rows if r.is_probed or (not r.script and r.has_goodput_evidence)]
     failed = [r for r in rows if not (r.first_packet_ms is not None if r.script else r.recovered)]
     alone = [r for r in rerouted if not r.script and not kinds[r].is_control_plane]
     stayed = [r for r in alone if r.primary_path_ms is None]

@@ -38,8 +38,9 @@ _PHASES: Final = {"before": "before", "takeover": "replacement", "after": "after
 
 def upgrade(rest: dict[str, Any], spec: Mapping[str, Any], parts: dict[str, Rows], events: Rows) -> dict[str, Any]:
     """Give the rows in `parts` and `events` their identity, in place; return what else run.json holds."""
-    fabrics = _fabrics(spec, parts["fabrics"])
     built = {row["label"]: row["policy"] for row in parts["fabrics"]}
+    # a fabric's own name, without the policy that steered it
+    fabrics = {f: f.removesuffix(f" {policy}") if spec.get("routing") else f for f, policy in built.items()}
     parts["fabrics"] = _distinct(spec, parts["fabrics"], fabrics)
     known = dict(_known_workloads(spec, parts, fabrics))
     for name in ("measurements", "flows", "health", "choices", "loads", "bytes"):
@@ -47,8 +48,12 @@ def upgrade(rest: dict[str, Any], spec: Mapping[str, Any], parts: dict[str, Rows
             label, fabric = row["fabric"], fabrics.get(row["fabric"], row["fabric"])
             place = {"fabric": fabric, "policy": row.get("policy") or built.get(label, ""), "repeat": row["repeat"]}
             row |= known.get((label, row["workload"]), {"workload": row["workload"]}) | place
-    if not fabrics:
-        _upgrade_multirail(parts["loads"], parts["measurements"])
+    if not fabrics:  # a multi-rail run, whose loads are called "POLICY, SIZE", "MODEL, POLICY" or "FAULT, POLICY"
+        policies = {row["policy"] for row in parts["measurements"]}
+        for row in parts["loads"]:
+            first, _, last = row["workload"].partition(", ")
+            what, _, policy = row["workload"].rpartition(", ")
+            row |= {"workload": last, "policy": first} if first in policies else {"workload": what, "policy": policy}
     _upgrade_faults(parts, built)
     for event in events:
         event["source"] = _EVENT_NAMES.get(event["source"], event["source"])
@@ -68,12 +73,6 @@ def add_operations(flows: Rows) -> None:
     for row in flows:
         is_all_to_all = row["kind"] == "EP" or "all-to-all" in row["phase"]
         row.setdefault("operation", "all-to-all" if is_all_to_all else "")
-
-
-def _fabrics(spec: Mapping[str, Any], rows: Rows) -> dict[str, str]:
-    """Label -> the fabric's own name, without the policy that steered it."""
-    steered = bool(spec.get("routing"))
-    return {row["label"]: row["label"].removesuffix(f" {row['policy']}") if steered else row["label"] for row in rows}
 
 
 def _distinct(spec: Mapping[str, Any], rows: Rows, fabrics: Mapping[str, str]) -> Rows:
@@ -117,16 +116,6 @@ def _known_workloads(
             yield (f"{row['fabric']}, {what}", f"{what}: {phase}"), values
 
 
-def _upgrade_multirail(loads: Rows, measurements: Rows) -> None:
-    """A load of a multi-rail run is called "POLICY, SIZE", "MODEL, POLICY" or "FAULT, POLICY"."""
-    policies = dict.fromkeys(row["policy"] for row in measurements)
-    for row in loads:
-        first, _, last = row["workload"].partition(", ")
-        policy = first if first in policies else row["workload"].rpartition(", ")[2]
-        what = last if first in policies else row["workload"].rpartition(", ")[0]
-        row |= {"workload": what, "policy": policy}
-
-
 def read_multirail(run: Run, file: Path) -> None:
     """Add what older runs have in multirail.json to their records, in place of what was derived from it."""
     if not file.exists():
@@ -135,39 +124,40 @@ def read_multirail(run: Run, file: Path) -> None:
         part: [{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows]
         for part, rows in json.loads(file.read_text()).items()
     }
-    results = allreduce.AllreduceResults([Rails(**row) for row in plain["fabrics"]])
+    run.measurements.clear()
+    run.rails += [Rails(**row) for row in plain["fabrics"]]
     intervals: dict[IntervalId, IntervalId] = {}
     for row in plain["points"]:
         interval = _sized(row, intervals)
         typical_s = row.pop("typical_s", None) or row.pop("median_s")
         row["p99_s"] = row["p99_s"] if row["measured"] >= allreduce.MIN_SAMPLES_FOR_P99 else None
-        results.points.append(allreduce.Point(interval=interval, **row, typical_s=typical_s))
-    for row in plain["cuts"]:
-        fault, _, target = (name := row.pop("fault")).partition(" ")
-        del row["node"], row["rail"]
-        old = IntervalId(row["fabric"], policy=row["policy"], repeat=row["repeat"])
-        interval = _sized(row, {}, fault=fault, target=target)
-        intervals[replace(old, workload=name)] = interval
-        intervals[replace(old, workload=size_name(row["size"]), script=name)] = interval
-        results.cuts.append(allreduce.Cut(interval=interval, fault=fault, target=target, **{"carried": True, **row}))
-    for row in plain["rates"]:
-        size = next(cut.size for cut in results.cuts if cut.name == row["fault"])
-        fault, _, target = row.pop("fault").partition(" ")
-        interval = _sized({**row, "size": size}, {}, fault=fault, target=target)
-        values = {name: row[name] for name in ("t_ms", "bps", "repair_ms")}
-        results.rates.append(GoodputTrace(interval, fault, target, affected_bps=(), link=row["rail"], **values))
+        allreduce.Point(interval=interval, **row, typical_s=typical_s).add_to(run)
     for row in plain["trainings"]:
         name, samples = training_name(row.pop("model"), row.pop("batch")), row.pop("samples")
         interval = IntervalId(row.pop("fabric"), name, row.pop("policy"), repeat=row.pop("repeat"))
-        results.trainings.append(allreduce.Training(interval=interval, **row, samples_per_s=samples / row["step_s"]))
+        allreduce.Training(interval=interval, **row, samples_per_s=samples / row["step_s"]).add_to(run)
     for row in plain["lessons"]:
         interval = IntervalId(row.pop("fabric"), "DDP", row.pop("policy"), repeat=row.pop("repeat"))
-        results.ddp_runs.append(allreduce.DdpRun(interval=interval, **row))
-    results.skipped += [allreduce.Skipped(**row) for row in plain["skipped"]]
+        allreduce.DdpRun(interval=interval, **row).add_to(run)
+    sizes = {}
+    for row in plain["cuts"]:
+        fault, _, target = (name := row.pop("fault")).partition(" ")
+        del row["node"], row["rail"]
+        old, sizes[name] = IntervalId(row["fabric"], policy=row["policy"], repeat=row["repeat"]), row["size"]
+        interval = _sized(row, {}, fault=fault, target=target)
+        intervals[replace(old, workload=name)] = interval
+        intervals[replace(old, workload=size_name(row["size"]), script=name)] = interval
+        allreduce.Cut(interval=interval, fault=fault, target=target, **{"carried": True, **row}).add_to(run)
+    for row in plain["rates"]:
+        fault, _, target = (name := row.pop("fault")).partition(" ")
+        interval = _sized({**row, "size": sizes[name]}, {}, fault=fault, target=target)
+        values = {column: row[column] for column in ("t_ms", "bps", "repair_ms")}
+        run.goodput.append(GoodputTrace(interval, fault, target, affected_bps=(), link=row["rail"], **values))
+    at_ns = max((r.t_repair for r in run.recoveries), default=1)  # none of these events has a time of its own
+    for row in plain["skipped"]:
+        allreduce.Skipped(**row).add_to(run, at_ns)
     for row in plain.get("lost", ()):
-        results.lost.append(allreduce.LostRails(_sized(row, {}), row["rails"], row["kept"]))
-    run.measurements.clear()
-    results.add_to(run)
+        allreduce.LostRails(_sized(row, {}), row["rails"], row["kept"]).add_to(run, at_ns)
     run.loads = [replace(load, interval=intervals.get(load.interval, load.interval)) for load in run.loads]
 
 

@@ -22,7 +22,6 @@ from railyard.results.analysis.recovery import (
     ScriptRow,
     Side,
     figure,
-    is_probed,
     median_p95_ms,
     pairs_probed,
     traffic_returns,
@@ -266,7 +265,7 @@ def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -
     for row in rows:
         if row.fault == fault and not row.unaffected:
             for r in row.repeats:
-                if pairs_probed(r, side) if side else is_probed(r):
+                if pairs_probed(r, side) if side else r.is_probed:
                     value = getattr(r, f"{side}_side_ms") if side else r.first_packet_ms
                     yield row.fabric, row.target if row.is_one_of_several else "", _sample(value, r)
 

@@ -7,7 +7,9 @@ from railyard.results.runs.allreduce import (
     AllreduceResults,
     Cut,
     DdpRun,
+    LostRails,
     Point,
+    Skipped,
     Training,
     allreduce_interval,
 )
@@ -121,5 +123,12 @@ def sample() -> AllreduceResults:
 def run_of(results: AllreduceResults) -> Run:
     """A run that recorded them."""
     run = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
-    results.add_to(run)
+    run.rails += results.fabrics
+    run.goodput += results.rates
+    for rows in (results.points, results.trainings, results.ddp_runs, results.cuts):
+        for row in rows:
+            row.add_to(run)
+    events: list[Skipped | LostRails] = [*results.skipped, *results.lost]
+    for event in events:
+        event.add_to(run)
     return run

@@ -15,9 +15,6 @@ from railyard.results.analysis.recovery import (
     RecoveryRow,
     Side,
     fault_name,
-    has_goodput_evidence,
-    is_probed,
-    is_unaffected,
     median_and_p95,
     median_p95_ms,
     pairs_probed,
@@ -195,7 +192,7 @@ def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, .
 
 def recovered(row: RecoveryRow) -> str:
     """`20 of 20`; a dash where no pair was probed and no goodput ever left."""
-    is_known = not row.unprobed or any(map(has_goodput_evidence, row.repeats))
+    is_known = not row.unprobed or any(r.has_goodput_evidence for r in row.repeats)
     return f"{row.total('recovered')} of {len(row.repeats)}" if is_known else fmt.NOTHING
 
 
@@ -204,20 +201,20 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     fabrics = {r: row.fabric for row in rows for r in row.repeats}
 
     def first(r: Recovery) -> str:
-        if not is_probed(r):
+        if not r.is_probed:
             return NOT_PROBED
-        return NOT_AFFECTED if is_unaffected(r) else fmt.milliseconds(r.first_packet_ms)
+        return NOT_AFFECTED if r.is_unaffected else fmt.milliseconds(r.first_packet_ms)
 
     def side(title: str, name: Side) -> Column:
         def cell(r: Recovery) -> str:
-            is_known = pairs_probed(r, name) and not is_unaffected(r)
+            is_known = pairs_probed(r, name) and not r.is_unaffected
             return fmt.milliseconds(getattr(r, f"{name}_side_ms")) if is_known else fmt.NOTHING
 
         return Column(title, cell)
 
     def goodput(title: str, step: str) -> Column:
         def cell(r: Recovery) -> str:
-            ms, is_idle = getattr(r, step), is_unaffected(r) or not is_probed(r)
+            ms, is_idle = getattr(r, step), r.is_unaffected or not r.is_probed
             return fmt.NOTHING if is_idle and ms == 0 else fmt.milliseconds(ms)
 
         return Column(title, cell)

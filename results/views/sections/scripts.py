@@ -14,7 +14,6 @@ from railyard.results.analysis.recovery import (
     ReplacementRow,
     ScriptRow,
     checks_text,
-    is_probed,
     median_and_p95,
     median_p95_ms,
     verdict,
@@ -79,7 +78,7 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
         text("fidelity", lambda s: verdict(s.faults, judgement), key="verdict"),
         Column("repeat", key="repeat"),
         Column("faults", lambda s: len(s.faults), key="faults"),
-        Column("until their repair", lambda s: sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)),
+        Column("until their repair", lambda s: sum(r.first_packet_ms is None and r.is_probed for r in s.faults)),
         Column("slowest first packet", slowest),
         Column("connectivity checks", checks),
         Column("", lambda s: len(s.connectivity_checks), key="connectivity_checks"),
@@ -100,7 +99,7 @@ def script_faults_table(script: ScriptRow) -> Table:
         Column("at", lambda r: (r.t_fault - zero) / 1e9, unit="s"),
         Column("for", lambda r: (r.t_repair - r.t_fault) / 1e9, unit="s"),
         *CONTROLLER_STEPS,
-        Column("first packet", lambda r: fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING),
+        Column("first packet", lambda r: fmt.milliseconds(r.first_packet_ms) if r.is_probed else fmt.NOTHING),
         Column("probes lost"),
         Column("after repair", lambda r: r.probes_lost_after_repair if r in alone else None),
     )
@@ -135,7 +134,7 @@ def _repeats(scripts: Iterable[ScriptRow]) -> Iterable[list[ScriptRow]]:
 def _severity(script: ScriptRow) -> tuple[float, float, float]:
     """Return its worst connectivity check (mismatches, then fewest answers), then its slowest first packet."""
     checks = [(float(c.mismatch_count), -float(c.answered)) for c in script.connectivity_checks if c.done]
-    first_ms = [inf if r.first_packet_ms is None else r.first_packet_ms for r in script.faults if is_probed(r)]
+    first_ms = [inf if r.first_packet_ms is None else r.first_packet_ms for r in script.faults if r.is_probed]
     return (*max(checks, default=(0.0, -inf)), max(first_ms, default=0.0))
 
 

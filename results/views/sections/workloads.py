@@ -90,7 +90,7 @@ class _Workloads(Section):
     def headline(self, analysis: Analysis) -> Iterable[str | Table]:
         timed = _side_by_side(analysis)
         for s in [s for s in analysis.slowdowns if s.is_all_to_all] if timed else ():  # Rail-only IV-B
-            what, longer = f"{s.workload} {s.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
+            what, longer = f"{s.row.workload} {s.row.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
             measured, nominal = fmt.percent(abs(s.measured - 1)), fmt.percent(s.nominal)
             yield Markup(
                 "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
@@ -143,7 +143,7 @@ class _Workloads(Section):
             console.print(table.to_terminal(console))
             for s in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
                 formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
-                what = f"{s.workload} {s.phase}".strip()
+                what = f"{s.row.workload} {s.row.phase}".strip()
                 measured = (f"{fmt.change(s.measured)} measured", "bold")
                 line = Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"))
                 console.print(line, highlight=False)
@@ -194,7 +194,7 @@ def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple
     """
     if slow is not None and len({(s.rail_only, s.rail_optimized) for s in slow}) != 1:
         return ()
-    by_row = {(s.workload, s.phase, s.metric): s for s in slow or ()}
+    by_row = {(s.row.workload, s.row.phase, s.row.metric): s for s in slow or ()}
 
     def find(row: Any) -> Slowdown | None:
         return row if slow is None else by_row.get((row.workload, row.phase, row.metric))
@@ -217,9 +217,10 @@ def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple
 def slowdowns_table(slow: Sequence[Slowdown]) -> Table:
     """Return a row a pair of fabrics and time."""
     columns = (
-        *(text("workload", key="workload"), text("phase", key="phase")),
+        text("workload", lambda s: s.row.workload, key="workload"),
+        text("phase", lambda s: s.row.phase, key="phase"),
         *(text("of", "rail_only", key="of"), text("over", "rail_optimized", key="over")),
-        *(Column("", "metric", key="metric"), Column("", lambda s: list(s.kinds), key="kinds")),
+        *(Column("", lambda s: s.row.metric, key="metric"), Column("", lambda s: list(s.row.kinds), key="kinds")),
         *_slowdown_columns(None),
     )
     return Table(columns, slow)
