@@ -203,10 +203,6 @@ def _has_two_like_rails(m: FabricMeasurements) -> bool:
     return len(m.rails.kinds) == 2 and len({*zip(m.rails.kinds, m.rails.bps, strict=True)}) == 1
 
 
-def _has_unlike_rails(m: FabricMeasurements) -> bool:
-    return len(set(m.rails.kinds)) > 1
-
-
 @_target("fabric", "single rail, ring, large: of its links' bound", "share", least=0.95)
 def link_bound(m: FabricMeasurements) -> tuple[float, str] | None:
     """The worst of the rings at the largest size: what its links alone would take, over what it took.
@@ -266,13 +262,13 @@ OVER_BASELINE: Final = {
 @_target("fabric", "unlike rails, large: of the better one", "times", least=1.4, source="Nezha 5.2.2: 1.46 to 1.63")
 def unlike(m: FabricMeasurements) -> float | None:
     """Gain at the largest size."""
-    return m.gain("nezha", m.large) if _has_unlike_rails(m) else None
+    return m.gain("nezha", m.large) if len(set(m.rails.kinds)) > 1 else None
 
 
 @_target("fabric", "unlike rails, large: of the sum of both", "share", least=0.95)
 def sum_of_rails(m: FabricMeasurements) -> float | None:
     """Throughput at the largest size, over that of all rails alone."""
-    return m.of_ideal("nezha", m.large) if _has_unlike_rails(m) else None
+    return m.of_ideal("nezha", m.large) if len(set(m.rails.kinds)) > 1 else None
 
 
 def _starts(values: Sequence[float], show: Callable[[float], str]) -> str:

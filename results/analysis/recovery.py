@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from railyard.core.records import Recovery
+from railyard.core.records import Record, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.runs.fidelity import Judgement, worst_verdict
@@ -185,32 +185,25 @@ def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
     """
     names, alone = labels(run), [r for r in run.recoveries if r.reroute and not r.script]
     several = with_several_targets(alone)
-    rows = [
-        RecoveryRow(names[fabric, policy], fault, target, reroute, tuple(repeats), (fabric, fault) in several)
-        for (fabric, policy, fault, target, reroute), repeats in grouped(
-            alone, "fabric", "policy", "fault", "target", "reroute"
-        ).items()
-    ]
+    rows = []
+    for key, repeats in grouped(alone, "fabric", "policy", "fault", "target", "reroute").items():
+        fabric, policy, fault, target, reroute = key
+        what = (names[fabric, policy], fault, target, reroute)
+        rows.append(RecoveryRow(*what, tuple(repeats), (fabric, fault) in several))
     faults, targets, fabrics = ([r.fault for r in alone], [r.target for r in alone], list(names.values()))
-    return tuple(
-        sorted(
-            rows,
-            key=lambda r: (faults.index(r.fault), fabrics.index(r.fabric), targets.index(r.target), r.reroute != "on"),
-        )
+    rows.sort(
+        key=lambda r: (faults.index(r.fault), fabrics.index(r.fabric), targets.index(r.target), r.reroute != "on")
     )
+    return tuple(rows)
 
 
 @dataclass(frozen=True)
-class ScriptRow:
-    """One repeat of a failure script on a fabric: faults in the order of time, connectivity checks, goodput.
+class ScriptRow(Record):
+    """One repeat of a failure script on a fabric (by its label in tables): faults and checks in the order of time.
 
     Random faults have another seed, and so other faults, in every repeat.
     """
 
-    fabric: str
-    script: str
-    reroute: str
-    repeat: int
     faults: tuple[Recovery, ...]
     connectivity_checks: tuple[ConnectivityCheck, ...]
     goodput: tuple[GoodputTrace, ...]
@@ -258,7 +251,7 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
     goodput = grouped(run.goodput, "interval")
     return tuple(
         ScriptRow(
-            *(names.get((i.fabric, i.policy), i.fabric), i.script, i.reroute, i.repeat),
+            replace(i, fabric=names.get((i.fabric, i.policy), i.fabric)),
             *(tuple(faults.get(i, ())), tuple(checks.get(i, ())), tuple(goodput.get(i, ()))),
         )
         for i in dict.fromkeys(r.interval for r in records if r.script)

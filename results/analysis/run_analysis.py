@@ -1,33 +1,38 @@
 """Analysis of a run: what views show, each part computed once, and its records as pandas frames."""
 
+from collections.abc import Callable
 from functools import cached_property
-
-import pandas as pd
+from typing import TypeVar
 
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
 from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.checks import Check, checks
-from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory.spine_condition import Cell, cells
+
+T = TypeVar("T")
+
+
+def _of_run(compute: Callable[[Run], T]) -> "cached_property[T]":
+    """Return a property that is computed once, from the records of the analysis's run."""
+    return cached_property(lambda analysis: compute(analysis.run))
 
 
 class Analysis:
     """A run with everything that is derived from its records. The run must not change any more."""
 
+    labels = _of_run(aggregate.labels)  # (fabric, policy) -> the label in tables
+    measurements = _of_run(aggregate.measurements_frame)  # a row for each measurement
+    judgement = _of_run(judge)  # the verdict of fidelity, with its evidence
+    intervals = _of_run(steering.intervals)  # those in which a policy steered
+    recovery_rows = _of_run(recovery.recovery_rows)  # faults that were injected alone, repeats together
+    script_rows = _of_run(recovery.script_runs)  # repeats of failure scripts
+    allreduce = _of_run(AllreduceResults.of)  # allreduces on several rails
+
     def __init__(self, run: Run) -> None:
         self.run = run
-
-    @cached_property
-    def labels(self) -> dict[tuple[str, str], str]:
-        """(fabric, policy) -> the label in tables."""
-        return aggregate.labels(self.run)
-
-    @cached_property
-    def judgement(self) -> Judgement:
-        """Verdict of fidelity, with its evidence."""
-        return judge(self.run)
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
@@ -57,11 +62,6 @@ class Analysis:
         return tuple(row for row in self.rows if row.work.workload == aggregate.HEARTBEATS)
 
     @cached_property
-    def intervals(self) -> tuple[steering.MeasurementInterval, ...]:
-        """Intervals in which a policy steered."""
-        return steering.intervals(self.run)
-
-    @cached_property
     def policy_rows(self) -> dict[steering.FabricWorkload, tuple[steering.PolicyRow, ...]]:
         """Results of each policy, by fabric and workload."""
         return steering.policy_rows(self.run, self.measurements, self.intervals)
@@ -70,21 +70,6 @@ class Analysis:
     def cells(self) -> tuple[Cell, ...]:
         """The papers' condition for the spine, scene by scene."""
         return cells(self.run, self.intervals)
-
-    @cached_property
-    def recovery_rows(self) -> tuple[recovery.RecoveryRow, ...]:
-        """Faults that were injected alone, repeats together."""
-        return recovery.recovery_rows(self.run)
-
-    @cached_property
-    def script_rows(self) -> tuple[recovery.ScriptRow, ...]:
-        """Repeats of failure scripts."""
-        return recovery.script_runs(self.run)
-
-    @cached_property
-    def allreduce(self) -> AllreduceResults:
-        """Allreduces on several rails."""
-        return AllreduceResults.of(self.run)
 
     @cached_property
     def performance(self) -> tuple[Outcome, ...]:
@@ -111,8 +96,3 @@ class Analysis:
     def passed(self) -> bool:
         """True if every check passed."""
         return all(check.passed for check in self.checks)
-
-    @cached_property
-    def measurements(self) -> pd.DataFrame:
-        """A row for each measurement."""
-        return aggregate.measurements_frame(self.run)

@@ -174,7 +174,7 @@ def _row(
     known = [(n, e.detail) for n, s in enumerate(own_intervals) for e in rerouted(s) if e.detail["ms"] is not None]
     reactions = pd.DataFrame([(n, d["version"], float(d["ms"])) for n, d in known], columns=["of", "version", "ms"])
     reactions_ms = reactions.groupby(["of", "version"]).ms.max()  # the last of the routes that follow from scores
-    duration_s = sum(s.finished_ns - s.started_ns for s in own_intervals) / 1e9
+    duration_s = sum((s.finished_ns - s.started_ns) / 1e9 for s in own_intervals)
     changed = ((s, e) for s in own_intervals for e in rerouted(s))
     routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
     return PolicyRow(

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from railyard.core.records import IntervalId, Record, Recovery
 from railyard.core.units import size_name
@@ -25,8 +25,6 @@ MIN_SAMPLES_FOR_P99: Final = 100
 _SKIPPED: Final = "policy skipped"
 _LOST: Final = "rails lost"
 _FAILED: Final = "operations failed"
-Found = Mapping[str, Measurement]
-"""Metric -> measurement, of one interval."""
 
 
 def _metric(name: str, unit: str, **more: Any) -> Any:
@@ -49,14 +47,14 @@ class _Row(Record):
                 predicted_s = None
 
     @classmethod
-    def values(cls, found: Found) -> dict[str, Any]:
-        """Return the fields that `add_to` recorded; None for those without a measurement."""
+    def of(cls, interval: IntervalId, found: Mapping[str, Measurement], **other_fields: Any) -> Self:
+        """Read back what `add_to` recorded, from the interval's measurements by metric; None without a measurement."""
         known = {f.name: found.get(f.metadata["metric"][0]) for f in fields(cls) if "metric" in f.metadata}
         values = {n: m and (int(m.value) if m.unit in ("1", "B") else m.value) for n, m in known.items()}
         if "predicted_s" in (f.name for f in fields(cls)):
             first = next(iter(known.values()))
             values["predicted_s"] = first and first.predicted
-        return values
+        return cls(interval, **values, **other_fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +108,6 @@ class Point(_Row):
             for name, value in zip(names, values, strict=False) if self.policy != "virtual" else ():
                 run.measurements.append(Measurement(self.interval, "", f"{metric}_{name}", value, unit))
 
-    @classmethod
-    def of(cls, interval: IntervalId, found: Found, rails: Rails) -> "Point":
-        """Read it back."""
-
-        def by_rail(metric: str) -> tuple[float, ...]:
-            return tuple(m.value for name in rails.names if (m := found.get(f"{metric}_{name}")))
-
-        return cls(interval, shares=by_rail("share"), rail_s=by_rail("rail_time"), **cls.values(found))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut(_Row):
@@ -168,14 +157,6 @@ class Cut(_Row):
         if self.error:
             detail = {**self.interval.as_dict(), "error": self.error}
             run.events.append(Event(self.t_fault, SOURCE, _FAILED, detail))
-
-    @classmethod
-    def of(cls, r: Recovery, found: Found, error: str) -> "Cut":
-        """Read it back."""
-        values = cls.values(found)
-        own = {name: getattr(r, name) for name in ("interval", "fault", "target", "t_fault", "t_repair", "detect_ms")}
-        home_ms = r.primary_path_ms if values["carried"] else None
-        return cls(migrate_ms=r.reroute_ms, home_ms=home_ms, error=error, **own, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,26 +278,35 @@ class AllreduceResults:
                 found[m.interval][m.metric] = m
         rails = {each.label: each for each in run.rails}
         errors = {IntervalId.of(d): d["error"] for d in _details(run.events, _FAILED)}
-        faults = {r.interval for r in run.recoveries}
         results = cls(
             fabrics=run.rails,
             rates=[trace for trace in run.goodput if trace.link],
-            cuts=[Cut.of(r, found[r.interval], errors.get(r.interval, "")) for r in run.recoveries],
             skipped=skipped_policies(run.events),
             lost=lost_rails(run.events),
         )
+        for r in run.recoveries:
+            own = {name: getattr(r, name) for name in ("fault", "target", "t_fault", "t_repair", "detect_ms")}
+            own |= {"migrate_ms": r.reroute_ms, "home_ms": r.primary_path_ms, "error": errors.get(r.interval, "")}
+            cut = Cut.of(r.interval, found[r.interval], **own)
+            results.cuts.append(cut if cut.carried else replace(cut, home_ms=None))
+        faults = {r.interval for r in run.recoveries}
         for interval, values in found.items():
             if interval in faults:
                 continue
             if "buffer_size" in values:
-                results.points.append(Point.of(interval, values, rails[interval.fabric]))
+                names = rails[interval.fabric].names
+                shares, rail_s = (
+                    tuple(share.value for name in names if (share := values.get(f"{metric}_{name}")))
+                    for metric in ("share", "rail_time")
+                )
+                results.points.append(Point.of(interval, values, shares=shares, rail_s=rail_s))
             elif "samples_per_s" in values:
-                results.trainings.append(Training(interval, **Training.values(values)))
+                results.trainings.append(Training.of(interval, values))
             elif "loss_difference" in values:
                 gloo = _beside_gloo(interval)
-                own: dict[str, Any] = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
+                own = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
                 own["gloo_step_s"] = found[gloo]["iteration_time"].value
-                results.ddp_runs.append(DdpRun(interval, **own, **DdpRun.values(values)))
+                results.ddp_runs.append(DdpRun.of(interval, values, **own))
         return results
 
 

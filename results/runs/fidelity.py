@@ -113,11 +113,6 @@ class Judgement:
     evidence: tuple[Finding, ...]
     intervals: dict[IntervalId, Verdict]
 
-    @property
-    def deviations(self) -> tuple[Finding, ...]:
-        """The findings that are not ok."""
-        return tuple(finding for finding in self.evidence if finding.verdict != "ok")
-
 
 def judge(run: Run) -> Judgement:
     """Return the worst of all findings; a run with no evidence at all is invalid, one with gaps at best degraded."""

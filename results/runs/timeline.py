@@ -5,13 +5,13 @@ Slices of one thread must not overlap, but a GPU has several transfers in flight
 threads `d0g1 +1`, `d0g1 +2` ... Times are microseconds from the first thing that the run recorded.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, Final
 
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
-from railyard.results.runs.records import ConnectivityCheck, Event, Flow, Run
+from railyard.results.runs.records import Event, Run
 from railyard.results.views.format import size, workload_label
 from railyard.topologies.addresses import gpu_of_name
 
@@ -23,45 +23,36 @@ Span = tuple[int, int, str, dict[str, Any]]  # start ns, end ns, name, args
 
 def trace(run: Run) -> dict[str, Any]:
     """Return the whole run as one trace object."""
-    names = labels(run)
     starts = (
         *(f.start_ns for f in run.flows),
         *(e.monotonic_ns for e in run.events),
         *(c.monotonic_ns for c in run.connectivity_checks),
         *(r.t_fault for r in run.recoveries),
     )
-    zero = min(starts, default=0)
-    events = [*_control(run, zero)]
+    zero, names = min(starts, default=0), labels(run)
+    events = _control(run, zero)
     for pid, (interval, flows) in enumerate(grouped(run.flows, "interval").items(), start=_CONTROL + 1):
         fabric = names.get((interval.fabric, interval.policy), interval.fabric)
         title = f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}"
-        events += [_name("process_name", pid, 0, title)]
-        events += _workload(pid, flows, zero)
+        events.append(_name("process_name", pid, 0, title))
+        # its phases, first transfer to last; then the GPUs by name
+        phases = [
+            (min(f.start_ns for f in part), max(f.end_ns for f in part), phase, {"transfers": len(part)})
+            for phase, part in grouped(flows, "phase").items()
+        ]
+        events += _threads(pid, 0, "phases", phases, zero)
+        senders = grouped(flows, "src")
+        for number, gpu in enumerate(sorted(senders, key=gpu_of_name), start=1):
+            sent: list[Span] = []
+            for f in senders[gpu]:
+                args = {"phase": f.phase, "bytes": f.bytes, "delivered": f.delivered}
+                sent.append((f.start_ns, f.end_ns, f"{f.kind} → {f.dst} {size(f.bytes)}", args))
+            events += _threads(pid, number * _LANES, gpu, sent, zero)
     return {
         "displayTimeUnit": "ms",
         "otherData": {"run": run.name, "started_utc": run.started_utc},
         "traceEvents": events,
     }
-
-
-def _workload(pid: int, flows: Sequence[Flow], zero: int) -> list[dict[str, Any]]:
-    """Return the threads of a workload: its phases, first transfer to last; then the GPUs by name."""
-    phases = [
-        (min(f.start_ns for f in part), max(f.end_ns for f in part), phase, {"transfers": len(part)})
-        for phase, part in grouped(flows, "phase").items()
-    ]
-    events = _threads(pid, 0, "phases", phases, zero)
-    senders = grouped(flows, "src")
-    for number, gpu in enumerate(sorted(senders, key=gpu_of_name), start=1):
-        sent = [
-            (
-                *(f.start_ns, f.end_ns, f"{f.kind} → {f.dst} {size(f.bytes)}"),
-                {"phase": f.phase, "bytes": f.bytes, "delivered": f.delivered},
-            )
-            for f in senders[gpu]
-        ]
-        events += _threads(pid, number * _LANES, gpu, sent, zero)
-    return events
 
 
 def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) -> list[dict[str, Any]]:
@@ -88,7 +79,14 @@ def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) ->
 def _control(run: Run, zero: int) -> list[dict[str, Any]]:
     """Return events and connectivity checks as instants; faults and the steps of each recovery as slices."""
     rows = [_name("process_name", _CONTROL, 0, "faults and controller")]
-    sources = grouped([*run.events, *map(_as_event, run.connectivity_checks)], "source")
+    checks = []
+    for check in run.connectivity_checks:
+        result = "differs from the oracle" if check.mismatch_count else "matches the oracle"
+        counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
+        values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
+        what = f"{result if check.done else 'not done'} after {check.last_event}"
+        checks.append(Event(check.monotonic_ns, "connectivity check", what, values))
+    sources = grouped([*run.events, *checks], "source")
     for tid, (source, events) in enumerate(sources.items(), start=1):
         scope = "g" if "fault" in source or "fail" in source else "p"  # g: a line across every process
         where = {"pid": _CONTROL, "tid": tid * _LANES}
@@ -107,14 +105,6 @@ def _control(run: Run, zero: int) -> list[dict[str, Any]]:
                 steps.append((start, start + round(step_ms * 1e6), f"{name}: until {step}", {}))
     rows += _threads(_CONTROL, (len(sources) + 1) * _LANES, "from fault to repair", faults, zero)
     return rows + _threads(_CONTROL, 0, "recovery", steps, zero)
-
-
-def _as_event(check: ConnectivityCheck) -> Event:
-    result = "differs from the oracle" if check.mismatch_count else "matches the oracle"
-    counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
-    values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
-    text = f"{result if check.done else 'not done'} after {check.last_event}"
-    return Event(check.monotonic_ns, "connectivity check", text, values)
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:

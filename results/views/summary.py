@@ -29,7 +29,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "interrupted": run.interrupted,
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
-        "findings": [finding.as_dict() for finding in judgement.deviations],
+        "findings": [f.as_dict() for f in judgement.evidence if f.verdict != "ok"],
         "intervals": [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()],
         "passed": analysis.passed,
         "checks": [check.as_dict() for check in analysis.checks],
