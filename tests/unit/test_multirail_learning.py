@@ -24,12 +24,12 @@ def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
 
 def test_only_the_awaited_table_is_learned() -> None:
     learning, policy, (window,) = after_a_window()
-    before = policy.rails.known
+    before = [each.cost for each in policy.rails.estimators]
     learning.received({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
     assert not learning.up_to_date()
     learning.received({"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]})
     assert learning.up_to_date()
-    assert policy.rails.known != before
+    assert [each.cost for each in policy.rails.estimators] != before
 
 
 @pytest.mark.parametrize("came", [False, True])
@@ -40,8 +40,8 @@ def test_changed_rails_discard_earlier_measurements(came: bool) -> None:
     if came:
         learning.received(table)
     learning.rails_changed([0], [])
-    before = policy.rails.known
+    before = [each.cost for each in policy.rails.estimators]
     if not came:
         learning.received(table)
     assert learning.up_to_date()
-    assert policy.rails.known == before
+    assert [each.cost for each in policy.rails.estimators] == before

@@ -24,10 +24,9 @@ def test_late_sender_catches_up_and_idle_one_does_not() -> None:
     late = Pacer(cpu_s_per_byte=1e-3)
     late.note_sent(10, now=1.0)
     assert late.free_at == pytest.approx(1.0 - CATCH_UP_S + 0.01)
-    note_idle = Pacer(cpu_s_per_byte=1e-3)
-    note_idle.note_idle(now=1.0)
-    note_idle.note_sent(10, now=1.0)
-    assert note_idle.free_at == pytest.approx(1.01)
+    idle = Pacer(cpu_s_per_byte=1e-3, free_at=1.0)
+    idle.note_sent(10, now=1.0)
+    assert idle.free_at == pytest.approx(1.01)
 
 
 def test_bottleneck_link_gets_bytes_early_after_set_up() -> None:

@@ -15,7 +15,7 @@ from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_pla
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine import worker
 from railyard.workloads.allreduce.engine.jobs import Operations, ProcessPlacement, RankConfig
-from railyard.workloads.allreduce.engine.worker import count_bytes, parts_of, run_on_engine
+from railyard.workloads.allreduce.engine.worker import count_bytes, run_on_engine
 from railyard.workloads.allreduce.engine_kind import PeerRanks, layout
 from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
@@ -126,9 +126,17 @@ def test_nic_counters_give_bytes_by_rail() -> None:
     assert count_bytes(NET_DEV, 2) == (64_000_001, 1500)
 
 
-def test_shares_are_in_proportion_to_nic_bytes() -> None:
-    assert parts_of(1000, (5, 5), (35, 15)) == (750, 250)
-    assert parts_of(1000, (5, 5), (5, 5)) == (0, 0)
+def test_shares_are_in_proportion_to_nic_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Idle:
+        def call(self, collective: str, array: Any, root: int) -> Any:
+            return array
+
+    counts = iter([(5, 5), (35, 15), (35, 15)])
+    monkeypatch.setattr(worker, "count_bytes", lambda text, rails: next(counts))
+    config = RankConfig(0, layout(net().plan), ProcessPlacement())
+    report = run_on_engine(Idle(), config, Operations("allreduce", "int32", 1000, count=2, seed=1))
+    assert report.shares == [(750, 250), (0, 0)]
+    assert report.rail_seconds[1] == (0, 0)
 
 
 def test_failing_engine_ends_its_operations_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,7 @@ from railyard.workloads.allreduce.balancing.costs import Rail, paper_rail, scale
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, policy_usages
 from railyard.workloads.allreduce.engine import jobs
 
-OWN: Final = "railyard"
-"""Name of the engine that runs allreduce policies."""
+OWN: Final = "railyard"  # name of the engine that runs allreduce policies
 PORT: Final = 21000
 JOIN_S: Final = 60.0
 END_S: Final = 5.0
@@ -102,10 +101,10 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     return tuple(rails)
 
 
-def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> jobs.Layout:
+def layout(plan: MultirailPlan, channels: Sequence[int] = (), port: int = PORT) -> jobs.Layout:
     """Return the addresses of a fabric. `channels`: the rail whose NIC each of several virtual rails uses, if any."""
-    rails, aggregators = rails_of(plan), tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators)
-    nics = [(rail, PORT) for rail in range(len(rails))]
+    rails, aggregators = rails_of(plan), tuple((nic.ip, port) if nic else None for nic in plan.aggregators)
+    nics = [(rail, port) for rail in range(len(rails))]
     if channels:
         rails = tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels))
         nics = [(nic, _VIRTUAL_PORT + number) for number, nic in enumerate(channels)]
@@ -128,16 +127,19 @@ def peer_rail(fabric: MultirailSpec) -> int:
 class PeerRanks(Group):
     """Ranks of another engine, one in each node's namespace: `with GlooRanks(net, rails=[0]) as ranks: ...`.
 
-    `rails`: by default `default_rails`. `program`: the module that has its `PROGRAM` (engine/worker.py). `timeout_s`:
-    of one operation, in the fabric's own time.
+    `rails`: by default the first ordinary TCP rail, or all if it `uses_all_rails`. `program`: the module that has its
+    `PROGRAM` (engine/worker.py). `timeout_s`: of one operation, in the fabric's own time.
     """
 
     program: ClassVar[str]
     replies: ClassVar[tuple[type[Message], ...]] = (jobs.Report,)
+    uses_all_rails: ClassVar[bool] = False
+    port: ClassVar[int] = PORT
 
     def __init__(self, net: PlannedFabric, rails: Sequence[int] | None = None, timeout_s: float = 60.0) -> None:
-        self._plan, self.layout = net.plan, layout(net.plan)
-        rails = self.default_rails(net.plan.spec) if rails is None else rails
+        self._plan, self.layout = net.plan, layout(net.plan, port=self.port)
+        if rails is None:
+            rails = range(len(self.layout.rails)) if self.uses_all_rails else [peer_rail(net.plan.spec)]
         for rail in rails:
             if not 0 <= rail < len(self.layout.rails):
                 raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
@@ -146,11 +148,6 @@ class PeerRanks(Group):
         self._pipes: dict[int, Pipe] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
-
-    @staticmethod
-    def default_rails(fabric: MultirailSpec) -> Sequence[int]:
-        """Return the rails that it uses on a fabric: the first ordinary TCP rail."""
-        return [peer_rail(fabric)]
 
     @property
     def name(self) -> str:
@@ -257,8 +254,7 @@ class PeerRanks(Group):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_WAIT_S)
         lines = Path(self._folder, _LOG).read_text(errors="replace").split("\n")
-        written = [line.strip() for line in lines if line.strip()]
-        return "".join(f" / {line}" for line in written[-_LAST_LINES:])
+        return "".join([f" / {line.strip()}" for line in lines if line.strip()][-_LAST_LINES:])
 
     def _receive(self, reply: type[R], within_s: float) -> list[R]:
         deadline = time.monotonic() + within_s

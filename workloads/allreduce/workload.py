@@ -21,13 +21,11 @@ from railyard.workloads.allreduce.engine.jobs import RankReport
 from railyard.workloads.allreduce.engine_kind import Group, PlannedFabric, check_policy, definition_of
 from railyard.workloads.spec import Workload
 
-ITEM: Final = 4
-"""Bytes of an element, a float32."""
+ITEM: Final = 4  # bytes of an element, a float32
 WARMUP_OPERATIONS: Final = 4
 """Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
 
-Rows = Sequence[Sequence[str]]
-"""A table; its first row is the header."""
+Rows = Sequence[Sequence[str]]  # a table; its first row is the header
 
 
 class Prediction(NamedTuple):

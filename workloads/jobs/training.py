@@ -27,8 +27,8 @@ from railyard.workloads.allreduce.peers.training import (
     first_part,
     gpt_step,
     in_proportion,
-    layers_step,
     published_compute_s,
+    split,
     training_name,
 )
 from railyard.workloads.allreduce.workload import (
@@ -40,6 +40,7 @@ from railyard.workloads.allreduce.workload import (
     check_complete,
     learning_operations,
 )
+from railyard.workloads.jobs.data_parallel import buckets
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 from railyard.workloads.spec import WORKLOADS
 
@@ -100,8 +101,9 @@ class TrainingSpec(ComparedWorkload):
             step = in_proportion(gpt_step(self.model, model, nodes), self.volume, rail_rate * scale / GPT_LINK_RATE)
         else:
             assert isinstance(model, LayersModel)
-            step = layers_step(self.model, model, self.batch, self.bucket, self.compute_s() or 0.0)
-            step = first_part(step, self.volume)
+            # a bucket that a large layer overfills is split, as Nezha's Fig. 15 has it
+            sizes = split(buckets(model, self.bucket), self.bucket)
+            step = first_part(Step(self.model, self.batch, sizes, self.compute_s() or 0.0), self.volume)
         return step.scaled(1 / scale, ITEM)
 
     def measure(self, session: RailSession) -> None:

@@ -31,8 +31,7 @@ windows one shows a gain where there is none."""
 MIN_GAIN: Final = 0.1
 MIN_GAIN_AT_REST: Final = 0.2
 MAX_TRIES: Final = 3
-MAX_STEPS: Final = 14
-"""Windows of a split: with those before it fewer than 100 operations."""
+MAX_STEPS: Final = 14  # windows of a split: with those before it fewer than 100 operations
 RECHECK_WINDOWS: Final = 5
 
 Shares = tuple[float, ...]
@@ -52,11 +51,6 @@ class Rails:
 
     def __init__(self, costs: Sequence[Cost], alive: set[int]) -> None:
         self.estimators, self.alive = [CostEstimator(cost) for cost in costs], alive
-
-    @property
-    def known(self) -> tuple[Cost, ...]:
-        """Estimated costs by rail."""
-        return tuple(estimator.cost for estimator in self.estimators)
 
     def forget(self, rail: int) -> None:
         """Make a rail's cost nominal again."""
@@ -298,8 +292,8 @@ class AdjustedSplit(State):
 
     def _next_shares(self, size: int, times: Mapping[int, float]) -> Shares:
         used, ends = list(times), list(times.values())
-        shares, known = [self.shares[rail] for rail in used], self.memory.rails.known
-        costs, gain = [known[rail] for rail in used], min(1.0, 2 / (self.steps + 1))
+        shares, gain = [self.shares[rail] for rail in used], min(1.0, 2 / (self.steps + 1))
+        costs = [self.memory.rails.estimators[rail].cost for rail in used]
         slopes = []  # dT/dalpha by each rail's line, held between a fifth of T/alpha and all: set-ups are positive
         for share, seconds, cost in zip(shares, ends, costs, strict=True):
             secant = max(seconds, 1e-9) / share

@@ -12,10 +12,8 @@ from typing import Final
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.rail_kind import RAIL_KINDS
 
-TAU: Final = 5.0
-"""Nezha section 2.3.1: beyond this ratio of throughputs, what a split gains is lost again in waiting."""
-MIN_SHARE_CHANGE: Final = 0.01
-"""Part of the buffer below which a change of shares is none, and a share is none."""
+TAU: Final = 5.0  # Nezha section 2.3.1: beyond this ratio of throughputs, what a split gains is lost again in waiting
+MIN_SHARE_CHANGE: Final = 0.01  # part of the buffer below which a change of shares is none, and a share is none
 _LARGEST: Final = 2.0**60
 _DECAY: Final = 0.8
 _PRIOR: Final = 0.01  # of a measured window's weight

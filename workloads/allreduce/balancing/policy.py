@@ -17,8 +17,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_c
 from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
 _MAX_REPORTED: Final = 10  # operations of a window: a hundred would fill a slow rail's control lane
-ITEM_BYTES: Final = 4
-"""Of an element of a predicted allreduce: float32."""
+ITEM_BYTES: Final = 4  # of an element of a predicted allreduce: float32
 
 
 class Planner:

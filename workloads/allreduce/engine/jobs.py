@@ -22,8 +22,7 @@ Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
 COLLECTIVES: Final = get_args(Collective)
 _IDLE_HEARTBEATS: Final = 10
 Address = tuple[str, int]
-SocketMaker = Callable[[int], socket.socket]
-"""Function that makes a socket for a rail, by its number."""
+SocketMaker = Callable[[int], socket.socket]  # function that makes a socket for a rail, by its number
 
 
 class GroupBroken(CheckFailed):

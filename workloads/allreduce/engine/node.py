@@ -19,8 +19,7 @@ from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.transport.links import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
-IDLE_S: Final = 0.01
-"""Time out of operations after which the progress thread serves the node's peers."""
+IDLE_S: Final = 0.01  # time out of operations after which the progress thread serves the node's peers
 _MAX_SAMPLES: Final = 50_000  # most programs never take them
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows which rank is missing
 
@@ -259,10 +258,9 @@ class Node:
                 self._send_to_coordinator(ready)
         return True
 
-    def _on_disconnect(self, rail: int, why: str) -> None:
+    def _on_disconnect(self, rail: int, why: str, gone: list[int]) -> None:
         """Report a live rail whose connection is gone; fail where no rail leads to a peer any more."""
         self._suspect(rail, why, certain=True)
-        gone = self.transport.unreachable_peers()
         if gone and self._coordinator is not None:
             self._coordinator.abort(f"rank {gone[0]} is gone: {why}")
         elif gone:

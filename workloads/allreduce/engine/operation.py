@@ -206,7 +206,8 @@ class PieceRouter:
         """Handle a frame that is complete in the view that `buffer_for` returned."""
         task = self._task_of(header)
         if self._receiving.pop(rail) is None:
-            if header.op >= self._latest - 1 and (header.op not in self.operations or self._fits(header)):
+            called = self.operations.get(header.op)
+            if header.op >= self._latest - 1 and (called is None or called.digest == header.digest):
                 self._early.setdefault((header.op, header.task), []).append((rail, header, view))
                 if task is not None:  # it began while the frame was on its way
                     operation = self.operations[header.op]
@@ -222,7 +223,7 @@ class PieceRouter:
 
     def _deliver_early(self, operation: Operation, job: Job, task: Task) -> None:
         for rail, header, view in self._early.pop((job.op, job.number), []):
-            if rail == job.rail and self._fits(header):
+            if rail == job.rail and header.digest == operation.digest:
                 task.buffer_for(header.seq)[:] = view
                 self.copies.early += header.length
                 self._piece_done(operation, job, task, header.seq)
@@ -240,10 +241,6 @@ class PieceRouter:
             parts = self._nodes if piece.summed else 1
             header = Header(links.DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
             self._send_frame(job.rail, header, piece.view, piece.starts_message)
-
-    def _fits(self, header: Header) -> bool:
-        """Whether a frame is of the operation that was called here, and not of an unlike one."""
-        return self.operations[header.op].digest == header.digest
 
     def _task_of(self, header: Header) -> Task | None:
         """Return the task that a frame is for, if it has begun here."""

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from railyard.core.errors import BadInput
 
 Array = NDArray[Any]
-Span = tuple[int, int]
-"""(start, end) of elements, the end not included."""
+Span = tuple[int, int]  # (start, end) of elements, the end not included
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _REALS = ("float16", "float32", "float64", "complex64", "complex128")

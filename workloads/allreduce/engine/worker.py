@@ -33,8 +33,7 @@ from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
 
-ROOT: Final = 0
-"""Root of a broadcast."""
+ROOT: Final = 0  # root of a broadcast
 _PR_SET_TIMERSLACK: Final = 29
 _COUNTERS: Final = Path("/proc/thread-self/net/dev")
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
@@ -152,12 +151,6 @@ def count_bytes(text: str, rails: int) -> tuple[int, ...]:
     return tuple(int(column[_RECEIVED]) + int(column[_SENT]) for column in of_rails)
 
 
-def parts_of(size: float, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[float, ...]:
-    """Return `size` divided in proportion to the bytes that each rail moved; all 0 if none moved any."""
-    moved = [new - old for old, new in zip(before, after, strict=True)]
-    return tuple(size * each / max(1, sum(moved)) for each in moved)
-
-
 def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operations) -> jobs.RankReport:
     """Do operations on another engine, or as many as succeed.
 
@@ -175,8 +168,9 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
         sample()
         for size in steps:
             sample()
-            (_, old), (_, new) = report.rail_bytes_over_time[-2:]
-            shares = parts_of(size, old, new)
+            (_, before), (_, after) = report.rail_bytes_over_time[-2:]
+            moved = [new - old for old, new in zip(before, after, strict=True)]
+            shares = tuple(size * each / max(1, sum(moved)) for each in moved)
             elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
             report.shares.append(shares)
             report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))

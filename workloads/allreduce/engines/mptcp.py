@@ -10,14 +10,12 @@ from typing import Any
 
 from railyard.core.errors import MissingRequirement
 from railyard.topologies.multirail import commands
-from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, combined_rail
 from railyard.workloads.allreduce.engine import group
 from railyard.workloads.allreduce.engine.jobs import Layout, RankConfig, Timeouts
 from railyard.workloads.allreduce.engine.worker import Program
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, PORT, AllreduceEngine, PeerRanks
 
-_PORT = PORT + 1
 _HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
 
 
@@ -25,11 +23,8 @@ class MptcpRanks(PeerRanks):
     """Ranks that use all rails."""
 
     program = __name__
-
-    @staticmethod
-    def default_rails(fabric: MultirailSpec) -> Sequence[int]:
-        """Return all rails."""
-        return range(len(fabric.rails))
+    uses_all_rails = True
+    port = PORT + 1
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
@@ -55,8 +50,7 @@ def make_socket(_rail: int) -> socket.socket:
 
 def one_rail(layout: Layout) -> Layout:
     """Return a layout with one rail that combines all, at the addresses of the first."""
-    addresses = tuple((host, _PORT) for host, _ in layout.nodes[0])
-    return Layout((combined_rail(layout.rails),), (addresses,), (None,), layout.group)
+    return Layout((combined_rail(layout.rails),), layout.nodes[:1], (None,), layout.group)
 
 
 def join_group(config: RankConfig) -> group.Group:

@@ -22,8 +22,7 @@ from railyard.workloads.allreduce.engine.worker import Program
 from railyard.workloads.allreduce.engine_kind import PORT, PlannedFabric, placement
 from railyard.workloads.allreduce.engines import gloo
 from railyard.workloads.allreduce.engines.railyard import WORKER
-from railyard.workloads.jobs.data_parallel import buckets
-from railyard.workloads.models.catalogue import GptModel, LayersModel
+from railyard.workloads.models.catalogue import GptModel
 
 FP16_BYTES: Final = 2
 GPT_MAX_MESSAGE: Final = 256 * 2**20
@@ -32,8 +31,7 @@ GPT_SPLIT_ABOVE: Final = 2**30
 V100_FLOPS: Final = 125e12 * 0.4
 """Half precision by the data sheet, and the share of it that Megatron-LM's GPTs reach (Narayanan et al. 2021, Table 1:
 44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
-GPT_LINK_RATE: Final = 1e9 / 8
-"""Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second."""
+GPT_LINK_RATE: Final = 1e9 / 8  # Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second.
 SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
     ("alexnet", 32): (215.7, 319.0, 376.8),
     ("alexnet", 64): (426.6, 612.5, 753.2),
@@ -50,7 +48,6 @@ KINDS: Final = 4
 Backend = Literal["gloo", "railyard"]
 BACKENDS: Final = get_args(Backend)
 TRAINING_S: Final = 600.0
-_PORT: Final = PORT + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +99,14 @@ def published_compute_s(model: str, batch: int) -> float | None:
     return linear_regression([1 / nics for nics in (1, 2, 3)], steps).intercept
 
 
-def layers_step(name: str, model: LayersModel, batch: int, bucket: int, compute_s: float) -> Step:
-    """Return a step with gradients in DDP's buckets, the last layer's first.
-
-    A bucket that a large layer overfills is split, as Nezha's Fig. 15 has it.
-    """
-    return Step(name, batch, split(buckets(model, bucket), bucket), compute_s)
-
-
 def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
     """Return a step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
 
     Table 3: the whole job has 8 stages of so many nodes, with two tensor-parallel GPUs each; the replicas share the
-    batch, BadInput if they can't. The pipeline's bubble is in the computing; tensor parallelism within a node and
-    activations between stages are not, since they are no allreduces between nodes.
+    batch. The pipeline's bubble is in the computing; tensor parallelism within a node and activations between stages
+    are not, since they are no allreduces between nodes.
     """
     shape = model.training
-    if shape.global_batch % nodes:
-        raise BadInput("trainings.model", name, f"has a batch of {shape.global_batch}, which {nodes} nodes can't share")
     gradient = FP16_BYTES * model.parameters // (shape.tensor * shape.pipeline)
     sizes = split((gradient,), GPT_MAX_MESSAGE) if gradient > GPT_SPLIT_ABOVE else (gradient,)
     micro_batches = shape.global_batch // nodes // shape.micro_batch
@@ -242,12 +229,10 @@ class DdpRanks(gloo.GlooRanks):
 
     program = __name__
     replies = (Trained,)
+    port = PORT + 2
 
     def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
         super().__init__(net, [rail])
-        hosts = tuple(tuple((host, _PORT) for host, _ in row) for row in self.layout.nodes)
-        trees = tuple(address and (address[0], _PORT) for address in self.layout.aggregators)
-        self.layout = replace(self.layout, nodes=hosts, aggregators=trees)
         self._run_numbers = count()
         self._aggregators: list[Worker] = []
 

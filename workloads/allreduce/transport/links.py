@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from railyard.workloads.allreduce.engine.tasks import Copies
 
-Message = dict[str, Any]
-"""Control message, as JSON on the wire."""
+Message = dict[str, Any]  # control message, as JSON on the wire
 CATCH_UP_S: Final = 0.005  # that a sender which ran late may catch up: a rail's own processor would not have been late
 LEAD_S: Final = 0.03  # over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)
 DATA, CONTROL = 1, 2
@@ -52,10 +51,6 @@ class Pacer:
         """Time from which the next bytes may be sent."""
         lead_s = LEAD_S if self.link_s_per_byte >= self.cpu_s_per_byte else 0.0
         return max(self._setup_ends_at, self.free_at - lead_s)
-
-    def note_idle(self, now: float) -> None:
-        """Note that nothing waited until now."""
-        self.free_at = max(self.free_at, now)
 
     def start_message(self, ready_at: float) -> None:
         """Begin the set-up of a message that could be sent from `ready_at` on, after all that is ahead of it."""
@@ -128,8 +123,8 @@ class Framed:
         """Queue a frame. `payload` must not change until it is sent. `starts_message`: it waits for a set-up."""
         if self._pacer is not None:
             now = time.monotonic()
-            if not self._queue:
-                self._pacer.note_idle(now)
+            if not self._queue:  # nothing waited until now
+                self._pacer.free_at = max(self._pacer.free_at, now)
             if starts_message:
                 self._message_starts.append((self._queued_bytes, now))
         self._queue.append(memoryview(header.pack()))

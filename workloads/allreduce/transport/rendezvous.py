@@ -25,8 +25,7 @@ Key = tuple[int, int]
 AGGREGATOR: Final = 0xFFFF
 _HELLO: Final = struct.Struct("!4sIHHHI")
 _MAGIC: Final = b"RYMR"
-ACK: Final = b"+"
-"""Answer to a Hello."""
+ACK: Final = b"+"  # answer to a Hello
 _ATTEMPT_TIMEOUT_S: Final = 0.25
 _RETRY_S: Final = 0.02
 _MISSING_AGGREGATOR: Final = "its aggregator, or a rank that this waits for,"

@@ -70,8 +70,8 @@ class _Rail:
 class Transport:
     """All connections of a node. `poll` serves them; everything else only queues, and sends what may go at once.
 
-    `on_message(peer, rail, message)` gets control messages, `on_disconnect(rail, why)` each lost connection of a live
-    rail.
+    `on_message(peer, rail, message)` gets control messages; `on_disconnect(rail, why, peers)` each lost connection of a
+    live rail, and the peers that no live rail leads to any more.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Transport:
         layout: Layout,
         make: SocketMaker,
         on_message: Callable[[int, int, Message], None],
-        on_disconnect: Callable[[int, str], None],
+        on_disconnect: Callable[[int, str, list[int]], None],
     ) -> None:
         self.rank, self.layout, self._on_message, self._on_disconnect = rank, layout, on_message, on_disconnect
         self._rendezvous = Rendezvous(rank, layout, make)
@@ -107,10 +107,6 @@ class Transport:
     def flushed(self) -> bool:
         """Return whether all data is sent."""
         return all(rail.outgoing.idle for rail in self._live.values())
-
-    def unreachable_peers(self) -> list[int]:
-        """Return the peers that no live rail leads to."""
-        return [peer for peer in self._channels if not any(peer in rail.control for rail in self._live.values())]
 
     def send(self, rail: int, header: Header, view: memoryview, starts_message: bool) -> None:
         """Send data on a rail. On one that is not live it is dropped: its job will be done again."""
@@ -211,7 +207,8 @@ class Transport:
             if link not in (state.outgoing, state.incoming):
                 del self._link_peers[link]
                 link.sock.close()
-        self._on_disconnect(rail, f"{peer_name}: {why}")
+        unreachable = [peer for peer in self._channels if not any(peer in each.control for each in self._live.values())]
+        self._on_disconnect(rail, f"{peer_name}: {why}", unreachable)
 
     def _send_on_all_rails(self, peer: int, header: Header, text: bytes) -> None:
         for rail in self.live:

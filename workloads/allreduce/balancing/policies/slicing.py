@@ -13,8 +13,7 @@ from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, Al
 from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES, Segment, split_evenly
 
 QUARTERS: Final = 4
-MAX_SLICE_BYTES: Final = 256 * 1024
-"""As sent, as MIN_PIECE_BYTES is."""
+MAX_SLICE_BYTES: Final = 256 * 1024  # as sent, as MIN_PIECE_BYTES is
 
 
 def slice_count(size: int) -> int:
