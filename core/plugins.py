@@ -9,7 +9,6 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
@@ -45,15 +44,10 @@ class BadDefinition(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin file that was loaded: its absolute path, its source, and the SHA-256 of that."""
+    """A plugin file that was loaded: its absolute path, and its source."""
 
     path: Path
     source: bytes
-
-    @property
-    def sha256(self) -> str:
-        """The hash of the source, as hexadecimal digits."""
-        return hashlib.sha256(self.source).hexdigest()
 
 
 _loaded: Final[dict[Path, Plugin]] = {}
@@ -103,18 +97,18 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
         del sys.modules[name]
         if isinstance(error, BadDefinition):
             raise
-        raise BadInput(field, str(file), f"can't be loaded: {_where(error, path)}") from error
+        # the line of the plugin that raised, and what it raised, on one line
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        if isinstance(error, SyntaxError):
+            lines, what = [error.lineno], f"SyntaxError: {error.msg}"
+        where = f"line {lines[-1]}: " if lines else ""
+        raise BadInput(field, str(file), f"can't be loaded: {where}{what}") from error
     finally:
         origin.reset(token)
     _loaded[path] = Plugin(path, source)
     os.environ[ENVIRONMENT] = os.pathsep.join(map(str, _loaded))
     return _loaded[path]
-
-
-def load_all(files: Iterable[str], field: str, folder: Path | None = None) -> None:
-    """Load each file; the field of a message is `field.INDEX`."""
-    for index, file in enumerate(files):
-        load(file, f"{field}.{index}", folder)
 
 
 def load_inherited() -> None:
@@ -150,12 +144,3 @@ def _is_importing() -> bool:
         if frame.f_code.co_name == "<module>" and str(frame.f_globals.get("__name__", "")).startswith("railyard."):
             return True
     return False
-
-
-def _where(error: Exception, path: Path) -> str:
-    """The line of the plugin that raised, and what it raised, on one line."""
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: SyntaxError: {error.msg}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"line {lines[-1]}: {text}" if lines else text

@@ -3,6 +3,7 @@ the machine's capabilities, what their absence rules out, and how to get them.
 """
 
 import subprocess
+from hashlib import sha256
 from importlib import metadata
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float
         "frames_per_s": round(frames_per_s),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "seed": seed,
-        "plugins": {str(plugin.path): plugin.sha256 for plugin in plugins.loaded()},
+        "plugins": {str(plugin.path): sha256(plugin.source).hexdigest() for plugin in plugins.loaded()},
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed": bool(_git("status", "--porcelain")),
     }

@@ -95,15 +95,13 @@ class Pipe:
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
 
-    def send(self, message: Message) -> None:
-        """Send, from any thread. OSError if the other end is closed."""
-        self._send(pickle.dumps(message.__dict__, pickle.HIGHEST_PROTOCOL))
+    def send(self, message: Message | dict[str, Any]) -> None:
+        """Send, from any thread. OSError if the other end is closed.
 
-    def send_event(self, what: str, detail: dict[str, Any]) -> None:
-        """Send an Event of now, as JSON: without a model of it, which takes as long as all the rest."""
-        self._send(to_json({"kind": "Event", "what": what, "detail": detail, "ns": time.monotonic_ns()}))
-
-    def _send(self, data: bytes) -> None:
+        An Event is given as a dict and sent as JSON: a model of it would take as long as all the rest.
+        """
+        as_json = isinstance(message, dict)
+        data = to_json(message) if as_json else pickle.dumps(message.__dict__, pickle.HIGHEST_PROTOCOL)
         with self._lock:
             self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
@@ -297,7 +295,7 @@ class Parent:
             os.set_inheritable(fd, False)
             sock = socket.socket(fileno=fd)
         self._pipe = Pipe(sock, commands)
-        sys.excepthook = _end_with_traceback
+        sys.excepthook = self._end_with_traceback
         threading.Thread(target=self._end_with_parent, name="ends with its parent", daemon=True).start()
 
     def fileno(self) -> int:
@@ -321,18 +319,17 @@ class Parent:
 
     def emit(self, what: str, detail: dict[str, Any]) -> None:
         """Send an event of now, from any thread."""
-        self._pipe.send_event(what, detail)
+        self._pipe.send({"kind": "Event", "what": what, "detail": detail, "ns": time.monotonic_ns()})
 
     def _end_with_parent(self) -> None:
-        """Block until the other end of the connection is closed."""
+        """Wait until the other end of the connection is closed."""
         poller = select.poll()
         poller.register(self.fileno(), 0)  # nothing but errors and hang-up
         poller.poll()
         os._exit(0)
 
-
-def _end_with_traceback(*error: Any) -> None:
-    """End the process at an uncaught exception, although threads that aren't daemons may still run."""
-    sys.__excepthook__(*error)
-    sys.stderr.flush()
-    os._exit(1)
+    def _end_with_traceback(self, *error: Any) -> None:
+        """End the process at an uncaught exception, although threads that aren't daemons may still run."""
+        sys.__excepthook__(*error)
+        sys.stderr.flush()
+        os._exit(1)

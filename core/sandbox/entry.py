@@ -64,11 +64,6 @@ class Entry:
     account: Account
     namespaces: Mapping[str, int] = field(repr=False)
 
-    @property
-    def is_alive(self) -> bool:
-        """True while process 1 is running; until it ends, no other process has its number."""
-        return _is_alive(self.pidfd)
-
     def close(self) -> None:
         """Close the files."""
         for fd in (self.pidfd, *self.namespaces.values()):
@@ -88,7 +83,7 @@ def entry_of(found: Announcement) -> Entry | None:
             _check_process(found, pid)
             kept = _check_namespaces(opened, found.uid)
             entry = Entry(pid, pidfd, account_of(found.uid, found.gid), {kind: opened[kind] for kind in kept})
-            if not (entry.is_alive and _is_alive(found.pidfd)):
+            if not (_is_alive(pidfd) and _is_alive(found.pidfd)):
                 raise ProcessLookupError
         except (ProcessLookupError, FileNotFoundError):
             return None
@@ -101,7 +96,7 @@ def entry_of(found: Announcement) -> Entry | None:
 
 
 def _open_namespaces(pid: int | str, closing: ExitStack) -> dict[str, int]:
-    """The namespaces of a process, by kind, opened. `closing` closes them."""
+    """Open the namespaces of a process; return them by kind. `closing` closes them."""
     opened = {}
     for kind in _CLONE:
         opened[kind] = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
@@ -181,6 +176,7 @@ def _parent(pid: int) -> int:
 
 
 def _is_alive(pidfd: int) -> bool:
+    """True while the process is running; until it ends, no other process has its number."""
     return not select.select([pidfd], [], [], 0)[0]
 
 
@@ -196,7 +192,7 @@ def _enter(entry: Entry, node: str | None) -> None:
     if node is not None:
         fd = os.open(NETNS_DIR / node, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         _setns(fd, "net")
-    if not entry.is_alive:
+    if not _is_alive(entry.pidfd):
         raise Refused("has ended")
 
 
@@ -249,31 +245,25 @@ def run(entry: Entry, name: str, command: Sequence[str], node: str | None, varia
     environment = {**os.environ, "PATH": SEARCH_PATH} if own else clean_environment(entry.account)
     sys.stdout.flush()
     sys.stderr.flush()
-    old = {number: signal.signal(number, _ignored) for number in (_PASSED_ON[:2] if own else _PASSED_ON)}
-    keeper = os.fork()
-    if keeper == 0:
-        defaults: dict[int, Any] = {
-            n: signal.SIG_IGN if h == signal.SIG_IGN else signal.SIG_DFL for n, h in old.items()
-        }
-        _in_child(lambda: _keep(entry, command, node, {**environment, **variables}, defaults), f"RUN: {name!r}")
+    keeper = 0
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(keeper, number)
+        if keeper and not own:  # a command of our own has the same signal from the terminal
+            with suppress(ProcessLookupError):
+                os.killpg(keeper, number)
 
-    if not own:
-        for number in _PASSED_ON:
-            signal.signal(number, pass_on)
+    old = {number: signal.signal(number, pass_on) for number in (_PASSED_ON[:2] if own else _PASSED_ON)}
+    keeper = os.fork()
+    if keeper == 0:
+        ignored = [number for number, handler in old.items() if handler == signal.SIG_IGN]
+        defaults: dict[int, Any] = {n: signal.SIG_IGN if n in ignored else signal.SIG_DFL for n in old}
+        _in_child(lambda: _keep(entry, command, node, {**environment, **variables}, defaults), f"RUN: {name!r}")
     try:
         status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
     return status if status >= 0 else 128 - status
-
-
-def _ignored(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the command has the same signal, from the terminal or passed on."""
 
 
 def _keep(
@@ -286,6 +276,11 @@ def _keep(
     _enter(entry, node)
 
     def execute() -> NoReturn:
+        for number, action in defaults.items():
+            signal.signal(number, action)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        if not own:
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         try:
             os.execvpe(command[0], list(command), dict(environment))
         except OSError as error:
@@ -294,11 +289,6 @@ def _keep(
 
     child = os.fork()
     if child == 0:
-        for number, action in defaults.items():
-            signal.signal(number, action)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        if not own:
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         _in_child(execute)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if status >= 0 else 128 - status

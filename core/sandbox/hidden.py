@@ -58,19 +58,16 @@ def files_meant(data: object) -> Iterator[Path]:
     if isinstance(data, list | tuple):
         for item in data:
             yield from files_meant(item)
-    if isinstance(data, str) and data:
-        with suppress(OSError, ValueError):
-            yield from _meant(Path(data).absolute())
-
-
-def _meant(path: Path) -> Iterator[Path]:
-    folder = path.parent.resolve()
-    for place in (Path(place).resolve() for place in PRIVATE):
-        if place in folder.parents or (place == folder and path.is_dir()):
-            yield path if path.is_dir() else folder
-        elif place == folder:
-            stem = path.name.partition(".")[0]
-            yield from (file for file in folder.glob(f"{stem}*") if file.is_file())
+    if not isinstance(data, str) or not data:
+        return
+    with suppress(OSError, ValueError):
+        path, folder = Path(data).absolute(), Path(data).absolute().parent.resolve()
+        for place in (Path(place).resolve() for place in PRIVATE):
+            if place in folder.parents or (place == folder and path.is_dir()):
+                yield path if path.is_dir() else folder
+            elif place == folder:
+                stem = path.name.partition(".")[0]
+                yield from (file for file in folder.glob(f"{stem}*") if file.is_file())
 
 
 def sockets() -> list[str]:
@@ -81,7 +78,7 @@ def sockets() -> list[str]:
 
 
 def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
-    """Do it, in a mount namespace of our own: `needed` and `sockets` were called outside."""
+    """Hide them, in a mount namespace of our own: `needed` and `sockets` were called outside."""
     here = str(Path.cwd())
     opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in put_back}
     for places, mode in ((EMPTY, "755"), (PRIVATE, "1777")):
@@ -96,15 +93,11 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
         os.close(fd)
     with suppress(OSError):  # the working folder was the one beneath
         os.chdir(here)
-    _cover(covered)
-
-
-def _cover(paths: Sequence[str]) -> None:
-    """Put an empty file over each socket. One that can't be opened from here, or is no socket any more, is left."""
+    # an empty file over each socket; one that can't be opened from here, or is no socket any more, is left
     nothing = Path("/run/railyard/nothing")
     nothing.parent.mkdir(parents=True, exist_ok=True)
     nothing.touch(mode=0o000)
-    for path in paths:
+    for path in covered:
         with suppress(OSError, MissingRequirement):
             fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

@@ -46,19 +46,7 @@ def prepare() -> dict[str, Any]:
     """Mount private folders (/run, /tmp), make scratch folders, set lo up; return the task given to `enter`."""
     if not inside():
         raise ValueError("prepare is for the first process of a sandbox")
-    task = _read_task()
-    hidden.hide(task["put_back"], task["sockets"])
-    for variable, folder in (("TMPDIR", "tmp"), ("MPLCONFIGDIR", "matplotlib"), ("XDG_CACHE_HOME", "cache")):
-        (_SCRATCH / folder).mkdir(parents=True)
-        os.environ[variable] = str(_SCRATCH / folder)
-    tempfile.tempdir = None
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    given: dict[str, Any] = task["task"]
-    return given
-
-
-def _read_task() -> dict[str, Any]:
-    """Read the task. The socket must still be open: if the launcher died early, nothing would end this process."""
+    # read the task; the socket must still be open: if the launcher died early, nothing would end this process
     fd = int(os.environ[launcher.SOCKET_FD_VARIABLE])
     os.set_inheritable(fd, False)
     line = b""
@@ -74,7 +62,14 @@ def _read_task() -> dict[str, Any]:
     if any(event & POLLHUP for _, event in poller.poll(0)):
         os._exit(128 + signal.SIGKILL)
     task: dict[str, Any] = json.loads(line)
-    return task
+    hidden.hide(task["put_back"], task["sockets"])
+    for variable, folder in (("TMPDIR", "tmp"), ("MPLCONFIGDIR", "matplotlib"), ("XDG_CACHE_HOME", "cache")):
+        (_SCRATCH / folder).mkdir(parents=True)
+        os.environ[variable] = str(_SCRATCH / folder)
+    tempfile.tempdir = None
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    given: dict[str, Any] = task["task"]
+    return given
 
 
 def add_hosts(addresses: Mapping[str, str]) -> None:
@@ -91,10 +86,8 @@ class _StopHandler:
     Signals within a second count as one: a terminal sends Ctrl-C to all, and the launcher passes it on too.
     """
 
-    def __init__(self) -> None:
-        self.number = 0
-        self._signal_count = 0
-        self._last_s = 0.0
+    number = _signal_count = 0
+    _last_s = 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

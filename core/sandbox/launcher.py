@@ -67,7 +67,17 @@ def enter(
         with suppress(BrokenPipeError):
             given = {"task": dict(task), "put_back": hidden.needed(visible), "sockets": hidden.sockets()}
             parent_socket.sendall(json.dumps(given).encode() + b"\n")
-        status = signals.wait(process, lambda number: _forward_signal(process, number), found_by)
+
+        def forward(number: int) -> None:
+            """Forward a signal to the sandbox init, which may not exist yet; `unshare` itself ignores signals."""
+            while process.poll() is None:
+                with suppress(psutil.NoSuchProcess):
+                    for inner in psutil.Process(process.pid).children():
+                        inner.send_signal(number)
+                        return
+                time.sleep(0.002)
+
+        status = signals.wait(process, forward, found_by)
         received = b""
         with suppress(OSError):
             received = parent_socket.recv(16, socket.MSG_DONTWAIT)
@@ -75,9 +85,7 @@ def enter(
         return status
     if received.startswith(STARTED):
         return 128 + signal.SIGKILL
-    raise MissingRequirement(
-        "the sandbox did not start", "the line above says why; run_experiment.py doctor may say more"
-    )
+    raise MissingRequirement("the sandbox did not start", "see the line above, and run_experiment.py doctor")
 
 
 def current_namespaces() -> str:
@@ -101,16 +109,6 @@ def _die_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
-
-
-def _forward_signal(unshare: "subprocess.Popen[bytes]", number: int) -> None:
-    """Forward a signal to the sandbox init, which may not exist yet; `unshare` itself ignores signals."""
-    while unshare.poll() is None:
-        with suppress(psutil.NoSuchProcess):
-            for inner in psutil.Process(unshare.pid).children():
-                inner.send_signal(number)
-                return
-        time.sleep(0.002)
 
 
 def stop_signals() -> list[signal.Signals]:

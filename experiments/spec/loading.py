@@ -81,7 +81,8 @@ def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
     files = data.get("plugins", [])
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
         raise BadInput("plugins", files, "must be a list of Python files, such as [./mine.py]")
-    plugins.load_all(files, "plugins", path_of(name_or_file).parent)
+    for number, file in enumerate(files):
+        plugins.load(file, f"plugins.{number}", path_of(name_or_file).parent)
 
 
 def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
