@@ -25,8 +25,7 @@ from rich.table import Table
 from benchmarks.command import run_benchmark
 from benchmarks.route_changes import RAIL_BPS, check
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Source, Steering
-from railyard.controller.health.hysteresis import Damping
+from railyard.controller.agent.steering import Damping, Source, Steering
 from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Context, Scores
 from railyard.controller.health.registry.client import Registry, connect
 from railyard.controller.health.registry.etcd import EtcdServer

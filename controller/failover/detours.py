@@ -110,8 +110,7 @@ def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
     return next(((Share(path),) for path in paths if usable(path, src, dst, broken, fabric.kind)), ())
 
 
-DETOUR_METRIC = 10  # wins over the policy's own route to the same prefix
-
+DETOUR_METRIC: Final = 10  # wins over the policy's own route to the same prefix
 Detours = dict[Gpu, dict[str, Route]]
 
 
@@ -191,10 +190,9 @@ def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Rou
     result = {}
     for gpu in old.keys() | new.keys():
         before, after = old.get(gpu, {}), new.get(gpu, {})
-        removed = [route for prefix, route in before.items() if prefix not in after]
-        put = [route for prefix, route in after.items() if before.get(prefix) != route]
-        if removed or put:
-            result[gpu] = (removed, put)
+        if before != after:
+            removed = [route for prefix, route in before.items() if prefix not in after]
+            result[gpu] = removed, [route for prefix, route in after.items() if before.get(prefix) != route]
     return result
 
 
@@ -203,7 +201,7 @@ PAUSE_S: Final = 0.002  # between two, so that other threads of this process get
 
 
 class PrecomputedDetours:
-    """`detours(plan, broken)` of one plan, by calling it; without delay for failures that `precompute` has covered."""
+    """Detours of a plan, by calling it with what is broken; at once for failures that `precompute` has covered."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

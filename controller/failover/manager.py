@@ -30,7 +30,7 @@ EmitEvent = Callable[[str, dict[str, Any]], None]
 
 
 class Phase(Enum):
-    """Phase of the failover manager. Routes change in ACTIVE alone."""
+    """Phase of the failover manager. Routes change in ACTIVE alone: failures of a fabric that was intact once."""
 
     STARTING = "until all switches are connected and all ports are up once"
     RESUMING = "after a restart, until all switches are connected or the time for that is over"
@@ -91,9 +91,8 @@ class FailureState:
     def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
         """Ignore the failures of these network sides while fibres move. True: the side gets its carrier back.
 
-        They count again once its links into the rail and the HB domain are both back, or after
-        `FailoverManager.on_timeout` with the number that this returns. Rerouting around sides that stay unconnected
-        would only take processor time from the GPU replacement.
+        They count again once its links into the rail and the HB domain are both back, or after `on_timeout` with the
+        number that this returns. Until then, rerouting would only take processor time from the GPU replacement.
         """
         broken, number = self.effective, next(self._numbers)
         for gpu, will_return in gpus.items():
@@ -144,30 +143,25 @@ class FailoverManager:
 
     def __init__(self, plan: Plan, router: RouteAgent, reroute: bool, emit: EmitEvent) -> None:
         self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
-        self.state, self._phase = FailureState(plan), Phase.STARTING
+        self.state, self.phase = FailureState(plan), Phase.STARTING
         self._routes: Detours = {}  # in force
         self.detours = PrecomputedDetours(plan)
 
     @property
-    def is_ready(self) -> bool:
-        """True once the fabric was intact: from then on, failures are rerouted."""
-        return self._phase is Phase.ACTIVE
-
-    @property
     def pending(self) -> frozenset[str]:
         """The switches that have not connected yet, while resuming."""
-        missing = self.state.disconnected if self._phase is Phase.RESUMING else ()
+        missing = self.state.disconnected if self.phase is Phase.RESUMING else ()
         return frozenset(self.state.roles[dpid][0] for dpid in missing)
 
     def resume(self, routes: Detours) -> None:
         """Begin, before any event, with the detours that a crashed manager has left."""
-        self._routes, self._phase = routes, Phase.RESUMING
+        self._routes, self.phase = routes, Phase.RESUMING
 
     def finish_resume(self) -> None:
         """Report all that is down, and change the routes that differ, if still resuming."""
-        if self._phase is not Phase.RESUMING:
+        if self.phase is not Phase.RESUMING:
             return
-        state, self._phase = self.state, Phase.ACTIVE
+        state, self.phase = self.state, Phase.ACTIVE
         self._emit("resumed", {"switches": len(state.connected)})
         for dpid in sorted(state.disconnected):
             self._emit("switch-down", {"switch": state.roles[dpid][0]})
@@ -190,7 +184,7 @@ class FailoverManager:
         state = self.state
         if not state.on_event(event):
             return
-        if self._phase is Phase.ACTIVE:
+        if self.phase is Phase.ACTIVE:
             if event.what == "port":
                 self._emit_port("port-up" if event.up else "port-down", event.dpid, event.port)
             else:
@@ -198,10 +192,10 @@ class FailoverManager:
             returned = gpu_at(event.dpid, event.port) if event.what == "port" and event.up else None
             self._apply({returned} if returned else frozenset())
         elif not state.disconnected:
-            if self._phase is Phase.RESUMING:
+            if self.phase is Phase.RESUMING:
                 self.finish_resume()
             elif not state.down:
-                self._phase = Phase.ACTIVE
+                self.phase = Phase.ACTIVE
                 self._emit("ready", {})
 
     def on_heartbeats(self, silent: SilentComponents) -> None:
@@ -226,7 +220,7 @@ class FailoverManager:
 
     def _apply(self, returned: Set[Gpu] = frozenset()) -> None:
         """Change the routes that differ. `returned`: GPUs that came back, and may have lost their detours."""
-        if not self._reroute or self._phase is not Phase.ACTIVE:
+        if not self._reroute or self.phase is not Phase.ACTIVE:
             return
         broken = self.state.effective
         target = self.detours(broken)

@@ -144,11 +144,9 @@ AtMostAMinute = Annotated[Time, Field(le=60)]
 
 
 class HealthSpec(ConfigModel):
-    """Settings of the scores and their registry.
-
-    `estimator`: a name in ESTIMATORS. `links`: see health(). `period` between two readings, `smoothing` the time
-    constant of the mean over them. A queue that takes `full_queue` to drain at its link's rate counts as full. `stale`:
-    the time without a message after which a cache is stale.
+    """Settings of the scores and their registry: `period` between two readings, time constant `smoothing` of the mean
+    over them; a queue that takes `full_queue` to drain at its link's rate counts as full; a cache without a message for
+    `stale` is stale. `links`: see health().
     """
 
     estimator: Annotated[str, AfterValidator(ESTIMATORS.checked)] = "utilisation"

@@ -86,7 +86,7 @@ class HealthPolicy:
     traffic lowers the scores of its path, which it would leave because of itself. See steering.is_satisfied.
     """
     is_damped: bool = True
-    """Whether margin, noise and dwell time limit how often a pair changes its path (hysteresis.py)."""
+    """Whether margin, noise and dwell time limit how often a pair changes its path (agent/steering.py)."""
     knows_load: bool = False
     """Whether `context.assigned` has the best paths for the load of the whole interval (oracle.py)."""
 

@@ -227,9 +227,8 @@ class OpticalSwitches:
         """Move fibres, {datapath id: {GPU side: network side}} in port numbers, and disable their ports for `outage_s`.
 
         The new cross-connects exist from the start, so that a controller that connects next finds them. `on_start` is
-        called before any port is disabled; `on_done`, from another thread, once they are enabled again (those of a
-        switch that is not connected then, when it connects). ValueError, and nothing is moved at any switch, if one is
-        not connected now, or for two fibres to one network side.
+        called before any port is disabled; `on_done`, from another thread, once they are enabled again. ValueError, and
+        nothing is moved, if a switch is not connected, or for two fibres to one network side.
         """
         with self._lock:
             switches = {dpid: switch for dpid in moves if (switch := self._switches.get(dpid)) and switch.is_loaded}

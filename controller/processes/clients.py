@@ -83,7 +83,7 @@ class ControllerProcess:
     def crash(self) -> None:
         """Kill the process: event "controller-crashed". ValueError if it isn't running.
 
-        Switches keep their flows and GPUs their routes; the history of scores and the embedded registry are lost.
+        Switches keep their flows and GPUs their routes; scores and an embedded registry are lost.
         """
         at_ns = time.monotonic_ns()
         with self._send_lock:
@@ -97,7 +97,7 @@ class ControllerProcess:
         """Start the process again after a crash; return when it listens and all switches were asked to connect.
 
         Events: "controller-restarted" when it listens, "resumed" when it acts. Scores start anew if there were any.
-        ValueError if it hasn't crashed; RailyardError if it can't restart, or if only its registry can't.
+        ValueError if it hasn't crashed; RailyardError if it, or its registry, can't restart.
         """
         if not self.is_down or self._plan is None:
             raise ValueError("the controller can't restart: it has not crashed")
@@ -151,10 +151,7 @@ class ControllerProcess:
         return found
 
     def start_health(self, spec: HealthSpec) -> str:
-        """Compute scores and publish them in a registry, whose address is returned: event "health" each period.
-
-        RailyardError if the registry doesn't start: event "registry-failed".
-        """
+        """Compute scores and publish them in a registry; return its address. RailyardError if it doesn't start."""
         self._send(messages.StartHealth(spec=spec))
         self._health = spec
         message = self._running.await_events({"registry"})["registry"]
@@ -178,10 +175,7 @@ class ControllerProcess:
         self._send(messages.RestartRegistry())
 
     def on_heartbeats(self, silence: dict[str, Any]) -> None:
-        """Take in the detail of "silence", from any thread: events "silent" and "resumed" of the differences.
-
-        It replaces the one before. A crashed controller gets the last one when it restarts.
-        """
+        """Take in the detail of "silence", from any thread, in place of the last one; also for a later restart."""
         with self._send_lock:
             self._silence = messages.SetSilence(silence=silence)
             if not self.is_down:
@@ -198,18 +192,16 @@ class ControllerProcess:
             raise RailyardError(f"no GPU in the place of {gpu_name}: {message['why']}")
 
     def cross_connect(self, moves: Mapping[str, str], layers: Iterable[Layer] | None = None) -> None:
-        """Move fibres of the optical switches: {"d0g4": "d0g1"} connects d0g4's fibres to the network sides of d0g1.
+        """Begin to move fibres: {"d0g4": "d0g1"} connects d0g4's fibres to the network sides of d0g1, in some layers.
 
-        Returns at once. A fibre whose network side is taken, and a network side that is left, are disabled; `layers`:
-        default all of the fabric. Events: "optical-links-down", and "optical-links-up" after the fabric's
-        `switching_time`. ValueError for what the fabric doesn't have, and for two sides at different optical switches.
+        A fibre whose network side is taken, and a network side that is left, are disabled. ValueError as
+        `moves_by_switch`. Events: "optical-links-down", and "optical-links-up" after the fabric's `switching_time`.
         """
         available = tuple(self._plan.optics) if self._plan else ()
         requested = available if layers is None else tuple(layers)
         if self._plan is None or not requested or not set(requested) <= set(available):
-            raise ValueError(
-                f"can't cross {dict(moves)} in layers {requested}: the fabric's optical layers are {available}"
-            )
+            where = f"layers {requested}: the fabric's optical layers are {available}"
+            raise ValueError(f"can't cross {dict(moves)} in {where}")
         ports = moves_by_switch(self._plan, moves, requested)
         self._send(messages.CrossConnect(moves=dict(moves), layers=requested, ports=ports))
 

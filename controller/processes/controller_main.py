@@ -10,7 +10,7 @@ from typing import Final
 
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
-from railyard.controller.failover.manager import FailoverManager
+from railyard.controller.failover.manager import FailoverManager, Phase
 from railyard.controller.health.monitor import HealthLoop
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, network_sides_in
@@ -154,7 +154,7 @@ class Controller:
         else:
             with self._manager_lock:
                 self._manager.on_event(event)
-            if self._manager.is_ready and self._may_precompute:
+            if self._may_precompute and self._manager.phase is Phase.ACTIVE:
                 self._may_precompute = False  # takes a second or so, once
                 threading.Thread(target=self._manager.detours.precompute, daemon=True).start()
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import floor
 
-from railyard.controller.agent.steering import Steering
-from railyard.controller.health.hysteresis import ActivePaths, damp
-from railyard.controller.health.max_min import Background
-from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
+from railyard.controller.agent.steering import ActivePaths, Steering, damp
+from railyard.controller.health.oracle import Background, Flow, assign, by_pair, finish_s
 from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Scores, idle
 from railyard.core.errors import RailyardError
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan

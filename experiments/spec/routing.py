@@ -5,9 +5,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from railyard.controller.agent.steering import Assigned, Steering
+from railyard.controller.agent.steering import Assigned, Damping, Steering
 from railyard.controller.health.estimator import HealthSpec
-from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
 from railyard.core.config import ConfigModel, parse_model
 from railyard.core.units import Time, time_between
@@ -21,7 +20,7 @@ class RoutingSpec(ConfigModel):
     """Every workload runs once for each policy and seed, in the order of `policies`, on one built fabric.
 
     A policy steers from before the background begins; the workload starts `settle` after that, and nothing is sent for
-    as long before. `margin` (percent; auto: see `own_margin`), `noise`, `dwell`: see health.hysteresis.Damping.
+    as long before. `margin` (percent; auto: see `own_margin`), `noise`, `dwell`: see controller.agent.steering.Damping.
     `delta`: see health.policy.Context. `health`: how scores are made and kept.
     """
 

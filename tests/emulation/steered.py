@@ -11,9 +11,8 @@ from typing import Any, Self
 import psutil
 
 from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy
-from railyard.controller.agent.steering import Steering, ask
+from railyard.controller.agent.steering import Damping, Steering, ask
 from railyard.controller.health.estimator import RegistryKind
-from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import Context, Scores
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer

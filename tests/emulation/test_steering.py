@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.agent.steering import ask
+from railyard.controller.agent.steering import Damping, ask
 from railyard.controller.health.decision import over_rail
 from railyard.controller.health.estimator import HealthSpec, RegistryKind
-from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import default_policies
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu

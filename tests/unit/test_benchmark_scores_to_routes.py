@@ -8,8 +8,7 @@ from rich.console import Console
 
 from benchmarks import scores_to_routes
 from benchmarks.scores_to_routes import Central, ChangeLog, Series, hot, p95, table_of
-from railyard.controller.agent.steering import Steering
-from railyard.controller.health.hysteresis import Damping
+from railyard.controller.agent.steering import Damping, Steering
 from railyard.controller.health.policy import Context
 from railyard.core.errors import RailyardError
 from railyard.core.sandbox import launcher

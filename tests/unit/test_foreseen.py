@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.agent.steering import Steering
-from railyard.controller.health.hysteresis import Damping
+from railyard.controller.agent.steering import Damping, Steering
 from railyard.controller.health.oracle import Flow
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.core.errors import RailyardError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
+from railyard.controller.agent.steering import ActivePaths, Damping, damp
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares

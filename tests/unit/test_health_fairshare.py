@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.controller.health.max_min import Background, Link, capacities, completion_s, max_min, route_of, under_load
-from railyard.controller.health.oracle import all_paths
+from railyard.controller.health.oracle import (
+    Background,
+    Link,
+    all_paths,
+    capacities,
+    completion_s,
+    max_min,
+    route_of,
+    under_load,
+)
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan, make_plan

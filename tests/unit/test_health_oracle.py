@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from railyard.controller.health import oracle
-from railyard.controller.health.max_min import Background
-from railyard.controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
+from railyard.controller.health.oracle import Background, Flow, all_paths, assign, by_pair, finish_s
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.hysteresis import Damping
+from railyard.controller.agent.steering import Damping
 from railyard.controller.health.policy import Context, default_policies
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import parse

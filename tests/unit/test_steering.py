@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from railyard.controller.agent.steering import (
     STEERED_METRIC,
+    Damping,
     Source,
     Steering,
     route_for,
 )
-from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share
