@@ -15,8 +15,8 @@ from railyard.core.wait import poll
 from railyard.core.worker import Message, Ready, Worker
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce import engine_kind
 from railyard.workloads.allreduce.engine.jobs import RankReport, Report, Timeouts
-from railyard.workloads.allreduce.engines import railyard
 from railyard.workloads.allreduce.engines.railyard import Ranks
 
 ECHO = """
@@ -166,7 +166,7 @@ class Net:
 
 
 def test_silent_ranks_have_a_deadline_from_the_first_report_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(railyard, "SLACK_S", 0.2)
+    monkeypatch.setattr(engine_kind, "SLACK_S", 0.2)
     ranks = Ranks(Net(), "equal", Timeouts(operation_s=0.3))
     ranks.processes = processes = [start(f"rank {rank}") for rank in range(4)]
     processes[1].send(Do(end=True))  # a dead rank counts as one that has reported
