@@ -29,7 +29,7 @@ def _factor(text: str) -> float:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--slow", type=_factor, default=1.0, metavar="FACTOR", help="stretch every deadline on a slow machine"
+        "--slow", type=_factor, default=1.0, metavar="FACTOR", help="multiply every deadline on a slow machine"
     )
     parser.addoption("--thorough", action="store_true", help="run variants of tests on packets too (variants.py)")
 

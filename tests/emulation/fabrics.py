@@ -83,8 +83,8 @@ class Fabric:
 
     def flows(self, switch: str) -> list[str]:
         """The switch's flow table, without its counters."""
-        said = self.openflow(switch, "dump-flows", "--no-stats").splitlines()
-        return sorted(line.strip() for line in said if "actions" in line)
+        message = self.openflow(switch, "dump-flows", "--no-stats").splitlines()
+        return sorted(line.strip() for line in message if "actions" in line)
 
     def openflow(self, switch: str, verb: str, *words: str) -> str:
         target = f"unix:{OVS_DIR / switch / switch}.mgmt"

@@ -45,7 +45,7 @@ def start_controller(argv: Sequence[str]) -> "subprocess.Popen[str]":
 
 
 def mn(topo: str, *commands: str) -> str:
-    """Run `mn` on a topology of ours, type these commands, and return all it said."""
+    """Run `mn` on a topology of ours, type these commands, and return its output."""
     # after a failure mn deletes the logs there, whosever
     namespaces.run(["mount", "-n", "-o", "bind,ro", "/tmp", "/tmp"])
     argv = [Path(sys.executable).with_name("mn"), "--custom", "topologies/mininet_topos.py", "--topo", topo]

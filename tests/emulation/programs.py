@@ -1,4 +1,4 @@
-"""Programs of ours as somebody else's process: started, watched, killed, and looked for afterwards."""
+"""Programs as child processes: start, watch, kill, and check that nothing of them is left."""
 
 import os
 import select
@@ -50,7 +50,7 @@ def _users_may() -> bool:
 
 
 class Program:
-    """A program with a pipe to its input, and everything that it says (both streams) in `said`."""
+    """A program with a pipe to its input; `output` holds what it has written to both streams."""
 
     def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None) -> None:
         environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
@@ -59,7 +59,7 @@ class Program:
             argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-        self.said = ""
+        self.output = ""
 
     def type(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -67,11 +67,11 @@ class Program:
         self.process.stdin.flush()
 
     def await_text(self, text: str, within_s: float) -> None:
-        """Read on until it has said that, in what comes from now on."""
-        seen, deadline = len(self.said), time.monotonic() + within_s
-        while text not in self.said[seen:]:
+        """Read until new output contains this text."""
+        seen, deadline = len(self.output), time.monotonic() + within_s
+        while text not in self.output[seen:]:
             if not self._read(deadline - time.monotonic()):
-                raise AssertionError(f"{text!r} never came; it said:\n{self.said}")
+                raise AssertionError(f"{text!r} never came; its output:\n{self.output}")
 
     def end(self, within_s: float) -> int:
         """Its exit status, once it has ended by itself."""
@@ -81,14 +81,14 @@ class Program:
         try:
             return self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still there after {within_s} s; it said:\n{self.said}") from None
+            raise AssertionError(f"still there after {within_s} s; its output:\n{self.output}") from None
 
     def _read(self, timeout_s: float) -> bool:
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], max(0.0, timeout_s))[0]:
             return False
         part = os.read(self.process.stdout.fileno(), 65536)
-        self.said += part.decode(errors="replace")
+        self.output += part.decode(errors="replace")
         return bool(part)
 
     def __enter__(self) -> "Program":
@@ -143,6 +143,6 @@ def run_with_plugin(example: str, spec: Mapping[str, object], folder: Path, slow
     (folder / "spec.yaml").write_text(yaml.safe_dump(dict(spec)))
     argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(plugin), "--out", str(out)]
     with Program(argv) as program:
-        assert program.end(120 * slow) in (0, 1), program.said  # 1: the machine was too busy for a valid run
+        assert program.end(120 * slow) in (0, 1), program.output  # 1: the machine was too busy for a valid run
     assert (out / "plugins" / plugin.name).read_bytes() == plugin.read_bytes()
     return out

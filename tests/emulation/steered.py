@@ -53,13 +53,13 @@ class Scoreboard:
 
 @dataclass
 class Agents:
-    """The agents of a fabric and what they told: (ns, what, detail)."""
+    """The agents of a fabric and their events: (ns, what, detail)."""
 
     fabric: Fabric
-    told: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    reported: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.process = AgentsProcess(self.fabric.net.plan, lambda *event: self.told.append(event))
+        self.process = AgentsProcess(self.fabric.net.plan, lambda *event: self.reported.append(event))
 
     def steer(
         self,
@@ -74,8 +74,8 @@ class Agents:
         self.process.steer(Steering(policy, context, damping), address, stale_s, watched)
 
     def gpus_that_told(self, what: str, since: int = 0) -> set[str]:
-        """Names of GPUs whose agents told this, leaving out the first `since` events."""
-        return {detail["gpu"] for _, told, detail in self.told[since:] if told == what}
+        """Return the names of GPUs whose agents reported this, without the first `since` events."""
+        return {detail["gpu"] for _, reported, detail in self.reported[since:] if reported == what}
 
 
 def pid_of_agents() -> int:
@@ -115,11 +115,11 @@ def assert_taken_as_chosen(fabric: Fabric, probes: int = 3) -> set[str]:
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):
-                said = ask(src, dst) if src.domain != dst.domain else [own_path(policy, src, dst)]
-                assert said, f"{src.name} -> {dst.name}: its agent chose nothing"
-                ways = traced(capture, src, dst, probes if len(said) > 1 else 1)
-                assert follows_policy(ways, said), (
-                    f"{src.name} -> {dst.name}: {list(map(str, ways))}, chosen was {said}"
+                message = ask(src, dst) if src.domain != dst.domain else [own_path(policy, src, dst)]
+                assert message, f"{src.name} -> {dst.name}: its agent chose nothing"
+                ways = traced(capture, src, dst, probes if len(message) > 1 else 1)
+                assert follows_policy(ways, message), (
+                    f"{src.name} -> {dst.name}: {list(map(str, ways))}, chosen was {message}"
                 )
                 kinds |= {way.kind for way in ways}
     return kinds

@@ -116,9 +116,9 @@ def receives(fabric: Fabric, src: Gpu, dst: Gpu, seconds: int, streams: int = 1)
         assert server.stdout
         server.stdout.readline()
     words = ["iperf3", "-J", "-w", "40K", "-O", "1", "-t", str(seconds), "-P", str(streams), "-c", dst.ip]
-    told = fabric.in_node(src.name, *words)
+    reported = fabric.in_node(src.name, *words)
     server.communicate()
-    end = json.loads(told)["end"]
+    end = json.loads(reported)["end"]
     return end["sum_received"]["bits_per_second"], end["sum_sent"]["retransmits"]
 
 
@@ -230,12 +230,12 @@ def test_it_yields_to_no_crowd() -> None:
 
 def test_it_ends_with_its_parent() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
-    telling, told = os.pipe()
+    telling, reported = os.pipe()
     parent = os.fork()
     if parent == 0:
         load = Background(fabric.net.plan, [spec(rails=[0], load=0.5)])
         load.start()
-        os.write(told, load.pid.to_bytes(4, "little"))
+        os.write(reported, load.pid.to_bytes(4, "little"))
         time.sleep(60)
         os._exit(0)
     sender = psutil.Process(int.from_bytes(os.read(telling, 4), "little"))

@@ -82,7 +82,7 @@ def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everyb
         assert nowhere.stderr.startswith("error: GPU: 'd9g9' is not in shell-moe-slowdown: ")
         shell.type("exit")
         assert shell.end(SOON_S * slow) == 0
-    assert "Traceback" not in shell.said
+    assert "Traceback" not in shell.output
     assert not list(everybodys.iterdir()), "something was left in the home folder"
     assert command("ps").stdout == "no run is alive\n"
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) 
         time.sleep(0.5)
         run.process.send_signal(signal.SIGTERM)
         assert run.end(60 * slow) == 143
-    assert "Traceback" not in run.said
+    assert "Traceback" not in run.output
     assert json.loads((out / "summary.json").read_text())["interrupted"] is True
     assert {path.name for path in out.iterdir()} >= FILES
 

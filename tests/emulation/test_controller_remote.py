@@ -17,8 +17,8 @@ LISTENS = "timeout 20 sh -c 'until ss -Hltn | grep -q :5201; do sleep 0.05; done
 def test_stock_mininet_with_the_app_on_os_ken(topo: str) -> None:
     start_open_vswitch()
     start_controller([sys.executable, "-m", "railyard.controller.processes.openflow_main"])
-    said = mn(topo, "pingall", f"d1g1 iperf3 -s -1 -D && {LISTENS}", "d0g0 iperf3 -t 1 -f m -c d1g1")
-    assert "0% dropped (12/12 received)" in said
-    received = re.search(r"([\d.]+) Mbits/sec +receiver", said)
-    assert received is not None, said
+    message = mn(topo, "pingall", f"d1g1 iperf3 -s -1 -D && {LISTENS}", "d0g0 iperf3 -t 1 -f m -c d1g1")
+    assert "0% dropped (12/12 received)" in message
+    received = re.search(r"([\d.]+) Mbits/sec +receiver", message)
+    assert received is not None, message
     assert float(received[1]) > 1  # full-sized frames and their checksums arrive, not only pings

@@ -37,7 +37,7 @@ def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
 
 
 def silent(*hb_links: str) -> dict[str, Any]:
-    """What hearts tell when these HB links are silent."""
+    """Return the heartbeat message for these silent HB links."""
     return asdict(SilentComponents(hb_links=frozenset(map(gpu_of_name, hb_links))))
 
 
@@ -74,7 +74,7 @@ def test_restarted_controller_handles_faults_of_its_absence() -> None:
     turned = fabric.routes()
     controller.crash()
     controller.on_heartbeats(silent("d2g2"))
-    controller.restart()  # hearts' word came while it was away; the link is still down
+    controller.restart()  # the heartbeat message came during the outage; the link is still down
     fabric.await_event("rerouted", times=2)
     assert fabric.whats().count("silent") == 1
     eventually(lambda: fabric.routes() != turned)

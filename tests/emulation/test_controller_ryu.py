@@ -23,11 +23,11 @@ def manager() -> Path:
 def test_ryu_manager_runs_the_app(manager: Path) -> None:
     start_open_vswitch()
     start_controller([str(manager), "controller/openflow/app.py"])
-    said = mn("rail-optimized,2,2,optical=rail", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
-    assert "0% dropped (12/12 received)" in said
+    message = mn("rail-optimized,2,2,optical=rail", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
+    assert "0% dropped (12/12 received)" in message
     wanted = tables_of(RAIL_DPID, {1: True, 2: True, UPLINK_PORT: True, UPLINK_PORT + 1: True}).flows
-    assert said.count("cookie=0x5261696c") == len(wanted) == 3
+    assert message.count("cookie=0x5261696c") == len(wanted) == 3
     for gpu, port in ((Gpu(0, 0), 1), (Gpu(1, 0), 2)):
-        assert f"dl_dst={gpu.mac('rail')} actions=output:{port}" in said
-    assert "actions=group:1" in said
+        assert f"dl_dst={gpu.mac('rail')} actions=output:{port}" in message
+    assert "actions=group:1" in message
     assert "Traceback" not in Path("/run/controller.log").read_text()

@@ -38,5 +38,5 @@ def test_examples_of_short_runs_write_a_report(line: list[str], tmp_path: Path, 
     options = rest[: rest.index("--out")] if "--out" in rest else rest
     argv = [*RUN_EXPERIMENT, name, experiment, *SHORT, *options, "--out", str(tmp_path / "out")]
     with Program(argv) as program:
-        assert program.end(300 * slow) in (0, 1), program.said  # 1: the machine was too busy for a valid run
+        assert program.end(300 * slow) in (0, 1), program.output  # 1: the machine was too busy for a valid run
     assert (tmp_path / "out" / "report.html").exists()

@@ -48,9 +48,9 @@ def out() -> Iterator[Path]:
         folder = Path(name) / "out"
         with Program([*RUN_EXPERIMENT, "run", str(Path(name) / "scripts.yaml"), "--out", str(folder)]) as run:
             status = run.end(RUN_S)
-        assert "Traceback" not in run.said
-        assert status in (0, 1), run.said
-        assert "wild on rail-only" in run.said, run.said  # a failed script ends the run, with status 1 as well
+        assert "Traceback" not in run.output
+        assert status in (0, 1), run.output
+        assert "wild on rail-only" in run.output, run.output  # a failed script ends the run, with status 1 as well
         assert_as_before(before)
         yield folder
 
@@ -61,9 +61,9 @@ def test_random_faults_of_the_seed_are_injected_and_recover(out: Path, spec: Exp
     wild = rows[rows["script"] == "wild"]
     assert list(zip(wild["fault"], wild["target"], strict=True)) == [(t.fault.kind, t.fault.target) for t in drawn]
     assert wild["detect_ms"].notna().all(), "heartbeats find what is silent"
-    census = pd.read_csv(out / "connectivity.csv")
-    assert set(census["script"]) == {"wild"}
-    assert (census[["not_recovered", "unexpected_answers", "forwarding_failed_parts"]] == 0).all(axis=None), census[
+    checks = pd.read_csv(out / "connectivity.csv")
+    assert set(checks["script"]) == {"wild"}
+    assert (checks[["not_recovered", "unexpected_answers", "forwarding_failed_parts"]] == 0).all(axis=None), checks[
         "mismatches"
     ].tolist()
     assert (rows["lost_bytes"] == 0).all()
@@ -87,7 +87,7 @@ def test_records_have_heartbeat_cost_and_the_drawn_script(out: Path, spec: Exper
     assert costs["packets"] > 6 * 2 * 50 / 2, "six GPUs, two links each, fifty times a second; half of it on a bad day"
     assert 0 < costs["rail_link_share"] < 0.01
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    (told,) = (event for event in events if (event["source"], event["what"]) == ("script", "wild"))
-    again = parse({**SPEC, "scripts": [{"name": "wild", "faults": told["detail"]["faults"]}]})
+    (reported,) = (event for event in events if (event["source"], event["what"]) == ("script", "wild"))
+    again = parse({**SPEC, "scripts": [{"name": "wild", "faults": reported["detail"]["faults"]}]})
     plan = nominal_plan(spec.gpu_fabrics[0])
     assert again.scripts[0].script(plan, 0) == spec.scripts[1].script(plan, 3)

@@ -93,10 +93,10 @@ def first() -> Iterator[Folder]:
         out = Path(name) / "out"
         with Program([*RUN_EXPERIMENT, "run", str(Path(name) / "small.yaml"), "--out", str(out)]) as run:
             status = run.end(RUN_S)
-        assert "Traceback" not in run.said
-        assert out.is_dir(), run.said
-        assert status == (0 if Folder(out).summary()["passed"] else 1), run.said
-        assert f"{out / 'report.html'}" in run.said
+        assert "Traceback" not in run.output
+        assert out.is_dir(), run.output
+        assert status == (0 if Folder(out).summary()["passed"] else 1), run.output
+        assert f"{out / 'report.html'}" in run.output
         yield Folder(out)
 
 
@@ -149,8 +149,8 @@ def test_runs_of_root_and_of_a_user_do_not_disturb_each_other(first: Folder, eve
     with Program(argvs[0]) as one, Program(argvs[1]) as other:
         statuses = [program.end(2 * RUN_S * slow) for program in (one, other)]
     for program, status, out in zip((one, other), statuses, outs, strict=True):
-        assert status in (0, 1), program.said  # 1: two at once may be too much for the machine
-        assert program.said == ""
+        assert status in (0, 1), program.output  # 1: two at once may be too much for the machine
+        assert program.output == ""
         out.assert_all_delivered()
         pd.testing.assert_frame_equal(out.flows(), first.flows())
         assert (out.path / "spec.yaml").read_bytes() == (first.path / "spec.yaml").read_bytes()
@@ -195,5 +195,5 @@ def has_traffic(run: psutil.Process) -> bool:
 def rail_link_of_d0g1(run: Path) -> str:
     """What a look into the run says of the link that is to be cut."""
     with Program([*RUN_EXPERIMENT, "exec", str(run), "d0g1", "ip", "-br", "link", "show", "rail0"]) as looking:
-        assert looking.end(30) == 0, looking.said
-        return looking.said
+        assert looking.end(30) == 0, looking.output
+        return looking.output

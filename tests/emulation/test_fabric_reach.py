@@ -51,7 +51,7 @@ def test_it_is_a_mininet_network() -> None:
     assert [host.name for host in fabric.net.hosts] == ["d0g0", "d0g1", "d1g0", "d1g1"]
     assert len(fabric.net.links) == 8
     at_best(
-        lambda: [float(said.split()[0]) for said in fabric.net.iperf((gpu, fabric.net.get("d1g1")), seconds=1)],
+        lambda: [float(message.split()[0]) for message in fabric.net.iperf((gpu, fabric.net.get("d1g1")), seconds=1)],
         lambda rates: 80 < rates[0] < 101 < 1000 * rates[1],  # received, sent
     )
 

@@ -89,7 +89,7 @@ def test_rerouting_recovers_each_fault_before_its_repair(kind: str, side: int) -
     for fault, target in EACH:
         seen = broken.by(fault, target)
         assert seen.recovery.detect_ms is not None
-        if kind == "rail-only" or fault != "gpu-crash":  # on spines nobody else's traffic goes through a GPU
+        if kind == "rail-only" or fault != "gpu-crash":  # on spines no other traffic crosses a GPU
             # TCP's timers may take longer on a busy machine
             assert seen.recovery.first_packet_ms is not None, f"{fault}: {seen}"
             assert seen.recovery.primary_path_ms != 0, "there were detours to withdraw"
@@ -107,7 +107,7 @@ def test_without_rerouting_traffic_waits_for_repair_losslessly(kind: str) -> Non
     broken = Broken(kind, 2, 2, reroute=False)
     for fault, target in EACH:
         if kind == "rail-optimized" and fault == "gpu-crash":
-            continue  # nobody is cut off
+            continue  # no pair is cut off
         seen = broken.by(fault, target, repair_s=0.6)
         assert not seen.recovery.recovered
         assert seen.recovery.first_packet_ms is None
@@ -162,7 +162,7 @@ def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
     seen = Broken("rail-only", 2, 2, reroute=False).by("link-down", "d0g1", repair_s=1.2)
     by_time = dict(zip(seen.t_ms, seen.affected_bps, strict=True))
     before = [bps for ms, bps in by_time.items() if -400 < ms < 0]
-    meanwhile = [bps for ms, bps in by_time.items() if 500 < ms < 1100]  # whoever reads may do so late
+    meanwhile = [bps for ms, bps in by_time.items() if 500 < ms < 1100]  # a busy process may read late
     assert sum(before) > 0
     assert meanwhile
     assert sum(meanwhile) == 0

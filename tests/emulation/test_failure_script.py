@@ -1,4 +1,4 @@
-"""A script on real packets: faults that overlap, hearts that find what is silent, and a census at each step."""
+"""A script on packets: overlapping faults, heartbeats that find silent parts, a connectivity check at each step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ SCRIPT = Script(
 
 @contextmanager
 def beating(session: FabricSession) -> Iterator[None]:
-    """Hearts beat, and the controller hears what is silent."""
+    """Send heartbeats, and report silent parts to the controller."""
 
     def hear(at: int, what: str, detail: dict[str, Any]) -> None:
         if what == "silence":
@@ -50,8 +50,8 @@ def play(session: FabricSession) -> ScriptRun:
     selections = select_script_pairs(
         session.plan, [affected_pairs(timed.fault, session.plan) for timed in SCRIPT.faults]
     )
-    with ConnectivityChecker(session.net) as census:
-        return run_script(session.net, SCRIPT, selections, session.events, census)
+    with ConnectivityChecker(session.net) as checker:
+        return run_script(session.net, SCRIPT, selections, session.events, checker)
 
 
 def test_overlapping_faults_are_rerouted_without_a_lost_byte(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,10 +60,10 @@ def test_overlapping_faults_are_rerouted_without_a_lost_byte(monkeypatch: pytest
         fabric = Fabric(session.net, session.controller)
         routes = fabric.routes()
         seen = play(session)
-        assert [census.verdict.lines() for census in seen.connectivity_checks] == [[]] * len(seen.connectivity_checks)
-        acts = {census.act: census for census in seen.connectivity_checks}
+        assert [check.verdict.lines() for check in seen.connectivity_checks] == [[]] * len(seen.connectivity_checks)
+        acts = {check.act: check for check in seen.connectivity_checks}
         assert "inject link-silent d0g1" in acts
-        worst = next(census for census in seen.connectivity_checks if len(census.broken) == 3)
+        worst = next(check for check in seen.connectivity_checks if len(check.broken) == 3)
         assert worst.reachable < worst.pairs, "a GPU is dead"
         assert seen.connectivity_checks[-1].answered == seen.connectivity_checks[-1].pairs
         silent, switch, gpu = seen.faults

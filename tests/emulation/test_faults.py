@@ -39,7 +39,7 @@ BY_RAIL_1 = ((A, B), (B, A), (Gpu(0, 0), B), (Gpu(1, 0), A))  # policy dr: by th
 
 
 def bare(kind: str = "rail-only", domains: int = 2, rails: int = 2) -> Fabric:
-    """Nobody reroutes: what a fault does shows, and not what is done about it."""
+    """Without rerouting, so that the effect of a fault itself can be seen."""
     return build(kind, domains, rails, reroute=False, backups=False)
 
 
@@ -55,8 +55,8 @@ def state(fabric: Fabric) -> dict[str, str]:
             ["ip", "neigh"],
             ["bridge", "fdb"],
         ):
-            said = fabric.in_node(node, *argv).replace("state UNKNOWN", "state UP")  # a bridge is, at first
-            found[f"{node}: {' '.join(argv)}"] = "\n".join(sorted(said.splitlines()))
+            message = fabric.in_node(node, *argv).replace("state UNKNOWN", "state UP")  # a bridge is, at first
+            found[f"{node}: {' '.join(argv)}"] = "\n".join(sorted(message.splitlines()))
     processes = psutil.process_iter(["status"])  # one that ends meanwhile is left out
     found["stopped"] = str([p.pid for p in processes if p.info["status"] == psutil.STATUS_STOPPED])
     found["threads"] = str(sorted(t.name for t in threading.enumerate()))
@@ -147,15 +147,15 @@ def test_link_flapping_ends_with_the_link_up_after_its_repair() -> None:
     eventually(lambda: min(fabric.whats().count(what) for what in ("port-down", "port-up")) >= 3)
     repair(fabric.net, fault)
     eventually(lambda: fabric.whats().count("port-down") == fabric.whats().count("port-up"))
-    eventually(lambda: is_quiet(fabric))  # what was told before the repair may be heard after it
+    eventually(lambda: is_quiet(fabric))  # events from before the repair may arrive after it
     assert_left_nothing(fabric, before)
 
 
 def is_quiet(fabric: Fabric) -> bool:
-    """Whether nothing is told for the time of several flaps."""
-    told = len(fabric.whats())
+    """Return whether no event comes for the time of several flaps."""
+    reported = len(fabric.whats())
     time.sleep(0.5)
-    return len(fabric.whats()) == told
+    return len(fabric.whats()) == reported
 
 
 def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:

@@ -67,7 +67,7 @@ class Embedded:
 
 
 class Reader:
-    """An agent, and all that its cache has told it."""
+    """An agent, and all updates from its cache."""
 
     def __init__(self, server: Server, stale_s: float = STALE_S) -> None:
         self.registry = connect(server.address, stale_s)
@@ -75,9 +75,9 @@ class Reader:
         self.registry.watch(self.views.append)
 
     def versions(self) -> list[int]:
-        """Those that it was told of. One that it had before it lost touch for a moment, and has again, counts once."""
-        told = [view.scores.version for view in self.views if view.scores and not view.stale]
-        return [version for version, _ in groupby(told)]
+        """Return the distinct updates. One that is repeated after a lost connection counts once."""
+        reported = [view.scores.version for view in self.views if view.scores and not view.stale]
+        return [version for version, _ in groupby(reported)]
 
     def has(self, version: int) -> bool:
         view = self.registry.get()

@@ -1,4 +1,4 @@
-"""Heartbeats on packets: what dies without a word is found in time, gone round and heard again; nothing else is.
+"""Heartbeats on packets: silent faults are found in time, rerouted and cleared again, without false alarms.
 
 4 domains of 4 GPUs, rail-only:
 
@@ -35,37 +35,37 @@ DROP = """table netdev dead {{
  chain in {{ type filter hook ingress device {0} priority -500; drop; }}
  chain out {{ type filter hook egress device {0} priority -500; drop; }}
 }}"""
-Told = list[tuple[int, str, dict[str, Any]]]
+Reported = list[tuple[int, str, dict[str, Any]]]
 
 
 class Watched:
-    """A fabric with hearts, whose word goes to its controller. `told` has what both tell."""
+    """A fabric with heartbeats, which report to its controller. `reported`: the events of both."""
 
     def __init__(self, kind: str = "rail-only", **more: Any) -> None:
         self.fabric = build(kind, 4, 4, **more)
-        self.told: Told = []
+        self.reported: Reported = []
         self.heartbeat_process = HeartbeatProcess(self.fabric.net.plan, PERIOD_S, MULTIPLIER, self._hear)
         eventually(lambda: self.is_at_peace(0.3))
 
     def _hear(self, ns: int, what: str, detail: dict[str, Any]) -> None:
-        self.told.append((ns, what, detail))
+        self.reported.append((ns, what, detail))
         if what == "silence":
             self.fabric.controller.on_heartbeats(detail)
 
     def silences(self) -> list[tuple[int, SilentComponents]]:
         return [
             (ns, messages.SetSilence.model_validate({"silence": detail}).silence)
-            for ns, what, detail in list(self.told)
+            for ns, what, detail in list(self.reported)
             if what == "silence"
         ]
 
     def is_at_peace(self, seconds: float) -> bool:
-        """Whether nobody is blamed for so long."""
+        """Return whether nothing is reported as silent for this long."""
         is_still, found = self.is_still(seconds), self.silences()
         return is_still and (not found or found[-1][1] == SilentComponents())
 
     def assert_told_after(self, act: Callable[[], object], expected: SilentComponents) -> None:
-        """Do something; hearts soon tell of it, and then of nothing else: whom a busy machine kept is heard again."""
+        """Act; heartbeats report it soon, and then nothing else: a false alarm of a busy machine is withdrawn."""
         known = len(self.silences())
         act()
 
@@ -121,8 +121,8 @@ def test_silent_link_is_found_rerouted_and_found_repaired() -> None:
         SilentComponents(links=frozenset({WHO})),
         Broken(links=frozenset({WHO})),
     )
-    told = iter(lab.fabric.whats())  # in this order; of whom a busy machine kept for a moment, more may be told
-    assert all(what in told for what in ("silent", "decided", "rerouted", "resumed", "decided", "rerouted"))
+    reported = iter(lab.fabric.whats())  # in this order; a busy machine may cause further events
+    assert all(what in reported for what in ("silent", "decided", "rerouted", "resumed", "decided", "rerouted"))
 
 
 def test_hanging_switch_is_found_rerouted_and_found_repaired() -> None:
@@ -177,7 +177,7 @@ def in_background(gpu: Gpu, *words: str) -> subprocess.Popen[bytes]:
 def test_full_tcp_load_on_all_rails_causes_no_false_alarm(rail_rate: str) -> None:
     lab = Watched(rail_rate=rail_rate, hb_rate="200Mbit")
     stream_everywhere(lab.fabric, seconds=60)
-    # whoever else needs a core may keep hearts from theirs, now and then
+    # other processes may delay heartbeats now and then
     assert any(lab.is_at_peace(4) for _ in range(6))
     if rail_rate == "10Mbit":  # without a lane a queue is taken for death
         known = len(lab.silences())
@@ -189,8 +189,8 @@ def classes(fabric: Fabric) -> dict[tuple[str, str], str]:
     """By node and interface: the classes and filters of its shaper."""
     found = {}
     for end in ends(fabric.net.plan):
-        said = [fabric.in_node(end.node, "tc", what, "show", "dev", end.interface) for what in ("class", "filter")]
-        found[end.node, end.interface] = "".join(said)
+        message = [fabric.in_node(end.node, "tc", what, "show", "dev", end.interface) for what in ("class", "filter")]
+        found[end.node, end.interface] = "".join(message)
     return found
 
 
@@ -199,12 +199,12 @@ def test_reserved_share_exists_only_while_heartbeats_are_sent() -> None:
     plan, before = fabric.net.plan, classes(fabric)
     heartbeat_process = HeartbeatProcess(plan, PERIOD_S, MULTIPLIER)
     open_lanes = classes(fabric)
-    assert all("htb 1:30 root" in said and "flowid 1:30" in said for said in open_lanes.values())
+    assert all("htb 1:30 root" in message and "flowid 1:30" in message for message in open_lanes.values())
     spec = BackgroundSpec.model_validate({"rails": [0], "load": 0.5})
     with reserved(plan, flows_of(spec, plan)):
         meanwhile = classes(fabric)
-        assert all("htb 1:30 root" in said and "flowid 1:30" in said for said in meanwhile.values())
-        assert sum("1:20" in said for said in meanwhile.values()) == 6  # both ends of rail 0's links
+        assert all("htb 1:30 root" in message and "flowid 1:30" in message for message in meanwhile.values())
+        assert sum("1:20" in message for message in meanwhile.values()) == 6  # both ends of rail 0's links
     assert classes(fabric) == open_lanes
     heartbeat_process.stop()
     assert not lanes_enabled()

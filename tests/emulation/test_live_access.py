@@ -82,9 +82,9 @@ def live_child(pid: int) -> int:
 )
 def test_namespaces_of_the_wrong_owner_are_refused(way: str, why: str) -> None:
     with impostor(way):
-        said = refusal("quickstart", "d0g1", "ss", "-ti")
-        assert said.startswith(f"RUN: 'quickstart' {why} (process ")
-        assert said.endswith(" of nobody)")
+        message = refusal("quickstart", "d0g1", "ss", "-ti")
+        assert message.startswith(f"RUN: 'quickstart' {why} (process ")
+        assert message.endswith(" of nobody)")
         listed = command("ps")
         assert listed.stdout == "no run is alive\n"
         assert why in listed.stderr
@@ -162,9 +162,9 @@ def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) 
         assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 0
     assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 2
     assert entry.nodes(run.entry) == []
-    said = capfd.readouterr().err
-    assert said.startswith("error: RUN: 'quickstart' ")
-    assert said.count("\n") == 1
+    message = capfd.readouterr().err
+    assert message.startswith("error: RUN: 'quickstart' ")
+    assert message.count("\n") == 1
     run.entry.close()
 
 

@@ -64,7 +64,7 @@ def test_every_collective_and_policy_gives_numpys_results() -> None:
             ranks.pause()
             time.sleep(0.1)  # far longer than beats may be missing
             ranks.resume()
-        assert [report.migrations for report in reports] == [[]] * NODES, "nobody takes a pause for a dead rail"
+        assert [report.migrations for report in reports] == [[]] * NODES, "no pause is taken for a dead rail"
 
 
 def test_rail_that_dies_in_an_operation_costs_no_element() -> None:
@@ -166,9 +166,9 @@ def test_hung_dead_and_deviating_ranks_are_named_on_all() -> None:
         assert all("rank 1" in report.errors[0] for report in ranks.finish())
     with Ranks(net, "nezha") as ranks:
         ranks.begin([ONE, ONE, Operations("allreduce", "int64", 400_000, 1, seed=1)])
-        told = {report.errors[0] for report in ranks.finish()}
-        assert len(told) == 1
-        assert "rank 2: allreduce of 50000 int64" in told.pop()
+        reported = {report.errors[0] for report in ranks.finish()}
+        assert len(reported) == 1
+        assert "rank 2: allreduce of 50000 int64" in reported.pop()
 
 
 def test_every_message_waits_for_its_set_up() -> None:

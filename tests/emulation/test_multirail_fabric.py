@@ -123,10 +123,10 @@ def received_at_once() -> list[float]:
         for rail in RAILS:
             command = ["iperf3", "-J", "-O", "1", "-t", "1", "-c", Nic(rail, 1).ip]
             clients.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    told = [json.loads(client.communicate()[0]) for client in clients]
+    reported = [json.loads(client.communicate()[0]) for client in clients]
     for server in servers:
         server.communicate()
-    return [report["end"]["sum_received"]["bits_per_second"] for report in told]
+    return [report["end"]["sum_received"]["bits_per_second"] for report in reported]
 
 
 def test_link_down_cuts_a_nic_off_until_the_repair() -> None:

@@ -1,4 +1,4 @@
-"""Optical circuit switches on real packets: glass to all that goes through them, and a spare's way into a rail.
+"""Optical circuit switches on packets: transparent to all traffic, and the path of a spare GPU into a rail.
 
 d0g1 ── ocs0 ── rail1        d0g1 fails. Fibre of d0g2 to the place that was d0g1's, in the dark; d0g2 takes
 d0g2 ── ocs0 ── rail2        d0g1's address, MACs, routes and name meanwhile.
@@ -20,13 +20,13 @@ from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
 
 pytestmark = pytest.mark.sandbox
 FAILED = Gpu(0, 1)
-DARK = {"dead", "linkdown"}  # what is said of a route without light
+DARK = {"dead", "linkdown"}  # flags of a route without a carrier
 LIGHT_OFF = 0.02
 TAKEN_OVER_S = 10.0  # generous: others may work on this machine
 
 
-def told(fabric: Fabric, switch: str) -> list[str]:
-    """What the switch has said of its port to the GPU that fails."""
+def reported(fabric: Fabric, switch: str) -> list[str]:
+    """Return what the switch reported of its port to the failing GPU."""
     words = {"switch": switch, "port": FAILED.name}
     return [what for what, detail in fabric.events if detail == words]
 
@@ -48,7 +48,7 @@ def assert_all_reach_all(fabric: Fabric, but: Gpu | None = None) -> None:
 def fail(fabric: Fabric) -> None:
     """The GPU's own interfaces go down, as in a crash."""
     set_links(FAILED.name, {"rail0": "down", "hb0": "down"})
-    eventually(lambda: told(fabric, "rail1") == ["port-down"])
+    eventually(lambda: reported(fabric, "rail1") == ["port-down"])
 
 
 def test_optical_fabric_carries_traffic_and_reroutes_cut_links() -> None:
@@ -58,11 +58,11 @@ def test_optical_fabric_carries_traffic_and_reroutes_cut_links() -> None:
     expected = pytest.approx(RAIL_BPS * payload_fraction(9000), rel=0.1)
     at_best(lambda: float(fabric.net.iperf(ends, seconds=2)[0].split()[0]) * 1e6, lambda received: received == expected)
     fabric.set_link(FAILED, "down")  # at the optical switch
-    eventually(lambda: told(fabric, "rail1") == ["port-down"])
+    eventually(lambda: reported(fabric, "rail1") == ["port-down"])
     eventually(lambda: fabric.arrives(Gpu(1, 1), FAILED, 0.05))
     assert "NO-CARRIER" in fabric.in_node("rail1", "ip", "link", "show", FAILED.name)
     fabric.set_link(FAILED, "up")
-    eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
+    eventually(lambda: reported(fabric, "rail1") == ["port-down", "port-up"])
     eventually(lambda: fabric.trace(Gpu(1, 1), FAILED) == [FAILED])
     fabric.in_node("ocs1", "ip", "link", "set", FAILED.name, "down")  # its HB cable: dr goes through it, rd doesn't
     eventually(lambda: fabric.trace(Gpu(0, 0), Gpu(1, 1), 0.1) == [Gpu(1, 0), Gpu(1, 1)])
@@ -85,7 +85,7 @@ def test_spare_gpu_is_reached_at_the_failed_gpus_addresses(layers: tuple[Layer, 
     assert identity(fabric, FAILED) == before
     fabric.controller.replace_gpu(FAILED.name)
     fabric.await_event("optical-links-up")
-    eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
+    eventually(lambda: reported(fabric, "rail1") == ["port-down", "port-up"])
     eventually(lambda: fabric.trace(Gpu(1, 1), FAILED, 0.05) == [FAILED])
     assert LIGHT_OFF < time.monotonic() - begun < LIGHT_OFF + TAKEN_OVER_S
     assert_all_reach_all(fabric, but=spare)

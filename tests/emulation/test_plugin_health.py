@@ -24,7 +24,7 @@ OPTIONS = (
 def run(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Run:
     out = tmp_path_factory.mktemp("plugin") / "out"
     with Program(as_root([*RUN_EXPERIMENT, "run", "hot-rail", *OPTIONS, "--out", str(out)])) as program:
-        assert program.end(120 * slow) in (0, 1), program.said  # 1: the machine was too busy for a valid run
+        assert program.end(120 * slow) in (0, 1), program.output  # 1: the machine was too busy for a valid run
     assert {path.name for path in (out / "plugins").iterdir()} == {"widest_policy.py", "cubed_estimator.py"}
     return store.load(Path(out))
 

@@ -34,7 +34,7 @@ def say(*argv: str) -> list[dict[str, Any]]:
     return found
 
 
-def told_by_programs(name: str) -> PortStats:
+def read_by_programs(name: str) -> PortStats:
     """The same from `ip` and `tc`."""
     link = next(entry for entry in say("ip", "-s", "-s", "-j", "link") if entry["ifname"] == name)
     rx, tx = link["stats64"]["rx"], link["stats64"]["tx"]
@@ -55,7 +55,7 @@ def test_the_reader_and_the_kernels_own_programs_agree() -> None:
         reader = PortReader(["box", "empty"])
         seen = reader.read()
         # a frame may leave between the two looks
-        eventually(lambda: reader.read()["box"]["near"] == told_by_programs("near"))
+        eventually(lambda: reader.read()["box"]["near"] == read_by_programs("near"))
     assert seen.keys() == {"box", "empty"}
     assert seen["empty"] == {}
     assert seen["box"].keys() == {"near", "far", "lone", "other"}

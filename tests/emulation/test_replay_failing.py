@@ -40,7 +40,7 @@ def while_it_runs(do: Callable[[], None]) -> Callable[[int], None]:
 
 
 def test_a_worker_that_dies_ends_it_for_all() -> None:
-    """The others learn of it by their connections: nobody waits for the deadline."""
+    """The other processes notice it by their connections, and none waits for the deadline."""
     build("rail-only", 2, 2)
     schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES)
     begun = time.monotonic()
@@ -73,8 +73,8 @@ def test_a_replay_that_is_interrupted_leaves_no_worker() -> None:
 def test_same_seed_fills_transfers_alike_from_the_start() -> None:
     build("rail-only", 2, 2)
     schedule = collective_schedule("all-to-all-in-rail", 2, 2, 100_000)
-    told: list[int] = []
-    done: Replay = replay(schedule, WINDOWS, 1, started=told.append)
-    assert done.start_ns == told[0]
+    reported: list[int] = []
+    done: Replay = replay(schedule, WINDOWS, 1, started=reported.append)
+    assert done.start_ns == reported[0]
     assert done.spans.keys() == set(range(len(schedule.tasks)))
     assert all(done.start_ns <= start < end <= done.end_ns for start, end in done.spans.values())

@@ -22,7 +22,7 @@ def send(fabric: Fabric, src: Gpu, dst: Gpu) -> None:
     (connection,) = fabric.connect(src, dst, 1)
     connection.settimeout(1.0)
     sent = 0
-    while sent < SIZE:  # nobody reads: the rest stays in the kernel's buffers
+    while sent < SIZE:  # there is no reader: the rest stays in the kernel's buffers
         try:
             sent += connection.send(bytes(65536))
         except TimeoutError:

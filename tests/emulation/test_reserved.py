@@ -27,9 +27,9 @@ def seconds_of_tcp(fabric: Fabric, count: int) -> list[float]:
     with relaxed_tcp_timers(fabric.net.gpu_names):
         words = ["iperf3", "-w", "40K", "-t", str(count), "-c", DST.ip]
         fabric.in_node(SRC.name, "sh", "-c", f"until {' '.join(words)}; do sleep 0.05; done")
-    told = json.loads(server.communicate()[0])
+    reported = json.loads(server.communicate()[0])
     rate = fabric.net.plan.rail_bps * payload_fraction(9000)
-    return [second["sum"]["bits_per_second"] / rate for second in told["intervals"][:count]]
+    return [second["sum"]["bits_per_second"] / rate for second in reported["intervals"][:count]]
 
 
 def shapers(fabric: Fabric) -> dict[str, str]:

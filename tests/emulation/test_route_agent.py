@@ -136,9 +136,9 @@ def test_each_next_hop_reaches_the_destination() -> None:
     peer = Gpu(1, 0)  # on d0g0's own rail
     hops = (Hop("rail0", weight=3), Hop("hb0", Gpu(0, 1), weight=2), Hop("hb0", Gpu(0, 2), weight=256))
     agent.change(SRC, [], [by_both(DST), Route(host_prefix(peer), hops, metric=METRIC)])
-    said = next(entry for entry in there(SRC) if entry["dst"] == peer.ip)
-    assert (said["metric"], said["prefsrc"]) == (METRIC, SRC.ip)
-    assert [(hop["dev"], hop.get("gateway"), hop["weight"], hop["flags"]) for hop in said["nexthops"]] == [
+    message = next(entry for entry in there(SRC) if entry["dst"] == peer.ip)
+    assert (message["metric"], message["prefsrc"]) == (METRIC, SRC.ip)
+    assert [(hop["dev"], hop.get("gateway"), hop["weight"], hop["flags"]) for hop in message["nexthops"]] == [
         ("rail0", None, 3, []),
         ("hb0", Gpu(0, 1).ip, 2, ["onlink"]),
         ("hb0", Gpu(0, 2).ip, 256, ["onlink"]),

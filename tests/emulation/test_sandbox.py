@@ -49,7 +49,7 @@ def test_sandbox_shows_its_own_only_and_returns_exit_status(who: Wrap) -> None:
     forward = Path("/proc/sys/net/ipv4/ip_forward").read_text()
     with Program(who([*SANDBOXED, "look"])) as program:
         assert program.end(WITHIN_S) == 5
-    seen = json.loads(program.said)
+    seen = json.loads(program.output)
     assert seen["interfaces"] == ["lo", "veth-peer", "veth-test"]
     assert seen["run"] == ["railyard"]
     assert seen["scratch"].startswith("/run/railyard/tmp/")
@@ -73,15 +73,15 @@ def test_a_signal_reaches_the_inner_which_puts_things_away(who: Wrap, number: si
     with waiting(who) as program:
         program.process.send_signal(number)
         assert program.end(WITHIN_S) == status
-    assert f"put away after {number.name}" in program.said
+    assert f"put away after {number.name}" in program.output
 
 
 def test_ctrl_c_sent_to_all_processes_counts_once(who: Wrap) -> None:
     with waiting(who) as program:
         os.killpg(program.process.pid, signal.SIGINT)
         assert program.end(WITHIN_S) == 130
-    assert program.said.count("put away") == 1
-    assert "once more" not in program.said
+    assert program.output.count("put away") == 1
+    assert "once more" not in program.output
 
 
 def test_a_signal_is_not_lost_however_early_it_comes(who: Wrap) -> None:
@@ -135,7 +135,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(who: Wrap) -> None:
         assert program.process.poll() is None
         program.process.send_signal(signal.SIGTERM)
         assert program.end(WITHIN_S) == 143
-    assert "put away after SIGTERM" in program.said
+    assert "put away after SIGTERM" in program.output
 
 
 def test_a_variable_alone_makes_no_sandbox(tmp_path: Path) -> None:

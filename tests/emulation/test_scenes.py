@@ -26,8 +26,8 @@ FULL, IDLE = "S 90%", "S 0%"
 def run(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Run:
     out = tmp_path_factory.mktemp("scenes") / "out"
     with Program(as_root([*RUN_EXPERIMENT, "run", "rail-only-vs-optimized", *SMALL, "--out", str(out)])) as program:
-        assert program.end(180 * slow) in (0, 1), program.said  # 1: too busy a machine to be believed
-    assert "papers' condition g(G1) < 1/H(S) agrees" in program.said
+        assert program.end(180 * slow) in (0, 1), program.output  # 1: too busy a machine to be believed
+    assert "papers' condition g(G1) < 1/H(S) agrees" in program.output
     return store.load(Path(out))
 
 

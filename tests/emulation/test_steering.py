@@ -129,7 +129,7 @@ def test_connection_survives_changes_of_scores_and_policies() -> None:
         for policy in ("health", "health-spray", "rd", "health-best"):
             agents.steer(policy, board.address, AT_ONCE, [(SRC, DST), (DST, SRC)])
             for turn in range(10):
-                known = len(agents.told)
+                known = len(agents.reported)
                 board.put(**HOT[turn % 2])
                 if policy != "rd":  # which doesn't ask for scores
                     eventually(lambda known=known: choosers(agents, known) == {SRC.name, DST.name})  # type: ignore[misc]
@@ -138,8 +138,8 @@ def test_connection_survives_changes_of_scores_and_policies() -> None:
             agents.process.release()
         after = reader.read()
     assert stream.check() > 200_000
-    told = Counter((detail["src"], detail["dst"]) for _, what, detail in agents.told if what == "choice")
-    assert min(told[SRC.name, DST.name], told[DST.name, SRC.name]) > 15
+    reported = Counter((detail["src"], detail["dst"]) for _, what, detail in agents.reported if what == "choice")
+    assert min(reported[SRC.name, DST.name], reported[DST.name, SRC.name]) > 15
     sent = TRAFFIC.index("tx_bytes")
     for gpu in (SRC.name, DST.name):  # it did go both ways, from both ends
         for device in ("hb0", "rail0"):
@@ -147,8 +147,8 @@ def test_connection_survives_changes_of_scores_and_policies() -> None:
 
 
 def choosers(agents: Agents, since: int) -> set[str]:
-    """Who told of a choice, after so many events."""
-    return {detail["src"] for _, what, detail in agents.told[since:] if what == "choice"}
+    """Return the sources that reported a choice, after so many events."""
+    return {detail["src"] for _, what, detail in agents.reported[since:] if what == "choice"}
 
 
 @pytest.mark.parametrize("registry", ["embedded", "etcd"])
@@ -164,9 +164,9 @@ def test_traffic_flows_without_registry_and_scores_return(registry: RegistryKind
         with background(fabric.net.plan, [hot(1)]):
             time.sleep(0.5)
             stream.assert_flows()
-            assert ask(SRC, DST) == [Path("dr", 1)]  # nobody knows yet
+            assert ask(SRC, DST) == [Path("dr", 1)]  # no score is known yet
             assert_taken_as_chosen(fabric)
-            seen = len(agents.told)
+            seen = len(agents.reported)
             fabric.controller.restart_registry()
             fabric.await_event("registry-restarted")
             eventually(lambda: agents.gpus_that_told("fresh", seen) == everybody, BACK_S * slow)
@@ -187,8 +187,8 @@ def test_fabric_without_agents_keeps_routes_and_controller() -> None:
         stream.assert_flows()
         assert fabric.routes() == routes
         with Capture(fabric.net.plan) as capture:
-            for (src, dst), said in held.items():
-                assert said == [traced(capture, src, dst)[0].path]
+            for (src, dst), message in held.items():
+                assert message == [traced(capture, src, dst)[0].path]
         with pytest.raises(RailyardError, match=r"^the agents died"):
             agents.process.release()
         fabric.set_link(Gpu(2, 3), "down")
@@ -202,11 +202,11 @@ def test_alternating_load_changes_no_pair_within_its_dwell_time() -> None:
     agents, pairs = Agents(fabric), far_pairs(fabric)
     address = fabric.controller.start_health(HealthSpec(smoothing="none"))
     agents.steer("health", address, Damping(None, round(dwell_s * 1e9)), pairs)
-    first, begun = len(agents.told), time.monotonic()
+    first, begun = len(agents.reported), time.monotonic()
 
     def changes() -> Counter[tuple[str, str]]:
-        told = [detail for _, what, detail in agents.told[first:] if what == "choice"]
-        return Counter((detail["src"], detail["dst"]) for detail in told)
+        reported = [detail for _, what, detail in agents.reported[first:] if what == "choice"]
+        return Counter((detail["src"], detail["dst"]) for detail in reported)
 
     with background(fabric.net.plan, [hot(1, duration="150ms", period="300ms")]):
         time.sleep(watched_s)

@@ -18,7 +18,7 @@ LABELS = ["rail-only 8x2", "rail-only 4x4", "rail-only 2x8"]
 def folder(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
     out = tmp_path_factory.mktemp("sweep") / "out"
     with Program(as_root([*RUN_EXPERIMENT, "run", "sweep-domain-size", *SMALL, "--out", str(out)])) as run:
-        assert run.end(240 * slow) in (0, 1), run.said  # 1: too busy a machine to be believed
+        assert run.end(240 * slow) in (0, 1), run.output  # 1: too busy a machine to be believed
     return out
 
 

@@ -1,4 +1,4 @@
-"""`trace` on real packets: every pair of every fabric goes as its policy says, and what is otherwise is told."""
+"""`trace` on packets: every pair of every fabric takes the path of its policy, and deviations are reported."""
 
 import pytest
 
@@ -95,18 +95,18 @@ def test_the_command_on_a_fabric_of_ones_own(who: Wrap, slow: float) -> None:
 
     with Program(who(SHELL)) as shell:
         shell.await_text(PROMPT, BUILT_S * slow)
-        status, said = typed("trace", "moe-slowdown", "d0g0", "d1g1", "--probes", "2")
-        assert status == 0, said
-        assert "2 of 2 probes: dr by rail 1\n  d0g0 -hb0-> d0g1 -rail0-> rail1 -> d1g1\n" in said
-        assert said.endswith("\nas the policy says\n")
+        status, message = typed("trace", "moe-slowdown", "d0g0", "d1g1", "--probes", "2")
+        assert status == 0, message
+        assert "2 of 2 probes: dr by rail 1\n  d0g0 -hb0-> d0g1 -rail0-> rail1 -> d1g1\n" in message
+        assert message.endswith("\nas the policy says\n")
         assert typed("exec", "moe-slowdown", "rail1", "ip", "link", "set", "d0g1", "down") == (0, "")
 
         def traced() -> tuple[int, str]:
             return typed("trace", "moe-slowdown", "d0g0", "d1g1", "--probes", "1")
 
-        status, said = at_best(traced, lambda told: told[1].endswith("\na detour: the policy says dr by rail 1\n"))
-        assert status == 1, said
-        assert "\nrd by rail 0\n  d0g0 -rail0-> rail0 -> d1g0 -hb0-> d1g1\n" in said
+        status, message = at_best(traced, lambda last: last[1].endswith("\na detour: the policy says dr by rail 1\n"))
+        assert status == 1, message
+        assert "\nrd by rail 0\n  d0g0 -rail0-> rail0 -> d1g0 -hb0-> d1g1\n" in message
         gpus = "allowed are d0g0, d0g1, d1g0, d1g1"
         stranger = (2, f"error: DST: 'd7g7' is not a GPU of shell-moe-slowdown: {gpus}\n")
         assert typed("trace", "moe-slowdown", "d0g0", "d7g7") == stranger

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
     home = tmp_path_factory.mktemp("traces")
     (home / "traces.yaml").write_text(yaml.safe_dump(SPEC))
     with Program(as_root([*RUN_EXPERIMENT, "run", str(home / "traces.yaml"), "--out", str(home / "out")])) as run:
-        assert run.end(240 * slow) in (0, 1), run.said  # 1: too busy a machine to be believed
+        assert run.end(240 * slow) in (0, 1), run.output  # 1: too busy a machine to be believed
     return home / "out"
 
 

@@ -1,4 +1,4 @@
-"""Every way to break a fabric, as a graph of its NIC network and as what the controller is told of it."""
+"""Faults of a fabric, as a graph of its NIC network and as the events that the controller receives."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Truth:
         return self.carries(src, dst) or any(self.carries(Gpu(src.domain, x), Gpu(dst.domain, x)) for x in rails)
 
 
-def as_told(fabric: Plan, fault: Fault) -> Broken:
+def as_reported(fabric: Plan, fault: Fault) -> Broken:
     """The same, as the controller learns of it from its switches."""
     dpids = {switch.name: switch.dpid for switch in fabric.switches}
     away = {dpids[name] for name in fault.switches}

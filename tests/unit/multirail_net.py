@@ -1,7 +1,7 @@
 """Several nodes of a multi-rail group in one process, a thread each, on loopback, with NICs that can be cut.
 
 A cut NIC neither sends nor receives, and no connection ends: what a pulled cable does. `close` ends connections. One
-that is gone besides gives no socket and accepts nobody.
+that is gone besides gives no socket and accepts no connection.
 """
 
 import errno

@@ -17,7 +17,7 @@ KINDS = (
 
 
 def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int = 8, seed: int = 3) -> Run:
-    """The sample, and: a storm in two repeats, faults while the controller is away, takeovers, heartbeats."""
+    """Add to the sample: random faults in two repeats, faults during a controller outage, replacements, heartbeats."""
     run, dice = sample_run(domains, rails, repeats), random.Random(seed)
     run.flows = []
     clock = 900 * SECOND
@@ -32,7 +32,7 @@ def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int
 
 
 def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, clock: int) -> int:
-    """So many faults in turn, some at once, a census after each act; returns when the last was repaired (ns)."""
+    """Add so many faults, some concurrent, a connectivity check after each action; return the last repair time, ns."""
     begun, acts = clock, list[tuple[int, str]]()
     for number in range(faults):
         fault, target = KINDS[number % len(KINDS)]
@@ -101,11 +101,11 @@ def add_replacements(run: Run, clock: int) -> None:
             interval = IntervalId(kind, "", POLICY[kind], script=f"idle-gpu by {way}", repeat=repeat)
             where = (interval, "idle-gpu", way, "d0g1", "d0g4", clock)
             run.replacements.append(Replacement(*where, *took, *times))
-            told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
+            reported = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
             light: dict[str, float] = {"optical-links-down": 9, "adopted": 14, "optical-links-up": 20} if off else {}
             steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}
             steps |= {"replaced": 31 + off + repeat, "state-moved": 440, "job-resumed": 900 - repeat}
-            run.events += [Event(clock + round(ms * 1e6), "replacement", what, told) for what, ms in steps.items()]
+            run.events += [Event(clock + round(ms * 1e6), "replacement", what, reported) for what, ms in steps.items()]
 
 
 def screen(run: Run, width: int) -> list[str]:

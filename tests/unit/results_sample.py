@@ -1,6 +1,6 @@
 """A plausible run, made from a seed: two fabrics, a dense iteration and an MoE step on each, three faults.
 
-Recovery beyond these (scripts, censuses, takeovers, heartbeats): recovery_sample.py.
+Recovery beyond these (scripts, connectivity checks, replacements, heartbeats): recovery_sample.py.
 """
 
 import random

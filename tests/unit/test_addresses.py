@@ -1,4 +1,4 @@
-"""A GPU's name, address and MACs say who it is, and nobody else."""
+"""Names, addresses and MACs identify a GPU uniquely."""
 
 from ipaddress import IPv4Address, IPv4Network
 

@@ -22,7 +22,7 @@ PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), 
 
 
 class Quiet:
-    """Kernels of which every change is taken, and in which nobody sends."""
+    """Kernels that accept every change, without traffic."""
 
     def change_all(self, changes: Mapping[Gpu, Any]) -> Outcome:
         return Outcome(sum(len(put) + len(tuple(remove)) for remove, put in changes.values()), {})
@@ -40,18 +40,18 @@ def fails_when_hot(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shar
 
 def test_policy_that_raises_is_reported_and_ends_steering(tmp_path: Path) -> None:
     HEALTH_POLICIES.add("mine", HealthPolicy(fails_when_hot))
-    server, told = SocketServer(tmp_path / "s"), list[tuple[str, dict[str, Any]]]()
+    server, reported = SocketServer(tmp_path / "s"), list[tuple[str, dict[str, Any]]]()
     server.start()
     healthd = connect(server.address)
     healthd.put(idle(2, 2))
-    emit = cast(Emit, lambda what, detail: told.append((what, detail)))
+    emit = cast(Emit, lambda what, detail: reported.append((what, detail)))
     steer = Steer(steering=Steering("mine"), address=server.address, stale_s=1.0, watched=frozenset())
     agents = Agents(PLAN, cast(RouteAgent, Quiet()), cast(TcpRates, Quiet()), steer, emit)
     agents.start()
     try:
-        await_told(told, "steering")
+        await_event(reported, "steering")
         healthd.put(Scores((10, 100), (100, 100), version=1))
-        failed = await_told(told, "failed")
+        failed = await_event(reported, "failed")
         assert failed == {"policy": "mine", "why": "LookupError: no such rail"}
     finally:
         HEALTH_POLICIES.remove("mine")
@@ -60,9 +60,9 @@ def test_policy_that_raises_is_reported_and_ends_steering(tmp_path: Path) -> Non
         server.stop()
 
 
-def await_told(told: list[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
+def await_event(reported: list[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
     deadline = time.monotonic() + 5
-    while not (found := [detail for what, detail in told if what == wanted]):
-        assert time.monotonic() < deadline, told
+    while not (found := [detail for what, detail in reported if what == wanted]):
+        assert time.monotonic() < deadline, reported
         time.sleep(0.01)
     return found[0]

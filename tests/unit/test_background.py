@@ -33,10 +33,10 @@ def waves(draw: st.DrawFn) -> Wave:
 
 
 def test_it_is_read_as_people_write_it_and_written_back() -> None:
-    told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}", "background"))  # type: ignore[arg-type]
-    assert (told.patterns, told.load, told.wave) == ({"rails": (0, 1)}, 0.9, Wave(0.5, 2, 8))
+    reported = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}", "background"))  # type: ignore[arg-type]
+    assert (reported.patterns, reported.load, reported.wave) == ({"rails": (0, 1)}, 0.9, Wave(0.5, 2, 8))
     assert spec(spine=True, load=0.5, start="0s").wave == Wave(0, None, None)
-    assert BackgroundSpec.model_validate(told.model_dump(mode="json")) == told
+    assert BackgroundSpec.model_validate(reported.model_dump(mode="json")) == reported
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_it_is_read_as_people_write_it_and_written_back() -> None:
         ({"rails": [0], "load": 0.5, "duration": "2s", "period": "2s"}, "period: '2s' must be above duration, 2s"),
     ],
 )
-def test_what_is_wrong_in_itself_is_told(keys: dict[str, Any], line: str) -> None:
+def test_what_is_wrong_in_itself_is_reported(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(ValidationError) as caught:
         spec(**keys)
     assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [line]
@@ -66,7 +66,7 @@ def test_what_is_wrong_in_itself_is_told(keys: dict[str, Any], line: str) -> Non
         ("single-switch", [{"spine": True}], "b.0.spine: True is not for kind single-switch, which has no spines"),
     ],
 )
-def test_what_the_fabric_has_not_got_is_told(kind: Any, specs: list[dict[str, Any]], line: str) -> None:
+def test_what_the_fabric_has_not_got_is_reported(kind: Any, specs: list[dict[str, Any]], line: str) -> None:
     with pytest.raises(BadInput) as caught:
         check_background([spec(load=0.2, **keys) for keys in specs], FabricSpec(kind=kind, domains=2), "b")
     assert str(caught.value) == line
@@ -86,7 +86,7 @@ ON_2_OF_8 = {"duration": "2s", "period": "8s"}
         ({"spine": True}, "rail 0"),  # what crosses spines comes over the rails' links
     ],
 )
-def test_a_link_that_several_load_at_a_time_is_told(second: dict[str, Any], sum_of: str | None) -> None:
+def test_a_link_that_several_load_at_a_time_is_reported(second: dict[str, Any], sum_of: str | None) -> None:
     specs = [spec(rails=[0], load=0.5, **ON_2_OF_8), spec(load=0.5, **second)]
     fabric = FabricSpec(kind="rail-optimized")
     if sum_of is None:

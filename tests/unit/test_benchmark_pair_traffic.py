@@ -17,16 +17,16 @@ def test_it_times_every_repeat_and_counts_the_pairs(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
         (["--json", __file__], f"error: --json: '{__file__}' must be a new file, in a folder that exists"),
         (["--json", "/nowhere/x.json"], "error: --json: '/nowhere/x.json' must be a new file, in a folder that exists"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert pair_traffic.main(arguments) == 2
-    assert capsys.readouterr().err == said + "\n"
+    assert capsys.readouterr().err == message + "\n"
 
 
 def test_figures_go_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

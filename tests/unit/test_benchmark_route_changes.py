@@ -64,17 +64,17 @@ def test_the_table_compares_with_the_agent_repeat_by_repeat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
         (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_built(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
     assert route_changes.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(said)
+    assert lines[0].startswith(message)

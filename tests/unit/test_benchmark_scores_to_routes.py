@@ -1,4 +1,4 @@
-"""The benchmark of scores to routes: what changes, when a change counts as done, and what is said of it."""
+"""The benchmark of scores to routes: what changes, when a change counts as done, and the report."""
 
 import threading
 import time
@@ -45,7 +45,7 @@ def test_a_change_is_done_when_the_last_source_has_its_routes() -> None:
     assert found == [300]
 
 
-def test_one_that_never_is_done_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_never_is_done_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores_to_routes, "WAIT_S", 0.05)
     change_log = ChangeLog()
     change_log.on_event(time.monotonic_ns(), "changed", {"version": 1, "sources": 63})
@@ -69,7 +69,7 @@ def test_the_table_sets_each_beside_the_peer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
         (["--rounds", "0"], "error: --rounds: 0 must be 1 or more"),
@@ -78,10 +78,10 @@ def test_the_table_sets_each_beside_the_peer() -> None:
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_built(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
     assert scores_to_routes.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(said)
+    assert lines[0].startswith(message)

@@ -55,7 +55,7 @@ def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
         (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
@@ -65,13 +65,13 @@ def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_built(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
     assert build_fabric.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(said)
+    assert lines[0].startswith(message)
 
 
 def test_what_the_user_asked_for_is_what_the_sandbox_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

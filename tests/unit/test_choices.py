@@ -22,7 +22,7 @@ def place(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> File:
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("held", "reported"),
     [
         (None, None),
         ((), []),
@@ -30,7 +30,7 @@ def place(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> File:
         ((Share(Path("rd", 1), 3), Share(Path("drd", 0))), [Path("rd", 1), Path("drd", 0)]),
     ],
 )
-def test_an_answer_is_what_is_held(held: Shares | None, told: list[Path] | None) -> None:
+def test_an_answer_is_what_is_held(held: Shares | None, reported: list[Path] | None) -> None:
     asked: list[tuple[Gpu, Gpu]] = []
 
     def chosen(src: Gpu, dst: Gpu) -> Shares | None:
@@ -38,7 +38,7 @@ def test_an_answer_is_what_is_held(held: Shares | None, told: list[Path] | None)
         return held
 
     serve_choices(chosen)
-    assert ask(SRC, DST) == told
+    assert ask(SRC, DST) == reported
     assert asked == [(SRC, DST)]
 
 

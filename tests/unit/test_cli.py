@@ -180,8 +180,8 @@ def test_an_etcd_that_is_asked_for_must_be_there(
 ) -> None:
     line = ["run", "hot-rail", "-o", "routing.health.registry=etcd"]
     assert cli.main(line) == 3
-    told = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
-    assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (told, None, [])
+    reported = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
+    assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (reported, None, [])
     monkeypatch.setattr(sandboxed, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"}))
     assert cli.main(line) == 0
 
@@ -230,10 +230,10 @@ def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixtur
     for name in loading.names():
         assert name in listed
         assert cli.main(["describe", name]) == 0
-        told = capsys.readouterr().out
+        reported = capsys.readouterr().out
         spec = load_any(name)
-        assert spec.title in told
-        assert " ".join(spec.description.split()) in " ".join(told.split())
+        assert spec.title in reported
+        assert " ".join(spec.description.split()) in " ".join(reported.split())
         assert len(spec.description) > 200, "a description teaches"
 
 
@@ -349,7 +349,7 @@ def in_the_way(kind: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "wording"),
     [
         ("folder", "is there already and no file: move it away, or choose another --out"),
         ("pipe", "is there already and no file: move it away, or choose another --out"),
@@ -358,12 +358,12 @@ def in_the_way(kind: str, path: Path) -> None:
 )
 @pytest.mark.parametrize("suffix", ["csv", "png"])
 def test_what_is_in_a_predictions_way_is_one_line(
-    kind: str, said: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, wording: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"table2.{suffix}"
     in_the_way(kind, path)
     assert cli.main(["predict", "table2", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"error: --out: {str(path)!r} {said}\n"
+    assert capsys.readouterr().err == f"error: --out: {str(path)!r} {wording}\n"
 
 
 @pytest.mark.parametrize("method", ["read", "write"])
@@ -391,8 +391,8 @@ def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_help_has_examples_and_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(text in told for text in ("sudo script/run", "-o fault_repeats=3", "143 stopped by", "doctor"))
+    reported = capsys.readouterr().out
+    assert all(text in reported for text in ("sudo script/run", "-o fault_repeats=3", "143 stopped by", "doctor"))
 
 
 def test_an_experiment_of_ones_own_runs_from_its_file(entered: Entered, tmp_path: Path) -> None:

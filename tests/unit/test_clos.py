@@ -110,7 +110,7 @@ def test_larger_radices_and_domains_save_where_they_save_a_tier() -> None:
 
 
 @pytest.mark.parametrize(("n", "radix"), [(0, 64), (-1, 64), (64, 2), (64, 63), (64, 0), (64, -4)])
-def test_what_cannot_be_built_is_said_in_a_line(n: int, radix: int) -> None:
+def test_what_cannot_be_built_is_stated_in_a_line(n: int, radix: int) -> None:
     line = r"^(-?\d+ GPUs|radix -?\d+) must be .*$"
     with pytest.raises(ValueError, match=line):
         rail_optimized(n, radix)

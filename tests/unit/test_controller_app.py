@@ -1,4 +1,4 @@
-"""The OpenFlow app against fake switches: flows come in, are kept right, and what is heard is told once."""
+"""The OpenFlow app against fake switches: flows are installed and kept, and each event is reported once."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ KINDS = ("rail-only", "rail-optimized", "single-switch")
 
 
 class Fabric:
-    """All switches of a plan, an app, and what it told."""
+    """All switches of a plan, an app, and its events."""
 
     def __init__(self, kind: str = "rail-optimized", domains: int = 3, rails: int = 3, **more: Any) -> None:
         spec = parse_fabric({"kind": kind, "domains": domains, "rails": rails, **more})
         self.plan: Plan = make_plan(spec, 10**8)
-        self.heard: list[SwitchEvent] = []
-        self.app = new_app(self.heard)
+        self.arrived: list[SwitchEvent] = []
+        self.app = new_app(self.arrived)
         self.switches = {dpid: FakeSwitch(dpid, ports) for dpid, ports in ports_of(self.plan).items()}
 
     def connect(self) -> "Fabric":
@@ -31,7 +31,7 @@ class Fabric:
         return self
 
     def whats(self) -> list[tuple[str, int]]:
-        return [(heard.what, heard.dpid) for heard in self.heard]
+        return [(arrived.what, arrived.dpid) for arrived in self.arrived]
 
     def forget_messages(self) -> None:
         for switch in self.switches.values():
@@ -46,9 +46,9 @@ class Fabric:
                     assert delivered(self.plan, tables, src, dst.mac("rail"), cut) == {dst}
 
 
-def new_app(heard: list[SwitchEvent]) -> RailyardApp:
+def new_app(arrived: list[SwitchEvent]) -> RailyardApp:
     app = RailyardApp()
-    app.listener = heard.append
+    app.listener = arrived.append
     return app
 
 
@@ -57,15 +57,15 @@ def test_new_switches_get_flows_before_they_are_reported(kind: str) -> None:
     fabric = Fabric(kind).connect()
     fabric.assert_all_reach_all_their_network_joins()
     assert fabric.whats() == [("switch-up", dpid) for dpid in fabric.switches]
-    for heard in fabric.heard:
-        assert heard.up_ports == frozenset(fabric.switches[heard.dpid].ports)
+    for arrived in fabric.arrived:
+        assert arrived.up_ports == frozenset(fabric.switches[arrived.dpid].ports)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_switch_that_kept_its_tables_is_sent_nothing(kind: str) -> None:
     fabric = Fabric(kind).connect()
     fabric.forget_messages()
-    fabric.app = new_app(fabric.heard)  # the controller was restarted, the switches were not
+    fabric.app = new_app(fabric.arrived)  # the controller was restarted, the switches were not
     fabric.connect()
     for switch in fabric.switches.values():
         assert not [m for m in switch.received if isinstance(m, (parser.OFPFlowMod, parser.OFPGroupMod))]
@@ -119,29 +119,29 @@ def test_second_connection_of_a_switch_counts_as_down_and_up() -> None:
     new = FakeSwitch(old.id, {**old.ports, 1: False})
     new.connect(fabric.app)
     assert fabric.whats()[-2:] == [("switch-down", old.id), ("switch-up", old.id)]
-    assert 1 not in fabric.heard[-1].up_ports
+    assert 1 not in fabric.arrived[-1].up_ports
     fabric.app.on_state(state_change(old, up=False))  # the late end of the old one changes nothing
     assert fabric.whats()[-1] == ("switch-up", old.id)
     new.set_port(fabric.app, 1, up=True)
-    assert fabric.heard[-1].what == "port"
+    assert fabric.arrived[-1].what == "port"
 
 
 def test_a_switch_outside_the_scheme_is_left_alone() -> None:
-    heard: list[SwitchEvent] = []
+    arrived: list[SwitchEvent] = []
     stranger = FakeSwitch(0x99, {1: True})
-    stranger.connect(new_app(heard))
+    stranger.connect(new_app(arrived))
     assert not stranger.received
-    assert not heard
+    assert not arrived
 
 
 def test_port_is_reported_only_when_it_changes() -> None:
     fabric = Fabric("rail-only").connect()
     rail = fabric.switches[RAIL_DPID]
-    del fabric.heard[:]
+    del fabric.arrived[:]
     for up in (False, False, True, True, None):
         rail.set_port(fabric.app, 2, up)
     rail.set_port(fabric.app, 2, up=True)
-    assert [(h.what, h.port, h.up) for h in fabric.heard] == [("port", 2, up) for up in (False, True, False, True)]
+    assert [(h.what, h.port, h.up) for h in fabric.arrived] == [("port", 2, up) for up in (False, True, False, True)]
 
 
 def test_removed_port_loses_its_flow_and_regains_it() -> None:
@@ -159,7 +159,7 @@ def test_port_up_follows_its_flow_and_port_down_comes_first() -> None:
     rail = fabric.switches[RAIL_DPID]
     flow = Flow(Gpu(1, 0).mac("rail"), EXACT, 200, 2)
     seen: list[tuple[bool, bool]] = []
-    fabric.app.listener = lambda heard: seen.append((heard.up, flow in rail.tables.flows))
+    fabric.app.listener = lambda arrived: seen.append((arrived.up, flow in rail.tables.flows))
     rail.set_port(fabric.app, 2, None)
     rail.set_port(fabric.app, 2, up=True)
     assert seen == [(False, True), (True, True)]
@@ -206,8 +206,8 @@ def test_counters_come_whole_from_an_answer_in_parts() -> None:
     rail = fabric.switches[RAIL_DPID]
     fabric.app.ask_stats()
     rail.talk(fabric.app)
-    stats = [heard for heard in fabric.heard if heard.what == "stats"]
-    assert [set(heard.counters) for heard in stats] == [{1, 2, 3, 4, 5}]
+    stats = [arrived for arrived in fabric.arrived if arrived.what == "stats"]
+    assert [set(arrived.counters) for arrived in stats] == [{1, 2, 3, 4, 5}]
     assert stats[0].counters[3]["rx_bytes"] == 30
 
 

@@ -1,4 +1,4 @@
-"""The run's end of the controller: what it does while the process is away, and what its successor is told."""
+"""The run's handle on the controller: its behaviour during an outage, and the first messages to the next process."""
 
 import socket
 from typing import Any
@@ -18,7 +18,7 @@ SILENCE = {"links": [[0, 1]], "rails": [], "gpus": [], "hb_links": [], "hb_domai
 
 
 class FakeWorker:
-    """Answers whatever is awaited; `sent` is what it was told, by kind."""
+    """A child that answers every request; `sent` holds the received messages, by kind."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.sent: list[Any] = []
@@ -43,11 +43,11 @@ class Lab:
         self.children: list[FakeWorker] = []
         self.listened: list[int] = []
         self.called: set[tuple[str, int]] = set()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         monkeypatch.setattr(clients, "Worker", self._child)
         monkeypatch.setattr(clients, "listeners", self._listen)
         monkeypatch.setattr(clients, "set_controller_port", lambda switch, port: self.called.add((switch, port)))
-        self.controller = ControllerProcess(on_event=lambda ns, what, detail: self.told.append(what))
+        self.controller = ControllerProcess(on_event=lambda ns, what, detail: self.reported.append(what))
         self.controller.connect(plan("rail-only", "dr", 2, 2))
 
     def _listen(self, switches: object, port: int) -> list[socket.socket]:
@@ -67,7 +67,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 def test_crash_kills_the_process_and_is_reported(lab: Lab) -> None:
     assert not lab.controller.is_down
     lab.controller.crash()
-    assert (lab.children[0].stopped, lab.controller.is_down, lab.told) == (True, True, ["controller-crashed"])
+    assert (lab.children[0].stopped, lab.controller.is_down, lab.reported) == (True, True, ["controller-crashed"])
     with pytest.raises(ValueError, match=r"can't crash: it is not running$"):
         lab.controller.crash()
 
@@ -93,7 +93,7 @@ def test_restart_listens_elsewhere_and_redirects_all_switches(lab: Lab) -> None:
 def test_restarted_controller_gets_the_last_silence_first(lab: Lab) -> None:
     lab.controller.on_heartbeats(SILENCE | {"rails": [1]})
     lab.controller.crash()
-    lab.controller.on_heartbeats(SILENCE)  # nobody is there to hear it
+    lab.controller.on_heartbeats(SILENCE)  # no process is there to receive it
     lab.controller.restart()
     assert lab.children[0].words() == ["ConnectController", "SetSilence"]
     assert lab.children[1].words() == ["ConnectController", "SetSilence", "AwaitSwitches"]

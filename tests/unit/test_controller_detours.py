@@ -12,7 +12,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Hop, Route, host_prefix
-from tests.unit.broken_fabrics import Fault, Truth, as_told, double_faults, plan, single_faults
+from tests.unit.broken_fabrics import Fault, Truth, as_reported, double_faults, plan, single_faults
 from tests.unit.fake_kernel import FakeKernel, shape_of
 from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
@@ -25,7 +25,7 @@ def kernel_after(fabric: Plan, fault: Fault, found: Detours, backups: bool = Tru
 
 
 def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
-    broken = as_told(fabric, fault)
+    broken = as_reported(fabric, fault)
     kernel, truth = kernel_after(fabric, fault, detours(fabric, broken), backups), Truth(fabric, fault)
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
@@ -68,7 +68,7 @@ def test_there_is_no_detour_where_the_usual_path_lives(kind: str, policy: str) -
     fabric = plan(kind, policy, 3, 4)
     of_prefix = {host_prefix(gpu): gpu for gpu in fabric.gpus}
     for fault in single_faults(fabric):
-        broken = as_told(fabric, fault)
+        broken = as_reported(fabric, fault)
         found = detours(fabric, broken)
         turned = {(src, of_prefix[prefix]) for src, routes in found.items() for prefix in routes}
         dead = {

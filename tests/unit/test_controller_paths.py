@@ -10,7 +10,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import next_hop
-from tests.unit.broken_fabrics import Truth, as_told, double_faults, plan, single_faults
+from tests.unit.broken_fabrics import Truth, as_reported, double_faults, plan, single_faults
 from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 
@@ -25,7 +25,7 @@ def check_choices(fabric: Plan, srcs: list[Gpu]) -> int:
     """Compare choose() with graph search over all single and double faults; the number of pairs with no path."""
     spec, without = fabric.spec, 0
     for fault in chain(single_faults(fabric), double_faults(fabric)):
-        truth, broken = Truth(fabric, fault), as_told(fabric, fault)
+        truth, broken = Truth(fabric, fault), as_reported(fabric, fault)
         for src in srcs:
             for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
                 path = chosen_path(fabric.policy, src, dst, broken, spec.rails, spec.kind)
@@ -43,7 +43,7 @@ def check_choices(fabric: Plan, srcs: list[Gpu]) -> int:
 def test_a_living_path_is_found_wherever_there_is_one(kind: str, policy: str, domains: int, rails: int) -> None:
     fabric = plan(kind, policy, domains, rails)
     without = check_choices(fabric, [gpu for gpu in fabric.gpus if gpu.domain == 0])
-    assert without > 0 or rails > 2  # two rails and two faults leave somebody without; so that branch was tried
+    assert without > 0 or rails > 2  # two rails and two faults leave a pair without; so that branch was tried
 
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)

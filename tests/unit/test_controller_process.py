@@ -52,14 +52,14 @@ class Registry:
 
 class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.reported: list[tuple[str, dict[str, Any]]] = []
         self.registry = Registry
         monkeypatch.setattr(Registry, "may_start", threading.Event())
         monkeypatch.setattr(Registry, "why", "")
-        app = SimpleNamespace(ask_stats=lambda: self.told.append(("asked", {})))
+        app = SimpleNamespace(ask_stats=lambda: self.reported.append(("asked", {})))
         monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app, serve=list))
         monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
-        parent = SimpleNamespace(emit=lambda what, detail: self.told.append((what, detail)))
+        parent = SimpleNamespace(emit=lambda what, detail: self.reported.append((what, detail)))
         monkeypatch.setattr(controller_main, "RouteAgent", lambda plan: None)
         fabric = plan("rail-only", "dr", 2, 2)
         connect = messages.ConnectController(plan=fabric, reroute=True, sockets=(), resume=False)
@@ -70,9 +70,9 @@ class Lab:
             self.process.execute(COMMANDS[word])
 
     def words(self) -> list[str]:
-        """What was told, once all is done that it was asked for."""
+        """Return the reported events, once all requests are done."""
         self.process._registry_executor.shutdown()
-        return [what for what, _ in self.told]
+        return [what for what, _ in self.reported]
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def test_while_a_registry_starts_other_commands_are_obeyed(lab: Lab) -> None:
     lab.execute("start-health", "crash-registry", "restart-registry", "stats")
-    assert lab.told == [("asked", {})]
+    assert lab.reported == [("asked", {})]
     lab.registry.may_start.set()
     assert lab.words() == ["asked", "registry", "registry-crashed", "registry-restarted"]
-    assert lab.told[1][1] == {"address": Registry.address, "why": ""}
+    assert lab.reported[1][1] == {"address": Registry.address, "why": ""}
 
 
 def test_registry_that_does_not_start_is_reported_with_reason(lab: Lab) -> None:
@@ -93,7 +93,7 @@ def test_registry_that_does_not_start_is_reported_with_reason(lab: Lab) -> None:
     lab.registry.why = "etcd did not start"
     lab.execute("start-health", "crash-registry")
     assert lab.words() == ["registry-failed", "registry"]
-    assert lab.told[1][1] == {"address": "", "why": "etcd did not start"}
+    assert lab.reported[1][1] == {"address": "", "why": "etcd did not start"}
 
 
 def test_nor_does_one_that_does_not_come_back_end_the_controller(lab: Lab) -> None:
@@ -153,10 +153,11 @@ def test_failures_count_again_after_the_settling_time(lab: Lab, monkeypatch: pyt
     light = Light()
     crossed(lab, light, "100ms")
     assert light.awaited == [{Gpu(0, 1): True, GONE: False}]
-    assert ([what for what, _ in lab.told], light.ended) == (["optical-links-down"], [])
+    assert ([what for what, _ in lab.reported], light.ended) == (["optical-links-down"], [])
     light.switch_on()
     assert light.is_over.wait(5)
-    assert ([what for what, _ in lab.told], light.ended) == (["optical-links-down", "optical-links-up"], [Light.NUMBER])
+    assert [what for what, _ in lab.reported] == ["optical-links-down", "optical-links-up"]
+    assert light.ended == [Light.NUMBER]
 
 
 def test_long_optical_outage_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,13 +165,13 @@ def test_long_optical_outage_is_not_waited_for(lab: Lab, monkeypatch: pytest.Mon
     light = Light()
     crossed(lab, light, "101ms")
     light.switch_on()
-    assert [what for what, _ in lab.told] == ["optical-links-down", "optical-links-up"]
+    assert [what for what, _ in lab.reported] == ["optical-links-down", "optical-links-up"]
     assert (light.awaited, light.ended) == ([], [])
 
 
 def test_nothing_is_waited_for_where_no_fibre_moves(lab: Lab) -> None:
     light = Light(why="an optical switch is not connected")
     crossed(lab, light, "10ms")
-    assert [what for what, _ in lab.told] == ["not-crossed"]
-    assert lab.told[0][1]["why"] == light.why
+    assert [what for what, _ in lab.reported] == ["not-crossed"]
+    assert lab.reported[0][1]["why"] == light.why
     assert light.awaited == []

@@ -20,7 +20,7 @@ DEAD_LINK = Broken(links=frozenset({Gpu(0, 1)}))
 
 
 def resumed(found: Broken = NOTHING, reroute: bool = True) -> Lab:
-    """A lab whose brain finds the detours of that in the kernels, and has heard nothing yet."""
+    """A lab whose failover manager finds these detours in the kernels, before any event."""
     lab = Lab(rail_only(), reroute)
     left = detours(lab.plan, found)
     lab.router.table = {(gpu, prefix): route for gpu, routes in left.items() for prefix, route in routes.items()}
@@ -33,10 +33,10 @@ def test_resume_waits_for_all_switches_and_keeps_right_routes() -> None:
     assert lab.manager.pending == {"rail0", "rail1", "rail2"}
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 1, up=True)
-    assert lab.told == []
+    assert lab.reported == []
     assert lab.manager.pending == {"rail2"}
     lab.switch(RAIL_DPID + 2, up=True)
-    assert lab.told == [("resumed", {"switches": 3})]
+    assert lab.reported == [("resumed", {"switches": 3})]
     assert not lab.router.calls
     assert lab.manager.pending == set()
 
@@ -45,7 +45,7 @@ def test_resume_keeps_the_detours_of_earlier_faults() -> None:
     lab = resumed(DEAD_LINK)
     lab.up[RAIL_DPID + 1].discard(1)
     lab.connect()
-    assert lab.told == [("resumed", {"switches": 3}), ("port-down", {"switch": "rail1", "port": "d0g1"})]
+    assert lab.reported == [("resumed", {"switches": 3}), ("port-down", {"switch": "rail1", "port": "d0g1"})]
     assert not lab.router.calls
     lab.port(RAIL_DPID + 1, 1, up=True)
     assert lab.router.table == {}
@@ -70,12 +70,12 @@ def test_late_switch_is_dead_until_it_connects() -> None:
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 2, up=True)
     lab.manager.finish_resume()
-    assert lab.told[:2] == [("resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
+    assert lab.reported[:2] == [("resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
     assert lab.manager.state.broken == Broken(rails=frozenset({1}))
     assert lab.router.table == flat(lab) != {}
-    told = len(lab.told)
+    reported = len(lab.reported)
     lab.manager.finish_resume()  # the wait is over: once more is nothing
-    assert len(lab.told) == told
+    assert len(lab.reported) == reported
     lab.switch(RAIL_DPID + 1, up=True)
     assert lab.router.table == {}
 

@@ -17,8 +17,8 @@ from tests.unit.fake_switch import cables
 from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 
-def as_told(fabric: Plan, dead: Impact) -> Broken:
-    """What the controller knows once switches and heartbeats have told all."""
+def as_reported(fabric: Plan, dead: Impact) -> Broken:
+    """Return what the controller knows after all events of switches and heartbeats."""
     names = {switch.dpid: switch.name for switch in fabric.switches}
     away = {dpid for dpid, name in names.items() if name in dead.nodes}
     down = {a for a, b in cables(fabric).items() if cable(names[a[0]], names[b[0]]) in dead.cables}
@@ -52,7 +52,7 @@ def broken_fabrics(draw: st.DrawFn) -> tuple[Plan, Impact]:
 @given(case=broken_fabrics())
 def test_pairs_with_a_path_are_those_that_the_fabric_joins(case: tuple[Plan, Impact]) -> None:
     fabric, dead = case
-    spec, broken, reachable = fabric.spec, as_told(fabric, dead), Survivors(fabric, dead).reachable
+    spec, broken, reachable = fabric.spec, as_reported(fabric, dead), Survivors(fabric, dead).reachable
     found = detours(fabric, broken)
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):

@@ -1,4 +1,4 @@
-"""An optical switch's crossings and its light: fibres move, and light goes through glass both ways, without a loop."""
+"""Cross-connects of an optical switch: fibres move, and frames pass both ways without a loop."""
 
 import pytest
 from hypothesis import given

@@ -33,23 +33,23 @@ def test_every_fault_has_its_time_its_own_key_and_its_fabric(
 ) -> None:
     (tmp_path / "mine.yaml").write_text(FILE)
     assert cli.main(["dry-run", str(tmp_path / "mine.yaml")]) == 0
-    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    first, second = (told.index(f"faults on {name}") for name in (
+    reported = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    first, second = (reported.index(f"faults on {name}") for name in (
         "rail-only, 4 domains x 4 rails", "rail-optimized, 3 domains x 4 rails"
     ))  # fmt: skip
-    assert told[first + 2] == "1s rail-switch-reboot rail1 2s down 250ms 4"
-    assert told[second + 2] == "cut during moe-1.3b-128 moe-a2a + 10ms link-down d0g1 2s 1"
-    assert "lost 1s registry-crash registry 2s registry etcd 1" in told
-    assert "6 injections in 6 runs, reroute on: 24s or more" in told
+    assert reported[first + 2] == "1s rail-switch-reboot rail1 2s down 250ms 4"
+    assert reported[second + 2] == "cut during moe-1.3b-128 moe-a2a + 10ms link-down d0g1 2s 1"
+    assert "lost 1s registry-crash registry 2s registry etcd 1" in reported
+    assert "6 injections in 6 runs, reroute on: 24s or more" in reported
 
 
-def test_a_storm_is_told_fault_by_fault_with_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_storm_is_reported_fault_by_fault_with_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", "random-faults", "-o", "seed=7"]) == 0
-    told = capsys.readouterr().out
-    assert "random-faults (seed 7)" in told
+    reported = capsys.readouterr().out
+    assert "random-faults (seed 7)" in reported
     spec = load("random-faults", ["seed=7"])
     drawn = spec.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), 7).faults
-    rows = [line.split() for line in told.splitlines()]
+    rows = [line.split() for line in reported.splitlines()]
     shown = [(row[i], row[i + 1]) for row in rows for i in range(len(row) - 1) if row[i] in KINDS]
     assert shown == [(timed.fault.kind, timed.fault.target) for timed in drawn]
 

@@ -48,7 +48,7 @@ def test_what_a_run_could_not_write_is_refused(out: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_a_full_disk_is_told_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs(tmp_path)
     full = os.statvfs_result((*tuple(real)[:4], 1, *tuple(real)[5:10]))
     monkeypatch.setattr("os.statvfs", lambda _: full)

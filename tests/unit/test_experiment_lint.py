@@ -21,21 +21,21 @@ def write(folder: Path, text: str) -> str:
     return str(file)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def wording(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.replace("\u00a0", " ").split())
 
 
 def test_a_placement_that_needs_no_spines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", write(tmp_path, PLACED)]) == 0
-    out = said(capsys)
+    out = wording(capsys)
     assert "8 GPUs, 2 domains x 4 rails" in out
     assert "ranks in HB domains x across them: tensor 2 x 1, data 2 x 1, pipeline 1 x 2" in out
     assert "nothing changes rails: no spines are needed" in out
 
 
-def test_a_placement_that_does_is_told_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cross_rail_placement_names_groups_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", write(tmp_path, PLACED + "ranks: [0, 1, 2, 3, 4, 6, 5, 7]")]) == 1
-    out = said(capsys)
+    out = wording(capsys)
     assert "PP, stage 0 to 1 (ranks 1 on d0g1, 2 on d0g2, 5 on d1g2, 6 on d1g1): 2 of 4 pipelines" in out
     assert "TP 2.062 TB, none between rails; PP 6.442 GB, 50.0% between rails" in out
     assert "without order and ranks, nothing changes rails" in out
@@ -44,13 +44,13 @@ def test_a_placement_that_does_is_told_who_and_why(tmp_path: Path, capsys: pytes
 def test_a_platform_gives_the_rails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = PLACED.replace("rails: 4", "platform: gh200").replace("data: 2", "data: 128").replace("64}", "128}")
     assert cli.main(["lint", write(tmp_path, text)]) == 0
-    assert "512 GPUs, 2 domains x 256 rails" in said(capsys)
+    assert "512 GPUs, 2 domains x 256 rails" in wording(capsys)
 
 
 @pytest.mark.parametrize(("name", "status"), [("gpt-1008b", 0), ("moe-1.3b-128", 1), ("moe-slowdown", 1)])
 def test_a_model_as_published_or_an_experiment(name: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", name]) == status
-    assert ("between rails; DP" in said(capsys)) == (name != "moe-slowdown")
+    assert ("between rails; DP" in wording(capsys)) == (name != "moe-slowdown")
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_too_many_gpus_are_refused_at_once(
 def test_a_model_file_is_checked_as_it_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (CATALOGUE / "gpt-145.6b.yaml").read_text()
     assert cli.main(["lint", write(tmp_path, text)]) == 0
-    assert "1,536 GPUs, 192 domains x 8 rails" in said(capsys)
+    assert "1,536 GPUs, 192 domains x 8 rails" in wording(capsys)
     assert cli.main(["lint", write(tmp_path, text.replace("heads: 96", "heads: 12"))]) == 2
     assert "mine.yaml.training.tensor: 8 must divide the 12 attention heads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "- model", "colour: red", "12"])
-def test_a_file_that_is_none_of_three_is_told_so(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_no_known_type_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, text)
     assert cli.main(["lint", file]) == 2
     assert capsys.readouterr().err == (

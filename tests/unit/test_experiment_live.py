@@ -1,4 +1,4 @@
-"""Which run somebody means."""
+"""Choice of a live run by its name."""
 
 import io
 
@@ -27,18 +27,18 @@ def test_a_run_has_several_names(wanted: str) -> None:
         ("tow", "RUN: 'tow' is not a run that is alive: did you mean 'two'? allowed are one, three, two"),
     ],
 )
-def test_what_is_not_one_run_is_told(wanted: str, message: str) -> None:
+def test_what_is_not_one_run_is_reported(wanted: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         choose(wanted, RUNS)
     assert str(caught.value) == message
 
 
-def test_nothing_alive_is_told() -> None:
+def test_nothing_alive_is_reported() -> None:
     with pytest.raises(BadInput, match="RUN: 'one' is not alive: no run of yours is"):
         choose("one", [])
 
 
-def test_own_runs_win_and_what_is_refused_is_said() -> None:
+def test_own_runs_win_and_what_is_refused_is_stated() -> None:
     theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, own=False)
     fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, own=False, refused="is refused: it is fake")
     assert choose("one", [theirs, *RUNS]) == choose("quickstart", [theirs, *RUNS]) == RUNS[0]

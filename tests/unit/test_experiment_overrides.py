@@ -1,4 +1,4 @@
-"""`-o key=value`: where a value goes, and what is said if it has no place."""
+"""`-o key=value`: where a value goes, and the message if it has no place."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_the_data_given_is_left_alone_and_the_last_override_wins() -> None:
         ("kind=moe", "-o: 'kind' may mean several things: write fabrics.*.kind or workloads.*.kind or faults.*.kind"),
     ],
 )
-def test_what_has_no_place_is_told(override: str, message: str) -> None:
+def test_what_has_no_place_is_reported(override: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         changed(override)
     assert str(caught.value) == message

@@ -57,9 +57,9 @@ class Lab:
 
     def __init__(self, fabric: Plan, reroute: bool = True) -> None:
         self.plan, self.router = fabric, FakeRouter()
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.reported: list[tuple[str, dict[str, Any]]] = []
         self.manager = FailoverManager(
-            fabric, cast(RouteAgent, self.router), reroute, lambda what, detail: self.told.append((what, detail))
+            fabric, cast(RouteAgent, self.router), reroute, lambda what, detail: self.reported.append((what, detail))
         )
         self.up = {dpid: set(ports) for dpid, ports in ports_of(fabric).items()}
         self.ports = ports_of(fabric)
@@ -85,11 +85,11 @@ class Lab:
         return self
 
     def whats(self) -> list[str]:
-        return [what for what, _ in self.told]
+        return [what for what, _ in self.reported]
 
     def in_force(self) -> int:
-        """How many detours there are, as last told."""
-        return next((int(detail["detours"]) for what, detail in reversed(self.told) if what == "rerouted"), 0)
+        """Return the number of detours of the last event."""
+        return next((int(detail["detours"]) for what, detail in reversed(self.reported) if what == "rerouted"), 0)
 
 
 def rail_only() -> Plan:
@@ -100,9 +100,9 @@ def test_ready_is_reported_once_after_the_last_switch() -> None:
     lab = Lab(rail_only())
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 1, up=True)
-    assert lab.told == []
+    assert lab.reported == []
     lab.switch(RAIL_DPID + 2, up=True)
-    assert lab.told == [("ready", {})]
+    assert lab.reported == [("ready", {})]
 
 
 def test_nothing_is_rerouted_before_the_fabric_was_whole() -> None:
@@ -114,7 +114,7 @@ def test_nothing_is_rerouted_before_the_fabric_was_whole() -> None:
     lab.port(RAIL_DPID, 1, up=True)
     lab.switch(RAIL_DPID + 1, up=True)
     assert not lab.router.calls
-    assert lab.told == []
+    assert lab.reported == []
     lab.port(RAIL_DPID, 2, up=True)  # the last cable
     assert lab.whats() == ["ready"]
     lab.port(RAIL_DPID, 2, up=False)
@@ -125,9 +125,9 @@ def test_dead_link_is_reported_decided_and_rerouted_in_order() -> None:
     lab = Lab(rail_only()).connect()
     lab.port(RAIL_DPID + 1, 1, up=False)
     assert lab.whats() == ["ready", "port-down", "decided", "rerouted"]
-    assert lab.told[1][1] == {"switch": "rail1", "port": "d0g1"}
+    assert lab.reported[1][1] == {"switch": "rail1", "port": "d0g1"}
     routes = len(lab.router.table)
-    assert lab.told[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes, "detours": routes})]
+    assert lab.reported[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes, "detours": routes})]
     assert lab.manager.state.broken == Broken(links=frozenset({Gpu(0, 1)}))
 
 
@@ -187,7 +187,7 @@ def test_a_gpu_that_refuses_stops_no_other() -> None:
     lab.router.crash(crashed)
     lab.port(RAIL_DPID + 1, 1, up=False)
     assert {gpu for gpu, _ in lab.router.table} == set(lab.plan.gpus) - {crashed}
-    assert [detail["gpu"] for what, detail in lab.told if what == "refused"] == ["d0g1"]
+    assert [detail["gpu"] for what, detail in lab.reported if what == "refused"] == ["d0g1"]
 
 
 def test_crashed_gpu_has_no_detours_and_repair_waits_for_none() -> None:
@@ -293,7 +293,8 @@ def test_silent_components_are_rerouted_and_named() -> None:
     lab.manager.on_heartbeats(
         SilentComponents(links=frozenset({gpu}), gpus=frozenset({gpu}), hb_links=frozenset({gpu}))
     )
-    assert lab.told[1:4] == [("silent", {"gpu": "d0g1"}), ("silent", {"hb-link": "d0g1"}), ("silent", {"link": "d0g1"})]
+    silent = [{"gpu": "d0g1"}, {"hb-link": "d0g1"}, {"link": "d0g1"}]
+    assert lab.reported[1:4] == [("silent", detail) for detail in silent]
     assert lab.whats()[4:] == ["decided", "rerouted"]
     assert lab.manager.state.broken == Broken(links=frozenset({gpu}), hb=frozenset({gpu}))
     assert lab.router.table == flat(lab)
@@ -309,7 +310,7 @@ def test_link_of_a_silent_rail_is_not_reported_as_recovered() -> None:
     lab = Lab(rail_only()).connect()
     lab.manager.on_heartbeats(SilentComponents(links=frozenset({Gpu(0, 1)})))
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
-    assert lab.told[-3] == ("silent", {"rail": "rail1"})
+    assert lab.reported[-3] == ("silent", {"rail": "rail1"})
     assert "resumed" not in lab.whats()
     assert lab.manager.state.broken == Broken(rails=frozenset({1}))
     lab.manager.on_heartbeats(SilentComponents())

@@ -18,7 +18,7 @@ from tests.unit.fake_switch import ports_of
 
 GPU = Gpu(0, 1)
 OCS0, OCS1 = OPTICAL_DPID, OPTICAL_DPID + 1
-Told = list[tuple[str, dict[str, Any]]]
+Reported = list[tuple[str, dict[str, Any]]]
 
 
 class Router:
@@ -41,14 +41,15 @@ def plan() -> Plan:
     return plan_with(LAYERS)
 
 
-def whole(plan: Plan) -> tuple[FailoverManager, Told]:
-    told: Told = []
-    manager = FailoverManager(plan, cast(RouteAgent, Router()), True, lambda what, detail: told.append((what, detail)))
+def whole(plan: Plan) -> tuple[FailoverManager, Reported]:
+    reported: Reported = []
+    router = cast(RouteAgent, Router())
+    manager = FailoverManager(plan, router, True, lambda what, detail: reported.append((what, detail)))
     for dpid, ports in ports_of(plan).items():
         manager.on_event(SwitchEvent("switch-up", dpid, 0, up_ports=frozenset(ports)))
-    assert [what for what, _ in told] == ["ready"]
-    told.clear()
-    return manager, told
+    assert [what for what, _ in reported] == ["ready"]
+    reported.clear()
+    return manager, reported
 
 
 def port(dpid: int, number: int, up: bool) -> SwitchEvent:
@@ -56,12 +57,12 @@ def port(dpid: int, number: int, up: bool) -> SwitchEvent:
 
 
 def test_disabled_network_side_at_a_bridge_is_a_dead_hb_port(plan: Plan) -> None:
-    manager, told = whole(plan)
+    manager, reported = whole(plan)
     manager.on_event(port(OCS1, gpu_port(GPU), up=False))
-    assert told == [("port-down", {"switch": "ocs1", "port": "d0g1"})]
+    assert reported == [("port-down", {"switch": "ocs1", "port": "d0g1"})]
     manager.on_event(port(OCS1, network_port(GPU), up=False))
     assert manager.state.broken == Broken(hb=frozenset({GPU}))
-    assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+    assert [what for what, _ in reported] == ["port-down", "decided", "rerouted"]
     manager.on_event(port(OCS1, network_port(GPU), up=True))  # another's fibre leads there now; the first stays dark
     assert not manager.state.broken
 
@@ -99,11 +100,11 @@ class TestAnOpticalSwitchForEachDomain:
     OF_DOMAIN_1 = Gpu(1, 1)
 
     def test_a_dark_place_of_its_is_no_dead_hb_port(self) -> None:
-        manager, told = whole(plan_with(("rail",)))
+        manager, reported = whole(plan_with(("rail",)))
         manager.on_event(port(OCS1, network_port(self.OF_DOMAIN_1), up=False))
-        assert (told, manager.state.broken) == ([], Broken())
+        assert (reported, manager.state.broken) == ([], Broken())
         manager.on_event(port(OCS1, gpu_port(self.OF_DOMAIN_1), up=False))
-        assert told == [("port-down", {"switch": "ocs1", "port": "d1g1"})]
+        assert reported == [("port-down", {"switch": "ocs1", "port": "d1g1"})]
         assert not manager.state.broken
 
     @pytest.mark.parametrize(
@@ -121,59 +122,59 @@ class TestLightIsAwaited:
     SPARE = Gpu(0, 2)
 
     def test_nothing_is_rerouted_for_light_that_is_soon_back(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         number = manager.state.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
             manager.on_event(port(RAIL_DPID + gpu.rank, port_of("rail", gpu), up=False))
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=True))
-        assert [what for what, _ in told] == ["port-down", "port-down", "port-up"]
+        assert [what for what, _ in reported] == ["port-down", "port-down", "port-up"]
         manager.on_timeout(number)
-        assert [what for what, _ in told[3:]] == ["decided", "rerouted"]  # the place that was left is dark
-        assert told[-1][1]["detours"] > 0
+        assert [what for what, _ in reported[3:]] == ["decided", "rerouted"]  # the place that was left is dark
+        assert reported[-1][1]["detours"] > 0
         assert manager.state.broken == Broken(links=frozenset({self.SPARE}))
 
     def test_what_stays_dark_counts_when_the_time_is_over(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         number = manager.state.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
             manager.on_event(port(RAIL_DPID + gpu.rank, port_of("rail", gpu), up=False))
-        told.clear()
+        reported.clear()
         manager.on_timeout(number)
-        assert [what for what, _ in told] == ["decided", "rerouted"]
+        assert [what for what, _ in reported] == ["decided", "rerouted"]
 
     def test_who_is_back_counts_again_at_once(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         manager.state.expect_reconnect({GPU: True})
         for up in (False, True):
             manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=up))
-        told.clear()
+        reported.clear()
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
-        assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+        assert [what for what, _ in reported] == ["port-down", "decided", "rerouted"]
 
     def test_what_was_dead_before_stays_gone_round_until_it_is_back(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
-        told.clear()
+        reported.clear()
         manager.state.expect_reconnect({GPU: True})
         manager.on_event(port(RAIL_DPID, port_of("rail", Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
-        assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+        assert [what for what, _ in reported] == ["port-down", "decided", "rerouted"]
         manager.on_event(port(RAIL_DPID, port_of("rail", Gpu(1, 0)), up=True))
-        told.clear()
+        reported.clear()
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=True))
-        assert [what for what, _ in told] == ["port-up", "decided", "rerouted"]
-        assert told[-1][1]["detours"] == 0
+        assert [what for what, _ in reported] == ["port-up", "decided", "rerouted"]
+        assert reported[-1][1]["detours"] == 0
 
     def test_an_hb_port_too(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         number = manager.state.expect_reconnect({GPU: True})
         manager.on_event(port(OCS1, network_port(GPU), up=False))
-        assert [what for what, _ in told] == []
+        assert [what for what, _ in reported] == []
         manager.on_timeout(number)
-        assert [what for what, _ in told] == ["decided", "rerouted"]
+        assert [what for what, _ in reported] == ["decided", "rerouted"]
 
     @pytest.mark.parametrize("hb_first", [False, True])
     def test_replacement_waits_for_both_optical_layers(self, plan: Plan, hb_first: bool) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         ports = [(RAIL_DPID + GPU.rank, port_of("rail", GPU)), (OCS1, network_port(GPU))]
         manager.state.expect_reconnect({GPU: True})
         for each in ports:
@@ -183,25 +184,25 @@ class TestLightIsAwaited:
         manager.on_event(port(*first, up=False))  # still awaited
         manager.on_event(port(*first, up=True))
         manager.on_event(port(*second, up=True))
-        assert "decided" not in [what for what, _ in told]
+        assert "decided" not in [what for what, _ in reported]
         manager.on_event(port(*first, up=False))  # a fault of its own
-        assert [what for what, _ in told if what in ("decided", "rerouted")] == ["decided", "rerouted"]
+        assert [what for what, _ in reported if what in ("decided", "rerouted")] == ["decided", "rerouted"]
 
     def test_a_move_of_hb_cables_alone_ends_when_they_are_lit(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         manager.state.expect_reconnect({GPU: True})
         for up in (False, True):
             manager.on_event(port(OCS1, network_port(GPU), up=up))
-        assert told == []
+        assert reported == []
         manager.on_event(port(OCS1, network_port(GPU), up=False))  # a fault of its own
-        assert [what for what, _ in told] == ["decided", "rerouted"]
+        assert [what for what, _ in reported] == ["decided", "rerouted"]
 
     def test_older_moves_time_does_not_end_a_newer_wait(self, plan: Plan) -> None:
-        manager, told = whole(plan)
+        manager, reported = whole(plan)
         older = manager.state.expect_reconnect({GPU: True, self.SPARE: False})
         newer = manager.state.expect_reconnect({GPU: True})
         manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
         manager.on_timeout(older)
-        assert [what for what, _ in told] == ["port-down"]
+        assert [what for what, _ in reported] == ["port-down"]
         manager.on_timeout(newer)
-        assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+        assert [what for what, _ in reported] == ["port-down", "decided", "rerouted"]

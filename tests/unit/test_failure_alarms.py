@@ -69,7 +69,7 @@ def test_a_gpu_counts_by_its_links() -> None:
 
 
 def test_link_of_a_silent_rail_is_no_alarm() -> None:
-    """Of a rail that comes back, some links are heard first, and then the rest is told one by one."""
+    """When a rail recovers, some links resume first, and the others are then reported one by one."""
     events = [*silent(3, RAIL), *silent(9, OTHER), *received(9, RAIL), *received(9.1, OTHER)]
     assert false_alarms(events, [fault_interval("link-silent", "d0g1")], PLAN) == 0
     assert false_alarms([*events, *silent(10, OTHER)], [fault_interval("link-silent", "d0g1")], PLAN) == 1

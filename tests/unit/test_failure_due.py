@@ -1,4 +1,4 @@
-"""Which censuses were due, by what was done when."""
+"""Connectivity checks that were due, from the times of actions."""
 
 import pytest
 
@@ -8,19 +8,19 @@ from railyard.failure.scenario.script import Action
 
 S = 1_000_000_000
 CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault("controller-crash", "controller")
-CENSUS_S, AFTER_S = 0.2, 1.2
+CHECK_S, AFTER_S = 0.2, 1.2
 
 
 def act(at_s: float, operation: str, fault: Fault = CUT, takes_s: float = 0.02) -> Action:
     return Action(round(at_s * S), round((at_s + takes_s) * S), operation, fault)
 
 
-def census(at_s: float) -> ConnectivityResult:
+def check(at_s: float) -> ConnectivityResult:
     return ConnectivityResult(round(at_s * S), "", (), 12, 12, 12, Verdict())
 
 
 def missing(actions: list[Action], *taken_s: float) -> list[tuple[str, int]]:
-    found = missed_checks(actions, [census(at_s) for at_s in taken_s], CENSUS_S, AFTER_S)
+    found = missed_checks(actions, [check(at_s) for at_s in taken_s], CHECK_S, AFTER_S)
     assert not any(one.taken or one.pairs for one in found)
     return [(one.act, len(one.broken)) for one in found]
 

@@ -54,7 +54,7 @@ def fault_runs(
     events: list[ControllerEvent] | None = None,
     silent: Lost | None = None,
 ) -> list[FaultRun]:
-    """`faults`: ms from, to. `silent`: streams of which nothing arrived in these stretches."""
+    """`faults`: ms from, to. `silent`: streams of which nothing arrived in these intervals."""
     selections = talks_of(*faults)
     streams = selections[0].streams
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
@@ -74,18 +74,18 @@ def fault_runs(
     return list(runs)
 
 
-def told(ms: float, what: str, **detail: Any) -> ControllerEvent:
+def reported(ms: float, what: str, **detail: Any) -> ControllerEvent:
     return at(ms), what, detail
 
 
 def test_steps_are_those_that_follow_its_own_detection() -> None:
     events = [
-        told(1005, "port-down", switch="rail1", port="d1g1"),
-        told(1006, "decided", gpus=3),
-        told(1008, "rerouted", routes=5, detours=5),
-        told(1020, "port-down", switch="rail1", port="d0g1"),
-        told(1021, "decided", gpus=2),
-        told(1024, "rerouted", routes=1, detours=6),
+        reported(1005, "port-down", switch="rail1", port="d1g1"),
+        reported(1006, "decided", gpus=3),
+        reported(1008, "rerouted", routes=5, detours=5),
+        reported(1020, "port-down", switch="rail1", port="d0g1"),
+        reported(1021, "decided", gpus=2),
+        reported(1024, "rerouted", routes=1, detours=6),
     ]
     crash, cut = judged({CRASH: (1000, 3000), CUT: (1010, 3000)}, {}, events)
     assert (crash.detect_ms, crash.decided_ms, crash.reroute_ms) == (5.0, 6.0, 8.0)
@@ -101,7 +101,7 @@ def test_what_another_fault_loses_later_is_not_its_outage() -> None:
 
 
 def test_pairs_with_no_way_left_do_not_count() -> None:
-    """A GPU at an end has crashed meanwhile: nobody could recover that."""
+    """A GPU at an end has crashed meanwhile, which no rerouting can recover."""
     victim = next(gpu for pair in talks_of(CUT)[0].probes for gpu in pair if gpu.domain != 0)
     crashed = Fault("gpu-crash", victim.name)
     selections = talks_of(CUT, crashed)
@@ -126,7 +126,7 @@ def test_losses_while_returning_are_those_until_the_next_act() -> None:
 
 
 def test_a_controller_is_back_when_it_says_so() -> None:
-    events = [told(1000, "controller-crashed"), told(2450, "controller-restarted")]
+    events = [reported(1000, "controller-crashed"), reported(2450, "controller-restarted")]
     away, cut = judged({AWAY: (1000, 2000), CUT: (1500, 4000)}, {}, events)
     assert (away.detect_ms, away.first_packet_ms, away.probes_lost) == (None, 0.0, 0), (
         "the injector's own word is no detection"
@@ -147,7 +147,7 @@ def test_goodput_is_shown_from_a_while_before_to_a_while_after() -> None:
 
 def home(*counts: tuple[float, int], others: dict[Fault, tuple[int, int]] | None = None) -> float | None:
     """Of a cable that is cut from 1000 to 3000 ms; (ms, detours in force) of each "rerouted"."""
-    events = [told(ms, "rerouted", routes=9, detours=detours) for ms, detours in counts]
+    events = [reported(ms, "rerouted", routes=9, detours=detours) for ms, detours in counts]
     return judged({CUT: (1000, 3000), **(others or {})}, {}, events)[0].primary_path_ms
 
 
@@ -174,10 +174,10 @@ def test_a_reboot_is_over_when_its_switch_is_there_again() -> None:
     reboot = Fault("rail-switch-reboot", "rail1")
     (pair, *_) = talks_of(reboot)[0].probes
     events = [
-        told(1005, "switch-down", switch="rail1"),
-        told(1010, "rerouted", routes=9, detours=9),
-        told(1600, "switch-up", switch="rail1"),
-        told(1620, "rerouted", routes=9, detours=0),
+        reported(1005, "switch-down", switch="rail1"),
+        reported(1010, "rerouted", routes=9, detours=9),
+        reported(1600, "switch-up", switch="rail1"),
+        reported(1620, "rerouted", routes=9, detours=0),
     ]
     (run,) = judged({reboot: (1000, 2500)}, {pair: [(1000, 1030), (1605, 1608)]}, events)
     assert (run.t_repair, run.primary_path_ms, run.probes_lost_after_repair) == (at(1600), 20.0, 3)

@@ -60,7 +60,7 @@ def address(kind: int, ip: str) -> bytes:
     return attribute(kind, socket.inet_aton(ip))
 
 
-def told_route(flags: int = 0, kind: int = UNICAST, via: bool = True) -> bytes:
+def route_body(flags: int = 0, kind: int = UNICAST, via: bool = True) -> bytes:
     """To 198.18.1.1/32 by rail0, in table 101, which a byte holds as well as the attribute."""
     head = struct.pack("=8BI", socket.AF_INET, 32, 0, 0, 101, 99, 0, kind, flags)
     hop = address(5, "198.18.0.2") if via else b""
@@ -70,23 +70,23 @@ def told_route(flags: int = 0, kind: int = UNICAST, via: bool = True) -> bytes:
 def test_route_reads_as_ip_prints_it_with_or_without_carrier() -> None:
     line = "route 198.18.1.1/32 via 198.18.0.2 dev rail0 table 101 metric 20"
     linkdown = 16
-    assert route(told_route(), NAMES) == route(told_route(linkdown), NAMES) == line
-    assert route(told_route(via=False), NAMES) == line.replace(" via 198.18.0.2", "")
+    assert route(route_body(), NAMES) == route(route_body(linkdown), NAMES) == line
+    assert route(route_body(via=False), NAMES) == line.replace(" via 198.18.0.2", "")
 
 
 def test_what_a_kernel_makes_by_itself_is_no_mark() -> None:
     local, reachable = 2, 2
-    assert route(told_route(CLONED), NAMES) == route(told_route(kind=local), NAMES) == ""
-    assert neighbour(told_neighbour(reachable), NAMES) == ""
+    assert route(route_body(CLONED), NAMES) == route(route_body(kind=local), NAMES) == ""
+    assert neighbour(neighbour_body(reachable), NAMES) == ""
 
 
-def told_neighbour(state: int) -> bytes:
+def neighbour_body(state: int) -> bytes:
     head = struct.pack("=BxxxiHBB", socket.AF_INET, 7, state, 0, UNICAST)
     return head + address(1, "198.18.1.1") + attribute(2, bytes.fromhex("025200010000"))
 
 
 def test_neighbours_interfaces_and_tables_are_read() -> None:
-    assert neighbour(told_neighbour(PERMANENT), NAMES) == "neighbour 198.18.1.1 lladdr 02:52:00:01:00:00 dev rail0"
+    assert neighbour(neighbour_body(PERMANENT), NAMES) == "neighbour 198.18.1.1 lladdr 02:52:00:01:00:00 dev rail0"
     named = attribute(3, b"rail0\0")
     up, down = (struct.pack("=BxHiII", 0, 1, 7, flags, 0) + named for flags in (0x1043, 0x1002))
     assert interface(up) == "interface rail0, set up"

@@ -1,4 +1,4 @@
-"""How long what a script's traffic has under way may take: as long as somebody may have been cut off."""
+"""Drain time of a script's traffic: the longest time that a pair may have been cut off."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a steered stretch should take: scores of a background, when it changes, and the docs' example."""
+"""Predicted times of steered intervals: scores of a background, when it changes, and the example of the docs."""
 
 from itertools import pairwise
 from typing import Any

@@ -26,7 +26,7 @@ from railyard.topologies.forwarding import (
 )
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
-from tests.unit.broken_fabrics import Truth, as_told, single_faults
+from tests.unit.broken_fabrics import Truth, as_reported, single_faults
 from tests.unit.fake_kernel import FakeKernel
 from tests.unit.path_choices import CHOICES, gpu_hops
 
@@ -106,7 +106,7 @@ def test_expected_traffic_follows_the_policys_rule(choice: tuple[str, str], doma
 def test_any_policys_failover_reaches_all_it_can(kind: str, policy: str) -> None:
     plan = plan_of(kind, policy, 3, 4)
     for fault in single_faults(plan):
-        truth, found = Truth(plan, fault), detours(plan, as_told(plan, fault))
+        truth, found = Truth(plan, fault), detours(plan, as_reported(plan, fault))
         dark = frozenset(gpu for gpu in plan.gpus if any(gpu.name in cable for cable in fault.cables))
         extra = {gpu: list(routes.values()) for gpu, routes in found.items()}
         for flow in range(2):

@@ -214,7 +214,7 @@ def test_a_decision_looks_at_few_rails_and_at_the_right_ones(rails: int) -> None
 
 
 class Looked(Sequence[tuple[int, int]]):
-    """Counts how often somebody looks into a list."""
+    """A list that counts its reads."""
 
     def __init__(self, items: Sequence[tuple[int, int]]) -> None:
         self._items, self.times = items, 0

@@ -59,7 +59,7 @@ def test_shares_worked_by_hand(routes: list[tuple[Link, ...]], free: dict[Link, 
     free=st.lists(st.integers(0, 1000), min_size=8, max_size=8),
 )
 def test_links_are_within_rate_and_each_flow_has_a_bottleneck(routes: list[set[int]], free: list[int]) -> None:
-    """A bottleneck: a full link on the flow's way where nobody has more. That makes shares max-min fair."""
+    """Return whether a flow has a bottleneck: a full link on its path where no flow has more (max-min fairness)."""
     ways = [tuple(link(number) for number in sorted(route)) for route in routes]
     limits = {link(number): float(rate) for number, rate in enumerate(free)}
     rates = max_min(ways, limits)

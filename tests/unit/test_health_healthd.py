@@ -32,8 +32,8 @@ def stats(dpid: int, at_ms: float, sent: Mapping[int, int], dropped: int = 0, fr
     return SwitchEvent("stats", dpid, round(at_ms * MS), counters=counters)
 
 
-def spec(**said: str) -> HealthSpec:
-    return parse_health(said)
+def spec(**message: str) -> HealthSpec:
+    return parse_health(message)
 
 
 def bridge(sent: int = 0, received: int = 0, **more: int | bool) -> PortStats:
@@ -209,12 +209,12 @@ events = st.one_of(
 
 @given(st.lists(st.tuples(events, st.integers(-20, 120)), max_size=40), st.sampled_from(["mean", "worst"]))
 def test_whatever_comes_in_whatever_order_scores_are_scores(
-    told: list[tuple[tuple[str, int, int], int]], links: Links
+    reported: list[tuple[tuple[str, int, int], int]], links: Links
 ) -> None:
     """Scores refuses what is outside 0 to 100. Versions go up by one, and 0 means that nothing is up, and only that."""
     lab, now, version = Lab(spec=spec(links=links)), 1000, 0
     up = [{1, 2, 3, 4}, {1, 2, 3, 4}]
-    for (what, rail, number), later in told:
+    for (what, rail, number), later in reported:
         at = now + min(later, 0)
         match what:
             case "stats":

@@ -1,4 +1,4 @@
-"""healthd at work, with nobody counting but the test: it asks, listens, puts scores, and outlives its registry."""
+"""The loop of healthd against fake switches: requests, scores, and registry failures."""
 
 import threading
 import time
@@ -64,12 +64,12 @@ class Switches:
 
 
 class Rig:
-    """A loop that runs, what it told, and an agent of its registry."""
+    """A running loop, its events, and an agent of its registry."""
 
     def __init__(self, **keys: str) -> None:
-        self.switches, self.told = Switches(), list[tuple[str, dict[str, Any]]]()
+        self.switches, self.reported = Switches(), list[tuple[str, dict[str, Any]]]()
         spec = parse_health(SPEC | keys)
-        self.loop = HealthLoop(PLAN, spec, self.switches.ask, lambda *event: self.told.append(event))
+        self.loop = HealthLoop(PLAN, spec, self.switches.ask, lambda *event: self.reported.append(event))
         self.switches.loop = self.loop
         self.loop.start()
         self.agent: Registry = connect(self.loop.address, 0.2)
@@ -116,13 +116,13 @@ def test_load_becomes_a_score_that_agents_have(rig: Callable[..., Rig]) -> None:
 def test_each_period_reports_loads_scores_and_publishing_time(rig: Callable[..., Rig]) -> None:
     begun_ns, running = time.monotonic_ns(), rig()
     running.switches.busy = 0.8
-    running.sees(lambda view: any(detail["rail"][0][1] < 30 for _, detail in list(running.told)))
-    assert {what for what, _ in running.told} == {"health"}
-    told = [detail for _, detail in running.told]
-    assert [detail["version"] for detail in told] == sorted(detail["version"] for detail in told)
-    assert [detail["put_ns"] for detail in told] == sorted({detail["put_ns"] for detail in told})
-    assert begun_ns < told[0]["put_ns"] < time.monotonic_ns()
-    hot = next(detail for detail in told if detail["rail"][0][1] < 30)
+    running.sees(lambda view: any(detail["rail"][0][1] < 30 for _, detail in list(running.reported)))
+    assert {what for what, _ in running.reported} == {"health"}
+    reported = [detail for _, detail in running.reported]
+    assert [detail["version"] for detail in reported] == sorted(detail["version"] for detail in reported)
+    assert [detail["put_ns"] for detail in reported] == sorted({detail["put_ns"] for detail in reported})
+    assert begun_ns < reported[0]["put_ns"] < time.monotonic_ns()
+    hot = next(detail for detail in reported if detail["rail"][0][1] < 30)
     load, score = hot["rail"][0]
     assert score == pytest.approx(100 * (1 - load), abs=1)
     assert hot["rail"][1] == [0.0, 100]
@@ -137,10 +137,10 @@ def test_a_crashed_registry_is_filled_again_when_it_returns(rig: Callable[..., R
     running.switches.busy = 0.8
     last = running.sees(lambda view: view.stale)
     assert rails(last)[1] == 100  # kept
-    periods = len(running.told)
+    periods = len(running.reported)
     running.loop.restart_registry()
-    # Told after it is put, so an agent may see it first.
-    running.sees(lambda view: not view.stale and rails(view)[0] < 30 and len(running.told) > periods)
+    # Reported after it is put, so an agent may see it first.
+    running.sees(lambda view: not view.stale and rails(view)[0] < 30 and len(running.reported) > periods)
 
 
 def test_queues_are_read_only_for_estimators_that_look_at_them(rig: Callable[..., Rig]) -> None:

@@ -21,7 +21,7 @@ BY_SCORES = sorted(name for name in HEALTH_POLICIES if name.startswith("health")
 HOT = Scores((10, 10, 100, 90), (100, 100))  # both ends' rails are
 
 
-def said(name: str, known: Scores, context: Context | None = None) -> list[tuple[PathKind, int]]:
+def text(name: str, known: Scores, context: Context | None = None) -> list[tuple[PathKind, int]]:
     shares = HEALTH_POLICIES[name].choose(SRC, DST, known, context or Context())
     assert {share.weight for share in shares} == {1}
     return [(share.path.kind, share.path.rail) for share in shares]
@@ -29,14 +29,14 @@ def said(name: str, known: Scores, context: Context | None = None) -> list[tuple
 
 def test_what_each_says_of_an_idle_fabric_and_of_two_hot_rails() -> None:
     known = idle(2, 4)
-    assert {name: said(name, known) for name in HEALTH_POLICIES if name != "random"} == {
+    assert {name: text(name, known) for name in HEALTH_POLICIES if name != "random"} == {
         "dr": [("dr", 1)],
         "rd": [("rd", 0)],
         "ecmp": [("dr", 1), ("rd", 0)],
         **{name: [("dr", 1)] for name in BY_SCORES},
         "oracle": [("dr", 1)],
     }
-    assert {name: said(name, HOT) for name in BY_SCORES} == {
+    assert {name: text(name, HOT) for name in BY_SCORES} == {
         "health": [("dr", 1)],
         "health-drd": [("drd", 3)],  # the lowest that will do
         "health-spray": [("drd", 3)],  # no rail that helps is within 10 points of m = 10
@@ -109,9 +109,9 @@ def test_the_papers_best_fit_sends_all_of_them_by_one_rail() -> None:
 
 def test_noise_causes_no_detour() -> None:
     known = Scores((93, 95, 100, 98), (97, 95))
-    assert said("health-drd", known)[0][0] == "dr"
-    assert said("health-drd", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "drd"
-    assert said("health-best", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "dr"
+    assert text("health-drd", known)[0][0] == "dr"
+    assert text("health-drd", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "drd"
+    assert text("health-best", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "dr"
 
 
 def test_random_draws_every_rail_alike_and_the_same_again() -> None:
@@ -130,11 +130,11 @@ def test_random_draws_every_rail_alike_and_the_same_again() -> None:
 
 def test_spines_carry_ecmp_and_may_be_the_best_path() -> None:
     context = Context(spine=True)
-    assert said("ecmp", idle(2, 4), context) == [("spine", 0)]
+    assert text("ecmp", idle(2, 4), context) == [("spine", 0)]
     hot_domains = Scores((100, 100, 100), (20, 20), spine=90)
-    assert said("health-best", hot_domains, context) == [("spine", 0)]
-    assert said("health", hot_domains, context) == [("dr", 1)]
-    assert said("health-best", Scores((100, 100), (0, 0), spine=1), context) == [("spine", 0)]
+    assert text("health-best", hot_domains, context) == [("spine", 0)]
+    assert text("health", hot_domains, context) == [("dr", 1)]
+    assert text("health-best", Scores((100, 100), (0, 0), spine=1), context) == [("spine", 0)]
 
 
 def test_path_within_a_domain_is_hb0_despite_dead_rails() -> None:

@@ -56,8 +56,8 @@ class FakeLink:
                 raise ConnectionResetError
             yield line
 
-    def say(self, writer: int, told: Scores) -> None:
-        self.lines.put(encode(Document(writer, told)))
+    def say(self, writer: int, reported: Scores) -> None:
+        self.lines.put(encode(Document(writer, reported)))
 
     def interrupt(self) -> None:
         self.gate.set()
@@ -90,10 +90,10 @@ def client() -> Iterator[Client]:
 
 @given(st.lists(whole, min_size=2, max_size=8), st.lists(whole, min_size=2, max_size=8), whole, st.integers(0, 10**6))
 def test_a_document_is_read_as_it_was_written(rails: list[int], domains: list[int], spine: int, version: int) -> None:
-    told = Scores(tuple(rails), tuple(domains), spine, version)
-    document = decode(encode(Document(9, told)))
-    assert document == Document(9, told)
-    assert document.scores.sorted_rails == told.sorted_rails
+    reported = Scores(tuple(rails), tuple(domains), spine, version)
+    document = decode(encode(Document(9, reported)))
+    assert document == Document(9, reported)
+    assert document.scores.sorted_rails == reported.sorted_rails
     assert b"\n" not in encode(document)
 
 
@@ -229,8 +229,8 @@ def test_missing_etcd_names_the_command_that_installs_it(tmp_path: Path, monkeyp
     ],
 )
 def test_a_watch_that_ends_says_so(last: bytes) -> None:
-    said = b'{"result": {"created": true}}\n{"result": {"events": [{"kv": {"value": "eA=="}}]}}\n'
-    events = etcd._events(cast(Any, io.BytesIO(said + last)))
+    message = b'{"result": {"created": true}}\n{"result": {"events": [{"kv": {"value": "eA=="}}]}}\n'
+    events = etcd._events(cast(Any, io.BytesIO(message + last)))
     assert [next(events), next(events)] == [[], [{"kv": {"value": "eA=="}}]]
     with pytest.raises(OSError, match="the watch has ended"):
         next(events)

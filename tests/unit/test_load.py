@@ -1,4 +1,4 @@
-"""How hard this machine works while the tests look: shares are shares, and somebody's work is told from idling."""
+"""Load of the machine: shares are within 0 and 1, and work differs from idling."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def test_a_busy_stretch_is_busier_than_it_would_be_idle() -> None:
 
 
 def test_what_a_finished_child_used_is_our_own() -> None:
-    """Else the load of every iperf3 and worker would look like somebody else's."""
+    """Otherwise the load of every iperf3 and worker would count as foreign."""
     burn = "import time\nwhile time.process_time() < 0.6: pass"
     with LoadMeter() as meter:
         subprocess.run([sys.executable, "-c", burn], check=True)

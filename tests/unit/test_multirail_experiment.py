@@ -1,4 +1,4 @@
-"""Multi-rail experiments as they are written, predicted and told of, without running anything."""
+"""Multi-rail experiments: specification, prediction and dry run, without running anything."""
 
 import csv
 from collections.abc import Iterator
@@ -244,10 +244,10 @@ def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", MULTIRAIL)
 def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", name, "-o", "nodes=16"]) == 0
-    told = capsys.readouterr().out
-    assert "16 nodes" in told
-    assert ": 50 times slower than the paper's" in told
-    assert "64MiB" in told
+    reported = capsys.readouterr().out
+    assert "16 nodes" in reported
+    assert ": 50 times slower than the paper's" in reported
+    assert "64MiB" in reported
 
 
 def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,9 +255,9 @@ def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: 
     for name, data in (("slow", slow), ("real", experiment(SIZES, training("vgg-11")))):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
     assert cli.main(["dry-run", str(tmp_path / "slow.yaml")]) == 0
-    told = capsys.readouterr().out
-    assert all(f" {word} " in " ".join(told.split()) for word in ("slow motion", "6x"))
-    assert "of computing a step, in slow motion 3x" in " ".join(told.split())
+    reported = capsys.readouterr().out
+    assert all(f" {word} " in " ".join(reported.split()) for word in ("slow motion", "6x"))
+    assert "of computing a step, in slow motion 3x" in " ".join(reported.split())
     assert cli.main(["dry-run", str(tmp_path / "real.yaml")]) == 0
     assert "slow motion" not in capsys.readouterr().out
 

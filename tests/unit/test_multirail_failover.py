@@ -188,7 +188,7 @@ def test_report_has_new_migrations_and_dead_rails() -> None:
 
 
 def test_closed_connection_is_dialled_again_before_use() -> None:
-    """An aggregator does, of which one caller was gone: nobody else may wait with a connection that ended."""
+    """An aggregator that lost a caller: no other caller may wait on an ended connection."""
     address = ("127.0.0.1", free_port())
     listener = HelloListener(plain_socket, {0: address})
     connections = RailConnections(Hello(7, 0, 1, DATA, 0), {(DATA, AGGREGATOR): address}, [], plain_socket, "127.0.0.1")

@@ -81,14 +81,14 @@ def test_gather_scatter_and_broadcast_give_numpys_results(kinds: str, length: in
     def body(group: Group) -> tuple[np.ndarray[Any, Any], ...]:
         gathered = group.all_gather(np.full(length, group.rank, np.int32))
         scattered = group.reduce_scatter(np.repeat(np.arange(3, dtype=np.int64), length) * (group.rank + 1))
-        told = np.full(length, group.rank, np.float64)
-        group.broadcast(told, root=2)
-        return gathered, scattered, told
+        reported = np.full(length, group.rank, np.float64)
+        group.broadcast(reported, root=2)
+        return gathered, scattered, reported
 
-    for rank, (gathered, scattered, told) in enumerate(on_all(kinds, 3, body)):
+    for rank, (gathered, scattered, reported) in enumerate(on_all(kinds, 3, body)):
         assert gathered.tolist() == [0] * length + [1] * length + [2] * length
         assert scattered.tolist() == [rank * 6] * length
-        assert told.tolist() == [2.0] * length
+        assert reported.tolist() == [2.0] * length
 
 
 def test_late_rank_gets_frames_that_came_early() -> None:

@@ -34,8 +34,8 @@ def test_expected_results_differ_by_collective_and_rank() -> None:
     parts = [np.roll(draw_input(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
     gathered = expected(asked("all_gather"), NODES, 1)
     assert np.array_equal(outcome(asked("all_gather"), NODES, 1, gathered, 2), np.concatenate(parts))
-    told = expected(asked("broadcast"), NODES, 3)
-    assert np.array_equal(outcome(asked("broadcast"), NODES, 3, told, 2), parts[0])
+    reported = expected(asked("broadcast"), NODES, 3)
+    assert np.array_equal(outcome(asked("broadcast"), NODES, 3, reported, 2), parts[0])
     scattered = asked("reduce_scatter", "int64", 8 * 13)
     assert len(draw_input(scattered, NODES, 0)) == 12
     whole = sum(np.roll(draw_input(scattered, NODES, rank), 2) for rank in range(NODES))

@@ -14,12 +14,12 @@ SIZE = 16 * 2**20
 def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
     """Nezha's, that awaits the table of its first window."""
     policy = make_planner("nezha", rails_of("tcp tcp tcp"), 4)
-    told: list[dict[str, Any]] = []
-    learning = Learning(policy, told.append)
+    reported: list[dict[str, Any]] = []
+    learning = Learning(policy, reported.append)
     for op in range(1, LEARNING_WINDOW + 1):
         learning.ended(op, SIZE, 0.0, (0.1, 0.0, 0.0))
     assert not learning.up_to_date()
-    return learning, policy, told
+    return learning, policy, reported
 
 
 def test_only_the_awaited_table_is_learned() -> None:

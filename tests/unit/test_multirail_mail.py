@@ -19,7 +19,7 @@ def test_acknowledged_messages_are_not_sent_again() -> None:
     sender, receiver = ReliableChannel(), ReliableChannel()
     first, second, third = (sender.write({"type": "times", "op": op}) for op in range(3))
     list(receiver.received(*first))
-    list(receiver.received(*third))  # the second is missing, so this isn't told yet
+    list(receiver.received(*third))  # the second is missing, so this isn't delivered yet
     sender.acknowledge(receiver.last_received)
     assert list(sender.unacknowledged) == [second, third]
     list(receiver.received(*second))

@@ -1,4 +1,4 @@
-"""What can be said of others' engines without running them: who lacks what, what NICs count, who died of what."""
+"""Other engines without running them: missing requirements, chosen NICs, and causes of death."""
 
 import importlib.util
 import shutil
@@ -62,7 +62,7 @@ class OneRank(PeerRanks):
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "message"),
     [
         (GlooRanks, "this machine lacks PyTorch, for Gloo and for training; sudo script/bootstrap gloo"),
         (MpiRanks, "this machine lacks Open MPI or mpi4py; sudo script/bootstrap mpi"),
@@ -70,14 +70,14 @@ class OneRank(PeerRanks):
     ],
 )
 def test_missing_engine_is_named_with_its_install_command(
-    engine: Any, said: str, monkeypatch: pytest.MonkeyPatch
+    engine: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(kernel, "has_mptcp", lambda: False)
     with pytest.raises(MissingRequirement) as missing_requirement, engine(net()):
         pass
-    assert str(missing_requirement.value) == said
+    assert str(missing_requirement.value) == message
     assert missing_requirement.value.exit_status == 3
 
 
@@ -105,7 +105,7 @@ def test_failed_start_shows_the_programs_last_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "said"),
+    ("then", "message"),
     [
         ("sys.exit('out of memory')", r"one rank: rank 0 died / out of memory"),
         (
@@ -114,11 +114,11 @@ def test_failed_start_shows_the_programs_last_output() -> None:
         ),
     ],
 )
-def test_rank_that_cant_join_is_an_error(then: str, said: str) -> None:
+def test_rank_that_cant_join_is_an_error(then: str, message: str) -> None:
     ranks = OneRank(net(), [0])
     ranks.then = then
     ranks.layout = replace(ranks.layout, nodes=tuple(row[:1] for row in ranks.layout.nodes))
-    with pytest.raises(RailyardError, match=said):
+    with pytest.raises(RailyardError, match=message):
         ranks.start()
 
 

@@ -307,8 +307,8 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
     assert counts_of(runs, "nezha") == [*[25, 6, 6, 6][:taken], 25, 6, 6, 6], "it learns once more"
     assert counts_of(runs, "gloo") == [9, 6, 6, 6], "it has processes of its own"
     assert AllreduceResults.of(run).lost == [LostRails(allreduce_interval(LABEL, "nezha", 2048), ("tcp1",), kept=False)]
-    said = f"degraded: {LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
-    assert said in judge(run).reasons
+    message = f"degraded: {LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
+    assert message in judge(run).reasons
 
 
 def test_turn_with_a_lost_rail_is_repeated_and_nezha_restarts(runs: Runs) -> None:
@@ -349,8 +349,8 @@ def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: py
     )
     judgement = judge(run)
     assert judgement.verdict == "invalid"
-    said = f"{LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
-    assert f"invalid: {said} (and 1 more like it)" in judgement.reasons
+    message = f"{LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
+    assert f"invalid: {message} (and 1 more like it)" in judgement.reasons
     marked = {(i.policy, i.workload) for i, verdict in judgement.intervals.items() if verdict == "invalid"}
     assert {("mrib", "allreduce 2KiB"), ("nezha", "allreduce 2KiB")} <= marked
 
@@ -404,7 +404,7 @@ def test_who_has_no_rails_to_tell_of_is_left_alone(runs: Runs) -> None:
     assert [counts_of(runs, policy) for policy in ("gloo", "mpi", "mptcp")] == [[9, 6, 6, 6]] * 3
 
 
-def test_ranks_that_break_while_a_rail_is_waited_for_are_told(runs: Runs) -> None:
+def test_ranks_that_break_while_a_rail_is_waited_for_are_reported(runs: Runs) -> None:
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("nezha", 2) else reports
     runs.breaking = {"equal"}
     assert run_experiment(spec_of(policies=["nezha"], **ALONE), NOWHERE, None) == 1

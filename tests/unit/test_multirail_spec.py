@@ -24,7 +24,7 @@ def rail(kind: str = "tcp", rate: Any = "100Mbit", **more: Any) -> dict[str, Any
     return {"kind": kind, "rate": rate, **more}
 
 
-def test_what_isnt_said_has_a_default() -> None:
+def test_what_isnt_stated_has_a_default() -> None:
     spec = parse_multirail(fabric(rail(), rail("sharp"), rail("glex", setup="2us", cpu=0, name="th")))
     assert (spec.nodes, spec.mtu, spec.scale) == (4, 9000, None)
     assert [each.name for each in spec.rails] == ["tcp0", "sharp1", "th"]

@@ -49,7 +49,7 @@ def test_an_unmodified_script_trains_to_the_same_weights(ranks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ("bool", "BadInput: dtype: 'torch.bool' isn't summed: must be one of int8, int16,"),
         ("strides", "BadInput: tensor: 'strides (1, 4)' must be contiguous"),
@@ -58,9 +58,9 @@ def test_an_unmodified_script_trains_to_the_same_weights(ranks: Any) -> None:
         ("second", "BadInput: group: 'a second one' can't be: a process has one railyard group at a time"),
     ],
 )
-def test_impossible_calls_raise_at_once(ranks: Any, what: str, said: str) -> None:
+def test_impossible_calls_raise_at_once(ranks: Any, what: str, message: str) -> None:
     for seen in ranks:
-        assert said in seen["refused"][what]
+        assert message in seen["refused"][what]
 
 
 def test_group_of_some_nodes_is_refused(ranks: Any) -> None:
@@ -69,10 +69,10 @@ def test_group_of_some_nodes_is_refused(ranks: Any) -> None:
 
 
 def test_unlike_sizes_are_an_error_on_all_ranks(ranks: Any) -> None:
-    said = {seen["refused"]["unlike"] for seen in ranks}
-    assert len(said) == 1
+    message = {seen["refused"]["unlike"] for seen in ranks}
+    assert len(message) == 1
     pattern = r"GroupBroken: operation \d+ isn't the same on all ranks: rank \d: allreduce of \d float32; rank \d: "
-    assert re.match(pattern, said.pop())
+    assert re.match(pattern, message.pop())
 
 
 def test_abort_is_immediate_and_fails_all_ranks(ranks: Any) -> None:

@@ -79,8 +79,8 @@ def test_unlike_calls_of_one_operation_are_listed_by_rank() -> None:
     watch = LivenessMonitor(1, TIMEOUTS)
     for rank, call in enumerate(["allreduce of 3 int64", "allreduce of 4 int64", "allreduce of 3 int64"]):
         watch.received(rank, 0, Heartbeat(1, 5, call, (0,), (DATA,)), 0.0)
-    said = "operation 5 isn't the same on all ranks: rank 0, 2: allreduce of 3 int64; rank 1: allreduce of 4 int64"
-    assert watch.mismatch() == said
+    message = "operation 5 isn't the same on all ranks: rank 0, 2: allreduce of 3 int64; rank 1: allreduce of 4 int64"
+    assert watch.mismatch() == message
 
 
 def test_absent_ranks_are_late_or_quiet() -> None:
@@ -96,7 +96,7 @@ def test_rare_heartbeats_make_no_rank_absent_too_early() -> None:
     assert watch.absent([1], 1, 5.1) == [1]
 
 
-def told_at(lasting: list[float]) -> list[float]:
+def reported_at(lasting: list[float]) -> list[float]:
     """When a node beats whose operations last so long, one after the other."""
     found: list[float] = []
     now = due = latest = 0.0
@@ -115,12 +115,12 @@ SHORT = st.lists(st.floats(0.001, 0.09), min_size=1, max_size=200)
 
 @given(SHORT)
 def test_short_operations_send_a_tenth_of_the_heartbeats(lasting: list[float]) -> None:
-    assert abs(len(told_at(lasting)) - sum(lasting) / (10 * TIMEOUTS.heartbeat_s)) <= 1
+    assert abs(len(reported_at(lasting)) - sum(lasting) / (10 * TIMEOUTS.heartbeat_s)) <= 1
 
 
 @given(SHORT, st.floats(0.5, 3.0))
 def test_long_operation_sends_every_heartbeat(lasting: list[float], long: float) -> None:
     begins = sum(lasting)
-    mine = [at for at in told_at([*lasting, long]) if at > begins + 1e-9]
+    mine = [at for at in reported_at([*lasting, long]) if at > begins + 1e-9]
     assert mine[0] <= begins + TIMEOUTS.heartbeat_s + 1e-9
     assert len(mine) >= int(long / TIMEOUTS.heartbeat_s) - 1

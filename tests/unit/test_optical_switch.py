@@ -30,12 +30,12 @@ class Optical(FakeSwitch):
     def send_msg(self, message: Any) -> None:
         super().send_msg(message)
         if isinstance(message, parser.OFPPortMod) and message.port_no in self._told:
-            # OpenFlow below 1.5: who asked for it isn't told, but of the carrier that goes with it
+            # OpenFlow below 1.5: the requester gets no event of it, but one of the lost carrier
             self._told[message.port_no] = (self.configs[message.port_no], self._told[message.port_no][1])
 
     @property
     def dark(self) -> set[int]:
-        """The ports that are switched off, whoever did it."""
+        """Return the ports that are switched off."""
         return {port for port in PORTS if self.configs.get(port, 0) & DOWN}
 
     def connect(self, app: RailyardApp) -> None:
@@ -137,7 +137,7 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     assert lab.switch.dark == {2, 3, place(2), place(3)}
-    assert lab.crossed() == {1: place(1), 3: place(2)}  # glass: only light is late
+    assert lab.crossed() == {1: place(1), 3: place(2)}  # the cross-connect is there; only the carrier is late
     assert done == []
     assert DARK_S in [seconds for seconds, _ in lab.later]
     lab.pass_time()
@@ -174,13 +174,13 @@ def test_unreported_carrier_change_is_polled(lab: Lab, monkeypatch: pytest.Monke
 
 
 def test_unreported_carrier_is_found_by_the_poll(lab: Lab) -> None:
-    heard: list[SwitchEvent] = []
+    arrived: list[SwitchEvent] = []
     lab.let(place(2), on=False)
-    lab.app.listener = heard.append
+    lab.app.listener = arrived.append
     lab.switch.far[place(2)] = True  # and it doesn't say so
     lab.switch.send_msg(parser.OFPPortDescStatsRequest(lab.switch, 0))
     lab.switch.talk(lab.app)
-    assert [(h.what, h.dpid, h.port, h.up) for h in heard] == [("port", OPTICAL_DPID, place(2), True)]
+    assert [(h.what, h.dpid, h.port, h.up) for h in arrived] == [("port", OPTICAL_DPID, place(2), True)]
 
 
 def test_new_controller_adopts_moved_fibres_and_link_states(lab: Lab) -> None:
@@ -230,14 +230,14 @@ def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
 def test_affected_ports_are_reported_before_a_move(lab: Lab) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
     lab.pass_time()
-    dark, told = lab.switch.dark, list[Any]()
+    dark, reported = lab.switch.dark, list[Any]()
     assert dark == {1, place(3)}
     move = {OPTICAL_DPID: {3: place(2)}}
     lab.app.optics.cross_connect(
-        move, DARK_S, lambda: None, lambda affected_ports: told.append((affected_ports, lab.switch.dark))
+        move, DARK_S, lambda: None, lambda affected_ports: reported.append((affected_ports, lab.switch.dark))
     )
-    back = {1: True, place(1): True}  # nobody takes its place any more
-    assert told == [({OPTICAL_DPID: {2: False, 3: True, place(2): True, **back}}, dark)]
+    back = {1: True, place(1): True}  # no GPU takes its place any more
+    assert reported == [({OPTICAL_DPID: {2: False, 3: True, place(2): True, **back}}, dark)]
 
 
 def test_two_switches_move_fibres_at_the_same_time(lab: Lab) -> None:

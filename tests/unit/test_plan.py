@@ -1,4 +1,4 @@
-"""The plan: every cable and port of a fabric, counted, told apart, and wide enough."""
+"""Plans: number, distinctness and rates of all cables and ports of a fabric."""
 
 from collections import Counter
 from typing import Any

@@ -122,6 +122,8 @@ def test_the_report_has_the_curve_as_measured() -> None:
     run.flows, run.recoveries, run.goodput = [], [], []
     page = shown.render(run)
     assert "Over what is varied" in page
-    said = re.search(r"gpt over GPUs in an HB domain \(domains x rails\)\. ([^;\"]*)", page)
-    assert said
-    assert said[1].startswith("rail-only: f2 500.0\xa0ms, predicted 400.0\xa0ms, f4 1.000\xa0s, predicted 800.0\xa0ms")
+    message = re.search(r"gpt over GPUs in an HB domain \(domains x rails\)\. ([^;\"]*)", page)
+    assert message
+    assert message[1].startswith(
+        "rail-only: f2 500.0\xa0ms, predicted 400.0\xa0ms, f4 1.000\xa0s, predicted 800.0\xa0ms"
+    )

@@ -29,7 +29,7 @@ def test_every_claim_is_met(name: str) -> None:
 
 
 def test_korthikanti_misses_its_bars_only_with_shapes_left_out() -> None:
-    """A row may be held out and its shape fitted in the other table: the stricter claim is missed, and said to be."""
+    """A row may be held out, with its shape fitted in the other table, and misses the stricter claim."""
     claims = FIGURES["korthikanti"]().claims
     apart = [(claim.what.partition(",")[0], claim.stated) for claim in claims if not claim.agrees]
     assert apart == [("mean error", "our bar"), ("worst error", "our bar"), ("mean error", "calculon's")]
@@ -38,10 +38,10 @@ def test_korthikanti_misses_its_bars_only_with_shapes_left_out() -> None:
 
 
 def test_fig_8_says_where_three_points_hide_a_multiple() -> None:
-    told = {claim.published: claim.note for claim in FIGURES["fig8"]().claims}
-    assert "3.1 times the paper's" in told[0.9]
-    assert "1.4 times the paper's" in told[4.1]
-    assert "times" not in told[43.3] + told[30.6]
+    reported = {claim.published: claim.note for claim in FIGURES["fig8"]().claims}
+    assert "3.1 times the paper's" in reported[0.9]
+    assert "1.4 times the paper's" in reported[4.1]
+    assert "times" not in reported[43.3] + reported[30.6]
 
 
 def test_only_three_numbers_depend_on_unlimited_interleaving() -> None:
@@ -131,9 +131,9 @@ print([describe(name) for name in FIGURES][1:3])
 print(FIGURES.names())
 assert "matplotlib" not in sys.modules
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "Cost of data parallelism for the 530B model, measured and by Eq. 11" in said
-    assert "'fig2', 'fig3', 'fig4', 'fig5', 'fig6', 'fig7', 'fig8', 'fig9', 'fig10'" in said
+    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "Cost of data parallelism for the 530B model, measured and by Eq. 11" in message
+    assert "'fig2', 'fig3', 'fig4', 'fig5', 'fig6', 'fig7', 'fig8', 'fig9', 'fig10'" in message
 
 
 def test_nezha_claims_disagree_only_where_noted_in_the_docs() -> None:

@@ -104,7 +104,7 @@ def test_each_time_is_made_of_what_finds_that_fault(kind: str, what: str) -> Non
 def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
     assert [(o.met, o.fabric) for o in outcomes(empty())] == [(None, "")] * len(outcomes(empty()))
     run = empty()
-    run.recoveries = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut nobody off
+    run.recoveries = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut no pair off
     assert of(run, "GPU crash")[0].met is None
     run.recoveries = [replaced(fault("link-silent", 500.0), reroute="off")]
     assert of(run, "silent link")[0].met is None

@@ -54,7 +54,7 @@ def test_mismatch_with_the_oracle_fails_and_is_named() -> None:
     run.connectivity_checks = [replaced(c, reroute="off") for c in run.connectivity_checks]
     assert (
         check(run, "connectivity check")["passed"] is False
-    )  # nobody was to recover, but nothing dead may carry anything either
+    )  # no pair has to recover, but dead parts must not carry anything either
 
 
 def test_half_of_the_connectivity_checks_must_be_done() -> None:
@@ -121,7 +121,7 @@ def test_a_controller_that_dies_costs_no_packet() -> None:
 def test_traffic_that_never_returns_fails_the_run() -> None:
     run = sample_run(2, 2, 1)
     name = "primary path"
-    assert check(run, name)["detail"] == "6 of 6 faults"  # nobody has to without rerouting
+    assert check(run, name)["detail"] == "6 of 6 faults"  # no pair has to without rerouting
     away = replace(run.recoveries[0], primary_path_ms=None)
     run.recoveries += [replaced(away, script="storm", repeat=9)]  # others may make it unknowable
     beside = (("controller-crash", "controller"), ("registry-crash", "registry"), ("link-gray", "d0g1"))
@@ -191,7 +191,7 @@ def test_script_beside_a_workload_recovers_by_first_packets() -> None:
     run.recoveries[-1] = replace(one, first_packet_ms=None)
     assert check(run, "recovers")["detail"] == "6 of 7 faults; not: rail-only cut link-down d0g1 repeat 0"
     run.connectivity_checks = [replaced(connectivity_check(one.t_fault, "x", 0), script="cut", policy=one.policy)]
-    assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its censuses say what had to recover
+    assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its connectivity checks define what had to recover
 
 
 def test_connections_may_be_lost_only_where_a_gpu_failed() -> None:
@@ -318,7 +318,7 @@ def test_of_each_script_the_worst_repeat_is_drawn() -> None:
     assert drawn(run)[0][2] == other  # never is slower than any
     at = run.connectivity_checks[0].monotonic_ns
     run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), reachable=9, answered=9))
-    assert drawn(run)[0][2] == slowest  # a census comes before first packets
+    assert drawn(run)[0][2] == slowest  # a connectivity check comes before first packets
     run.connectivity_checks.append(connectivity_check(at, "x", other, not_recovered=1))
     assert drawn(run)[0][2] == other  # and one that doesn't hold before one that few answered
     run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest, not_recovered=9), done=False))

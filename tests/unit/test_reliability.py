@@ -187,7 +187,7 @@ def test_more_gpus_fail_more_and_large_domains_lose_less() -> None:
     narrow, wide = numbers(components, (4096, 8, 64)), numbers(components, (4096, 64, 64))
     assert wide["lost_rerouted"] < narrow["lost_rerouted"]
     alone = first_order_lost(both(4096, 1, 64)[1], components, rerouted=True)
-    assert alone == pytest.approx(narrow["lost"])  # nobody to reroute over
+    assert alone == pytest.approx(narrow["lost"])  # no rail to reroute over
 
 
 def test_larger_radices_have_fewer_failures() -> None:

@@ -27,9 +27,9 @@ def test_replacement_steps_are_drawn_by_method_and_fabric(run: Run) -> None:
     optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
     light = ", optical-links-down 9.0 ms, adopted 14.0 ms, optical-links-up 20.0 ms"
     ways = ((optical, "rail-only, optical", light, 42), (direct, "rail-optimized, direct", "", 32))
-    for said, way, light_off, over in ways:
+    for message, way, light_off, over in ways:
         steps = f"detected 7.0 ms, decided 8.0 ms{light_off}, replaced {over}.0 ms, state-moved 440.0 ms"
-        assert said.endswith(f"median repeat of {way}, d0g1: {steps}, job-resumed 899.0 ms")
+        assert message.endswith(f"median repeat of {way}, d0g1: {steps}, job-resumed 899.0 ms")
     assert plot.svg.count(">optical-links-down<") == 1
     assert recovery.replacements([e for e in run.events if e.source != "replacement"]) == []
 

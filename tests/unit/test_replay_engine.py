@@ -118,9 +118,9 @@ def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int)
     seen, reports = play(schedule, workers)
     assert (seen.broken, seen.corrupt) == ([], [])
     assert seen.delivered == {number: t.bytes for number, t in schedule.transfers}
-    progress = [[said.size for said in told if isinstance(said, Delivered)] for told in reports]
-    assert sum(told[-1] for told in progress) == sum(schedule.matrix.values())
-    assert all(told == sorted(told) for told in progress)
+    progress = [[message.size for message in reported if isinstance(message, Delivered)] for reported in reports]
+    assert sum(reported[-1] for reported in progress) == sum(schedule.matrix.values())
+    assert all(reported == sorted(reported) for reported in progress)
     for number, task in enumerate(schedule.tasks):
         begun = seen.started_ns[number] + FROM_FLOAT_NS
         assert begun >= max((freed_ns(schedule, wanted, owner(task), seen) for wanted in task.after), default=0)
@@ -175,7 +175,7 @@ def test_hundreds_of_sends_in_a_row_from_one_gpu() -> None:
 
 
 def test_a_stripe_does_not_queue_behind_another_of_its_pair() -> None:
-    """Nobody reads the first one, so its bytes stay; the second is through meanwhile."""
+    """The first has no reader, so its bytes stay; the second passes meanwhile."""
     schedule = of_tasks(Transfer(0, 1, 5_000_000, 0), Transfer(0, 1, 10, 0, (), 1))
     ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
     with ExitStack() as stack:
@@ -213,7 +213,7 @@ def test_bytes_of_another_transfer_are_wrong_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "message"),
     [
         (HEADER.pack(9, 50), "task 9 with 50 bytes"),  # there is none
         (HEADER.pack(1, 50), "task 1 with 50 bytes"),  # it goes to another GPU
@@ -221,10 +221,10 @@ def test_bytes_of_another_transfer_are_wrong_bytes() -> None:
         (HEADER.pack(0, 51), "task 0 with 51 bytes"),  # it has fewer
     ],
 )
-def test_a_header_that_no_sender_writes_breaks_the_connection(header: bytes, said: str) -> None:
+def test_a_header_that_no_sender_writes_breaks_the_connection(header: bytes, message: str) -> None:
     schedule = of_tasks(Transfer(0, 1, 50, 0), Transfer(0, 2, 50, 0), Compute(0, 0.0, 0))
     seen = receive(header + bytes(60), schedule)
-    assert seen.broken == [f"d0g0 -> d0g1: the sender announced {said}, which isn't to come here"]
+    assert seen.broken == [f"d0g0 -> d0g1: the sender announced {message}, which isn't to come here"]
     assert seen.delivered == {}
 
 
@@ -290,8 +290,8 @@ def test_watched_phase_ends_with_the_last_workers_part(workers: int) -> None:
     over: dict[int, list[int]] = {0: [], 2: []}
     seen, reports = play(schedule, workers, over)
     phases = PhaseTracker(schedule, {number: ended.append for number, ended in over.items()})
-    for said in (said for told in reports for said in told if isinstance(said, PhaseEnd)):
-        phases.receive(said)
+    for message in (message for reported in reports for message in reported if isinstance(message, PhaseEnd)):
+        phases.receive(message)
     assert over == {number: [max(seen.ended_ns[4 * number + n] for n in range(4))] for number in over}
 
 

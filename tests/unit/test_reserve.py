@@ -1,4 +1,4 @@
-"""What background load has for itself: which ports, how much of each, and what they are told before and after."""
+"""Reserved capacity of background load: ports, rates, and commands before and after."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_what_crosses_the_spines_fills_every_uplink_alike(
 
 
 def test_ports_have_a_second_htb_class_only_while_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: defaultdict[str, list[str]] = defaultdict(list)
+    message: defaultdict[str, list[str]] = defaultdict(list)
     inside: list[str] = []
 
     @contextmanager
@@ -76,7 +76,7 @@ def test_ports_have_a_second_htb_class_only_while_reserved(monkeypatch: pytest.M
 
     def run(argv: list[str], lines: str) -> str:
         assert argv == ["tc", "-batch", "-"]
-        said[inside[-1]] += lines.splitlines()
+        message[inside[-1]] += lines.splitlines()
         return ""
 
     monkeypatch.setattr(namespaces, "inside", enter)
@@ -86,13 +86,13 @@ def test_ports_have_a_second_htb_class_only_while_reserved(monkeypatch: pytest.M
     delete = [f"qdisc del dev {link.a.interface} root"]
     shared = shared_htb_commands(link.a.interface, plan.rail_bps, round(0.9 * plan.rail_bps), PORT, 9000)
     with suppress(KeyboardInterrupt), reserved(plan, flows(plan, {"rails": [1], "load": 0.9})):
-        assert said.keys() == {"d0g1", "d1g1", "rail1"}
-        assert said["d0g1"] == delete + shared.splitlines()
-        assert sum("1:20" in line for line in said["rail1"]) == 2 * 2  # a class and a filter for each of two ports
-        said.clear()
+        assert message.keys() == {"d0g1", "d1g1", "rail1"}
+        assert message["d0g1"] == delete + shared.splitlines()
+        assert sum("1:20" in line for line in message["rail1"]) == 2 * 2  # a class and a filter for each of two ports
+        message.clear()
         raise KeyboardInterrupt
-    assert said["d0g1"] == delete + htb_commands(link.a.interface, plan.rail_bps, 9000).splitlines()
-    assert said.keys() == {"d0g1", "d1g1", "rail1"}
+    assert message["d0g1"] == delete + htb_commands(link.a.interface, plan.rail_bps, 9000).splitlines()
+    assert message.keys() == {"d0g1", "d1g1", "rail1"}
 
 
 def test_the_shared_shaper_reads_as_follows() -> None:

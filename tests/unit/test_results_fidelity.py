@@ -30,7 +30,7 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "verdict", "said"),
+    ("change", "verdict", "message"),
     [
         ({"cpu_busy": 0.85}, "ok", ""),
         ({"cpu_busy": 0.86}, "degraded", "86.0% of all cores busy, 85.0% is the limit"),
@@ -47,10 +47,10 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
         ({"retransmits": 9_000, "drops": 9_000, "transfers_faulted": True}, "ok", ""),
     ],
 )
-def test_load(change: dict[str, Any], verdict: Verdict, said: str) -> None:
+def test_load(change: dict[str, Any], verdict: Verdict, message: str) -> None:
     judgement = judged(load=replace(CALM, **change))
     assert judgement.verdict == verdict
-    assert said in " ".join(judgement.reasons)
+    assert message in " ".join(judgement.reasons)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_lost_rail_degrades_and_missing_rail_invalidates() -> None:
     for rails in (("a",), ("a", "b")):
         LostRails(intervals["nezha"], rails, kept=False).add_to(run)
     judgement = judge(run)
-    said = "rail-only nezha, allreduce 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
-    assert judgement.reasons == (f"degraded: {said}",)
+    first = "rail-only nezha, allreduce 2KiB, repeat 0: a lost while nothing was cut, measured anew"
+    assert judgement.reasons == (f"degraded: {first} (and 1 more like it)",)
     assert judgement.verdict == "degraded"
     assert set(judgement.intervals.values()) == {"ok", "degraded"}
     LostRails(intervals["mrib"], ("a", "b"), kept=True).add_to(run)
@@ -145,8 +145,8 @@ def test_links_of_a_slow_build_count_for_its_own_intervals() -> None:
     checks = {1.0: 1e8, 4.0: 0.8e8, 6.0: 0.95e8}
     links = [replace(TRUE_LINK, measured_bps=bps, dilation=times) for times, bps in checks.items()]
     judgement = judge(Run("r", {}, {}, "now", loads=loads, links=links))
-    told = {interval.workload: verdict for interval, verdict in judgement.intervals.items()}
-    assert told == {"1x": "ok", "4x": "invalid", "6x": "degraded"}
+    reported = {interval.workload: verdict for interval, verdict in judgement.intervals.items()}
+    assert reported == {"1x": "ok", "4x": "invalid", "6x": "degraded"}
     assert judgement.verdict == "invalid"
 
 

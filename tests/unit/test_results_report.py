@@ -139,9 +139,9 @@ def test_the_matrix_is_delivered_bytes_of_one_repeat() -> None:
 
 def test_the_caption_tells_domains_rails_and_silence_apart() -> None:
     flows = [flow("d0g0", "d0g1", 50), flow("d0g0", "d1g0", 30), flow("d0g0", "d1g1", 20)]
-    said = traffic.pair_shares(flows, Grid(2, 2))
-    assert "50.0% within HB domains, 30.0% within rails, 20.0% across both" in said
-    assert "75.0% of GPU pairs carry nothing" in said  # 3 of 12 ordered pairs carry
+    message = traffic.pair_shares(flows, Grid(2, 2))
+    assert "50.0% within HB domains, 30.0% within rails, 20.0% across both" in message
+    assert "75.0% of GPU pairs carry nothing" in message  # 3 of 12 ordered pairs carry
 
 
 @pytest.mark.parametrize(("domains", "rails"), [(4, 4), (8, 8), (16, 8), (20, 8)])
@@ -185,12 +185,12 @@ def test_fabrics_of_equal_scale_share_one_table() -> None:
 
 
 def test_projections_say_that_computing_was_left_out(page: str) -> None:
-    said = "only that share of their computing time"
-    assert said in page
+    message = "only that share of their computing time"
+    assert message in page
     run = sample_run(2, 2, 1)
     run.goodput, run.flows = [], []
     run.scale = [{**scaled, "compute_kept": 1.0} for scaled in run.scale]
-    assert said not in shown.render(run)
+    assert message not in shown.render(run)
 
 
 def test_each_workload_has_its_own_scale_table() -> None:
@@ -276,8 +276,8 @@ def test_optical_switches_are_drawn_and_captioned() -> None:
     drawn = plot_fabric.draw(replace(sample, switches=(*sample.switches, "ocs0", "ocs1")))
     assert "ocs0" in drawn.svg
     assert "optical circuit switches between GPUs and rails and HB domains." in drawn.caption
-    said = replace(sample, switches=(*sample.switches, "ocs0", "ocs1"), optics=("rail", "hb"))
-    assert plot_fabric.draw(said).caption == drawn.caption
+    message = replace(sample, switches=(*sample.switches, "ocs0", "ocs1"), optics=("rail", "hb"))
+    assert plot_fabric.draw(message).caption == drawn.caption
 
 
 def test_optical_switch_per_domain_is_drawn() -> None:
@@ -347,8 +347,8 @@ def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
     run.fabrics = [replace(f, label=f"f{k}", rails=k) for k in (2, 4, 8) for f in run.fabrics]
     run.measurements = [replaced(m, fabric=f"f{k}", value=float(k)) for k in (2, 4, 8) for m in whole]
     run.flows, run.choices, run.health, run.events = [], [], [], []
-    said = "predicted \\S+ s, f4 \\S+ 4.000 s".replace(" s", "\xa0s")
-    assert re.findall(rf"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s, {said}", shown.render(run)) == [
+    message = "predicted \\S+ s, f4 \\S+ 4.000 s".replace(" s", "\xa0s")
+    assert re.findall(rf"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s, {message}", shown.render(run)) == [
         "rail-only dr", "rail-only health-drd",
     ]  # fmt: skip
 
@@ -361,6 +361,6 @@ def test_partial_steered_runs_have_a_page() -> None:
         assert "Fidelity:" in shown.render(run)
 
 
-@pytest.mark.parametrize(("ratio", "said"), [(0.0, "×\xa00"), (1 / 96, "÷\xa096"), (4.735, "×\xa04.735")])
-def test_scale_factor_reads_as_multiple_or_fraction(ratio: float, said: str) -> None:
-    assert conditions.factor_text(ratio) == said
+@pytest.mark.parametrize(("ratio", "message"), [(0.0, "×\xa00"), (1 / 96, "÷\xa096"), (4.735, "×\xa04.735")])
+def test_scale_factor_reads_as_multiple_or_fraction(ratio: float, message: str) -> None:
+    assert conditions.factor_text(ratio) == message

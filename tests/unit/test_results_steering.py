@@ -70,7 +70,7 @@ def test_route_changes_count_during_the_foreground_alone() -> None:
     events = [s for s in intervals(run) if s.policy == "health-drd"]
     assert row.changes_per_s == pytest.approx(
         12 / sum((s.finished_ns - s.started_ns) / 1e9 for s in events)
-    )  # 6 in each, of 12 in the stretch
+    )  # 6 in each, of 12 in the interval
     assert (row.reaction_ms, row.worst_reaction_ms) == (median([7.5, 8.5, 12.5, 12.5]), 12.5)
     assert rows(run)["dr"].changes_per_s == 0
     assert rows(run)["dr"].reaction_ms is None
@@ -137,9 +137,9 @@ def test_flapping_fails_the_run_and_names_the_pair() -> None:
         replace(last, monotonic_ns=last.monotonic_ns - n, paths=f"drd by rail {n % 2}") for n in range(1, 60)
     ]
     assert checked(run)[LIMIT] is False
-    (said,) = (c["detail"] for c in summarise(run)["checks"] if c["name"] == LIMIT)
-    assert f"{last.src} to {last.dst}" in said
-    assert last.fabric in said
+    (message,) = (c["detail"] for c in summarise(run)["checks"] if c["name"] == LIMIT)
+    assert f"{last.src} to {last.dst}" in message
+    assert last.fabric in message
 
 
 @pytest.mark.parametrize("change", [{"dwell": "none"}, {"dwell": "0s"}])
@@ -162,7 +162,7 @@ def test_rail_ports_without_expected_bytes_are_not_judged() -> None:
     run.bytes = [replace(c, rail_expected_bytes=0) for c in run.bytes]
     del run.spec["routing"]
     run.links = [replace(run.links[0], fabric=f.label) for f in run.fabrics]
-    assert judge(run).verdict == "invalid"  # nobody steered: nothing was to be on the rails, and something was
+    assert judge(run).verdict == "invalid"  # without steering the rails must be idle, and were not
 
 
 def test_links_that_are_calibrated_once_vouch_for_every_policy() -> None:
@@ -242,11 +242,11 @@ def test_shares_of_paths_add_up_and_follow_the_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "paths"),
+    ("message", "paths"),
     [("dr by rail 2 + drd by rail 4", ("dr by rail 2", "drd by rail 4")), ("spine", ("spine",)), ("", ("none",))],
 )
-def test_names_of_paths(said: str, paths: tuple[str, ...]) -> None:
-    assert paths_of(said) == paths
+def test_names_of_paths(message: str, paths: tuple[str, ...]) -> None:
+    assert paths_of(message) == paths
 
 
 def test_an_event_of_another_fabric_is_not_taken_for_ones_own() -> None:

@@ -35,7 +35,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
     run = sample_run(2, 3, 2)
     run.recoveries[0] = replace(run.recoveries[0], detect_ms=None, target='rail0, "quoted"\nand split')
-    run.failed = "link-down at d0g1 did not bite"
+    run.failed = "link-down at d0g1 had no effect"
     store.save(run, tmp_path / "run")
     assert store.load(tmp_path / "run") == run
     assert {p.name for p in (tmp_path / "run").iterdir()} == CONTRACT | {"run.json"}
@@ -62,7 +62,7 @@ def test_a_run_from_before_errors_were_written_down_reads_back(tmp_path: Path) -
 
 def test_a_run_that_failed_says_so_when_it_is_drawn_again(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
-    run.failed = "link-down at d0g1 did not bite"
+    run.failed = "link-down at d0g1 had no effect"
     store.save(run, tmp_path)
     store.save_drawn(Analysis(store.load(tmp_path)), tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -150,9 +150,9 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path, monkey
     monkeypatch.setattr(safe_files, "_write_all", full)
     with pytest.raises(
         MissingRequirement, match=r"the disk is full: .*flows\.parquet could not be written; free some space"
-    ) as told:
+    ) as reported:
         store.save(run, tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
     assert (tmp_path / "flows.parquet").read_bytes() == before
     assert not list(tmp_path.glob(".*"))
 
@@ -175,9 +175,9 @@ def test_a_folder_that_is_no_run_is_bad_input(tmp_path: Path) -> None:
 def test_a_folder_with_a_broken_file_is_bad_input_in_one_line(tmp_path: Path, name: str) -> None:
     store.save(sample_run(2, 2, 1), tmp_path)
     (tmp_path / name).write_text("{ broken: [\nfault\nx")
-    with pytest.raises(BadInput, match="can't be read back") as told:
+    with pytest.raises(BadInput, match="can't be read back") as reported:
         store.load(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An experiment's sections `routing` and `background`: what is refused, how it is said, and what agents are told."""
+"""Sections `routing` and `background` of an experiment: refused values, their messages, and the agents' settings."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def routing(**keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (routing(policies=[]), "routing.policies: [] must have 1 or more"),
         (
@@ -78,10 +78,10 @@ def routing(**keys: Any) -> dict[str, Any]:
         (experiment(workloads=[]), "workloads: [] must have 1 or more"),
     ],
 )
-def test_errors_name_field_value_and_what_is_allowed(data: dict[str, Any], said: str) -> None:
+def test_errors_name_field_value_and_what_is_allowed(data: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(data)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_background_must_fit_every_fabric() -> None:
@@ -96,7 +96,7 @@ def test_what_is_resolved_says_everything_and_reads_back() -> None:
     assert parse(spec.resolved()) == spec
 
 
-def test_agents_are_told_what_was_written() -> None:
+def test_agents_are_reported_what_was_written() -> None:
     spec = RoutingSpec.model_validate({"margin": 20, "dwell": "none", "delta": 30, "noise": 3})
     fabric = FabricSpec(kind="rail-optimized", domains=3, rails=4)
     steering = spec.steering("health-drd", fabric, 7, {})

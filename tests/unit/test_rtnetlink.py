@@ -36,15 +36,15 @@ def test_a_route_is_packed_as_pyroute2_does(route: Route, source: Gpu, index: di
 @given(route=routes, sequence=sequences)
 def test_removal_names_prefix_table_and_metric_alone(route: Route, sequence: int) -> None:
     packed = rtnetlink.remove_message(route, sequence)
-    said = rtmsg(packed)
-    said.decode()
-    assert (said["header"]["type"], said["header"]["length"]) == (RTM_DELROUTE, len(packed))
-    assert said["header"]["sequence_number"] == sequence
-    assert (said["family"], said["table"]) == (socket.AF_INET, route.table)
-    assert said["scope"] == rtnetlink.SCOPE_NOWHERE  # any
-    assert said["proto"] == rtnetlink.PROTOCOL  # but nobody else's
+    text = rtmsg(packed)
+    text.decode()
+    assert (text["header"]["type"], text["header"]["length"]) == (RTM_DELROUTE, len(packed))
+    assert text["header"]["sequence_number"] == sequence
+    assert (text["family"], text["table"]) == (socket.AF_INET, route.table)
+    assert text["scope"] == rtnetlink.SCOPE_NOWHERE  # any
+    assert text["proto"] == rtnetlink.PROTOCOL  # and no other
     address, length = route.prefix.split("/")
-    assert (dict(said["attrs"]), said["dst_len"]) == ({"RTA_DST": address, "RTA_PRIORITY": route.metric}, int(length))
+    assert (dict(text["attrs"]), text["dst_len"]) == ({"RTA_DST": address, "RTA_PRIORITY": route.metric}, int(length))
 
 
 @given(sizes=st.lists(st.integers(4, 5000).map(lambda size: size * 4), max_size=400))
@@ -86,13 +86,13 @@ def test_an_interface_that_the_gpu_lacks_is_not_packed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hops", "said"),
+    ("hops", "text"),
     [
         ((), "198.18.2.1/32: a route needs a next hop"),
         ((Hop("hb0"), Hop("rail0", weight=0)), "198.18.2.1/32: weights must be 1 to 256"),
         ((Hop("hb0", Gpu(0, 1), 257),), "198.18.2.1/32: weights must be 1 to 256"),
     ],
 )
-def test_a_spread_route_that_no_kernel_takes_is_refused(hops: tuple[Hop, ...], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_spread_route_that_no_kernel_takes_is_refused(hops: tuple[Hop, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         Route("198.18.2.1/32", hops)

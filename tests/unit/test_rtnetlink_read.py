@@ -34,10 +34,10 @@ def message(kind: int, sequence: int, body: bytes = b"\0\0\0\0") -> bytes:
     return HEADER.pack(HEADER.size + len(body), kind, 2, sequence, 0) + body
 
 
-@given(told=st.lists(routes, max_size=5), is_last=st.booleans())
-def test_what_was_put_is_read(told: list[Route], is_last: bool) -> None:
-    data = b"".join(put_message(route, SOURCE, INDEX, 5) for route in told) + (message(DONE, 5) if is_last else b"")
-    assert answer_in(data, 5, NAMES) == (told, is_last)
+@given(reported=st.lists(routes, max_size=5), is_last=st.booleans())
+def test_what_was_put_is_read(reported: list[Route], is_last: bool) -> None:
+    data = b"".join(put_message(route, SOURCE, INDEX, 5) for route in reported) + (message(DONE, 5) if is_last else b"")
+    assert answer_in(data, 5, NAMES) == (reported, is_last)
 
 
 def test_foreign_routes_tables_and_interfaces_are_left_out() -> None:
@@ -61,9 +61,9 @@ def test_a_refusal_is_an_error() -> None:
 
 
 def test_request_asks_for_own_routes_of_all_tables() -> None:
-    said = rtmsg(dump_request(5))
-    said.decode()
-    header = said["header"]
+    text = rtmsg(dump_request(5))
+    text.decode()
+    header = text["header"]
     assert (header["type"], header["flags"], header["sequence_number"]) == (RTM_GETROUTE, 1 | DUMP, 5)
     assert header["length"] == len(dump_request(5))
-    assert (said["table"], said["proto"], said["dst_len"], said["scope"]) == (0, 99, 0, 0)
+    assert (text["table"], text["proto"], text["dst_len"], text["scope"]) == (0, 99, 0, 0)

@@ -78,7 +78,7 @@ class Runs:
     ) -> None:
         self._do(f"{workload.label} {repeat} seed {seed}")
 
-    def _breaker(self, session: Any, reroute: str, census: object, run: Run) -> Any:
+    def _breaker(self, session: Any, reroute: str, checker: object, run: Run) -> Any:
         do, did, left = self._do, self.did, self.left
 
         class FaultInjector:
@@ -97,7 +97,7 @@ class Runs:
     @contextmanager
     def _beating(self, session: Any, heartbeats: HeartbeatsSpec | str, run: Run) -> Iterator[None]:
         if isinstance(heartbeats, HeartbeatsSpec):
-            self._do(f"hearts beat every {heartbeats.period} s")
+            self._do(f"heartbeats every {heartbeats.period} s")
         yield
         if isinstance(heartbeats, HeartbeatsSpec):
             self.did.append("hearts stop")
@@ -142,7 +142,7 @@ def test_workloads_run_once_for_both_reroute_settings(runs: Runs, tmp_path: Path
         "calibrate",
         "all-gather 0 seed 9",
         "all-gather 1 seed 9",
-        "hearts beat every 0.02 s",
+        "heartbeats every 0.02 s",
         "link-down d0g1 on 0",
         "hearts stop",
         "stop {}",
@@ -237,9 +237,9 @@ def test_rate_above_machine_capacity_is_refused_before_build(monkeypatch: pytest
     with pytest.raises(BadInput) as caught:
         run_experiment(spec, tmp_path, None)
     assert (caught.value.field, caught.value.value) == ("fabrics.1.rail_rate", "1Gbit")
-    said = str(caught.value)
-    assert "is more than this machine carries: " in said
-    assert parse_rate(said.split("carries: ")[1].split()[0]) < 20_000_000
+    message = str(caught.value)
+    assert "is more than this machine carries: " in message
+    assert parse_rate(message.split("carries: ")[1].split()[0]) < 20_000_000
     assert (runs.did, runs.saved) == ([], [])
 
 
@@ -254,23 +254,23 @@ def test_what_was_measured_is_kept_when_somebody_stops_it(runs: Runs, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (CheckFailed("link-down at d0g1 did not bite"), "link-down at d0g1 did not bite"),
         (RuntimeError("a switch exploded\nand took another along"), "RuntimeError: a switch exploded"),
     ],
 )
-def test_measurements_are_kept_when_a_run_fails(error: Exception, said: str, runs: Runs, tmp_path: Path) -> None:
+def test_measurements_are_kept_when_a_run_fails(error: Exception, message: str, runs: Runs, tmp_path: Path) -> None:
     runs.fail_at["link-down d0g1 off 0"] = error
     console = Console(file=io.StringIO(), width=100, record=True)
     with pytest.raises(type(error)) as caught:
         run_experiment(spec_of(faults=[FAULT]), tmp_path, console)
     assert caught.value is error
     (run,) = runs.saved
-    assert (run.failed, run.interrupted) == (said, False)
+    assert (run.failed, run.interrupted) == (message, False)
     check = summarise(run)["checks"][0]
-    assert (check["name"], check["passed"], check["detail"]) == ("the run went to its end", False, said)
-    assert f"✗ the run went to its end: {said}" in console.export_text()
+    assert (check["name"], check["passed"], check["detail"]) == ("the run went to its end", False, message)
+    assert f"✗ the run went to its end: {message}" in console.export_text()
 
 
 def test_nothing_is_written_if_nothing_was_measured(runs: Runs, tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def test_a_folder_of_roots_behind_a_users_link_is_not_writable(theirs: Path, sec
     """One that all users may look into, so that only the last check refuses it."""
     secret.parent.chmod(0o755)
     link(theirs / "out", secret.parent)
-    said = rf"--out: .* can't be used: is not writable by {USER}, whose folder the path goes through"
-    with pytest.raises(BadInput, match=said), folder.made(theirs / "out"):
+    message = rf"--out: .* can't be used: is not writable by {USER}, whose folder the path goes through"
+    with pytest.raises(BadInput, match=message), folder.made(theirs / "out"):
         pass
 
 
@@ -191,9 +191,9 @@ def test_report_reads_no_more_than_the_folders_owner_can(
     (theirs / "spec.yaml").unlink()
     link(theirs / "spec.yaml", secret)
     assert reported(theirs) == 2
-    said = capfd.readouterr().err
-    assert "can't be read back: PermissionError" in said
-    assert said.count("\n") == 1
+    message = capfd.readouterr().err
+    assert "can't be read back: PermissionError" in message
+    assert message.count("\n") == 1
 
 
 @needs_root

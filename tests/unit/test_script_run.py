@@ -119,9 +119,9 @@ def test_script_records_a_row_per_fault_and_one_trace(monkeypatch: pytest.Monkey
     (trace,) = scene.run.goodput
     assert (trace.fault, trace.target, trace.script) == ("link-down", "d0g1", "two")
     assert (trace.t_ms, trace.bps) == ((-1000.0, -980.0, -960.0), (5.0, 6.0, 7.0)), "from the script's begin"
-    told = scene.run.events[0]
-    assert (told.source, told.what, told.detail["seed"]) == ("script", "two", 7)
-    assert [ScriptSpec.model_validate({"name": "two", "faults": told.detail["faults"]})] == [spec], "to be replayed"
+    reported = scene.run.events[0]
+    assert (reported.source, reported.what, reported.detail["seed"]) == ("script", "two", 7)
+    assert [ScriptSpec.model_validate({"name": "two", "faults": reported.detail["faults"]})] == [spec], "to be replayed"
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ percents = st.integers(1, 100)
 @given(domain=percents, rail=percents, spine=percents, far=percents)
 def test_condition_equals_the_controllers_except_near_ties(domain: int, rail: int, spine: int, far: int) -> None:
     cell = replace(SAMPLE, scores=Scores(domain / 100, rail / 100, spine / 100, far / 100))
-    said = spine_condition(Gpu(0, 0), health.Scores((rail, far), (domain, 100), spine))
+    message = spine_condition(Gpu(0, 0), health.Scores((rail, far), (domain, 100), spine))
     if cell.predicted != "even":
-        assert said is (cell.predicted == "rail-only")
+        assert message is (cell.predicted == "rail-only")
     else:
         assert abs(domain / 100 - rail * spine / 10_000) <= 0.03 + 1e-9
 

@@ -69,9 +69,9 @@ def test_fabric_is_recorded_once_with_events_of_each_build() -> None:
     assert (fabric.policy, fabric.spines, fabric.uplink_bps) == ("spine", 3, 100_000_000)
     assert fabric.switches == ("rail0", "rail1", "spine0", "spine1", "spine2")
     assert (fabric.build_s, fabric.stop_s, fabric.datapath) == (1.5, 0.5, "netdev")
-    told = [Event(5, "controller", "ready", {"fabric": "one"})]
-    told += [Event(7, "controller", "port-down", {"fabric": "one", "switch": "rail0"})]
-    assert run.events == told * 2
+    reported = [Event(5, "controller", "ready", {"fabric": "one"})]
+    reported += [Event(7, "controller", "port-down", {"fabric": "one", "switch": "rail0"})]
+    assert run.events == reported * 2
     assert run.provenance == {"switch_buffers": True}
 
 

@@ -99,10 +99,10 @@ def test_every_steered_experiment_is_predicted_with_each_policy(
 ) -> None:
     line = ["predict", name, "--out", str(tmp_path)]
     assert cli.main(line) == 0
-    said = capsys.readouterr().out
+    wording = capsys.readouterr().out
     spec = load(name)
     assert spec.routing
-    assert set(spec.routing.policies) <= set(said.split())
+    assert set(spec.routing.policies) <= set(wording.split())
     files = [tmp_path / f"{name}.csv", tmp_path / f"{name}.png"]
     before = [file.read_bytes() for file in files]
     assert before[1].startswith(b"\x89PNG")
@@ -113,13 +113,13 @@ def test_every_steered_experiment_is_predicted_with_each_policy(
 @pytest.mark.parametrize("name", STEERED)
 def test_dry_run_tells_the_background_and_the_first_paths(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", name]) == 0
-    said = capsys.readouterr().out
+    wording = capsys.readouterr().out
     *_, (_, _, begin) = initial_states(load(name), seeds=1)
     for item in begin.background:
-        assert f"background: {describe_background(item)}\n" in said
+        assert f"background: {describe_background(item)}\n" in wording
     for policy in begin.routing.policies:
-        assert f"\n{policy} " in said
-    assert "scores as it begins: rails 0" in said
+        assert f"\n{policy} " in wording
+    assert "scores as it begins: rails 0" in wording
 
 
 def test_the_first_paths_are_those_that_the_scores_give() -> None:
@@ -143,11 +143,11 @@ def test_paths_and_background_in_short() -> None:
 def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No key of it is lost, and none is shown that this experiment has no use for."""
     assert cli.main(["describe", name]) == 0
-    said = capsys.readouterr().out
-    data = yaml.safe_load(said[said.index("\nname: ") : said.index("\nrun it: ")])
+    wording = capsys.readouterr().out
+    data = yaml.safe_load(wording[wording.index("\nname: ") : wording.index("\nrun it: ")])
     spec = load(name)
     assert parse(data | {"title": spec.title, "description": spec.description}) == spec
-    assert "start: 0s" not in said
+    assert "start: 0s" not in wording
     assert "reroute" not in data
 
 
@@ -206,7 +206,7 @@ def test_what_is_wrong_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "wording"),
     [
         ([Way("dr", 1)], [Way("drd", 2)], "its agent chose dr by rail 1 or drd by rail 2"),
         ([Way("drd", 2)], None, "its agent chose drd by rail 2"),
@@ -214,7 +214,7 @@ def test_what_is_wrong_is_one_line(
     ],
 )
 def test_trace_takes_what_was_chosen_before_its_probes_and_after(
-    before: list[Way] | None, after: list[Way] | None, said: str, monkeypatch: pytest.MonkeyPatch
+    before: list[Way] | None, after: list[Way] | None, wording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([before, after])
     monkeypatch.setattr(trace, "ask", lambda src, dst: next(answers))
@@ -222,5 +222,5 @@ def test_trace_takes_what_was_chosen_before_its_probes_and_after(
     monkeypatch.setattr(trace, "Capture", lambda plan: nullcontext(capture))
     text = io.StringIO()
     status = trace.show(plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=text, width=200))
-    assert said in text.getvalue().splitlines()[0]
+    assert wording in text.getvalue().splitlines()[0]
     assert status == 1, "a probe that nobody saw is lost"

@@ -124,16 +124,16 @@ def test_hops_keep_their_times() -> None:
 
 def test_several_packets_get_one_verdict() -> None:
     good, round_about, lost = went(A, NEAR, B), went(A, FAR, B), went(A, NEAR, B, lost_after=6)
-    said = [Path("dr", 2)]
-    assert follows_policy([good, good], said)
-    assert verdict([good, good], said) == "as the policy says"
-    assert not follows_policy([good, lost], said)
-    assert verdict([good, lost, round_about, lost], said) == (
+    text = [Path("dr", 2)]
+    assert follows_policy([good, good], text)
+    assert verdict([good, good], text) == "as the policy says"
+    assert not follows_policy([good, lost], text)
+    assert verdict([good, lost, round_about, lost], text) == (
         "lost after rail2 (2 of 4), a detour (1 of 4): the policy says dr by rail 2"
     )
     assert verdict([good, round_about], [Path("dr", 2), Path("rd", 1)]) == "as the policy says"
     assert verdict([lost], [Path("dr", 2), Path("rd", 1)]).endswith(": the policy says dr by rail 2 or rd by rail 1")
-    for ways, paths in (([], said), ([good], [])):
+    for ways, paths in (([], text), ([good], [])):
         with pytest.raises(ValueError, match="a verdict needs"):
             verdict(ways, paths)
 

@@ -60,7 +60,7 @@ def put(index: int, key: str, value: object) -> Any:
         ("ring", put(1, "NodeType", 7), "ring.1.json: node 11: None is no known collective: allowed as comm_type are"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_trace_is_told_where(name: str, edit: Any, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_trace_is_reported_where(name: str, edit: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
         replayable(edited(name, tmp_path, edit))
     assert message in str(error.value)
@@ -105,7 +105,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
             read(tmp_path / name.split(".")[0])
 
 
-def test_more_than_one_trace_and_none_are_told_apart(tmp_path: Path) -> None:
+def test_more_than_one_trace_and_none_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has several traces: give the first file of one of"):
         read(TRACES)
     with pytest.raises(BadInput, match="is no trace: give a file"):

@@ -280,7 +280,7 @@ A, B = (0, 1), (1, 0)
         ([[Recv(1, 9, 0), Send(1, 9, 0)], [Recv(0, 9, 0), Send(0, 9, 0)]], "is a cycle"),
     ],
 )
-def test_what_does_not_match_is_told_where(ranks: list[list[Action]], message: str) -> None:
+def test_what_does_not_match_is_reported_where(ranks: list[list[Action]], message: str) -> None:
     with pytest.raises(BadInput) as error:
         lower(trace_of(*ranks), 2, 2, 1.0, 1.0)
     assert message in str(error.value)

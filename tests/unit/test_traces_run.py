@@ -22,12 +22,12 @@ SMALL = ("-o", "domains=2", "-o", "rails=4")
 
 def test_dry_run_tells_who_sends_what(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", str(TRACES / "pipeline"), *SMALL]) == 0
-    told = capsys.readouterr().out
-    assert "pipeline on rail-only, 2 domains x 4 rails: bytes times 1" in told
-    assert "send over rails, 1.049MB" in told
-    assert "d0g0 d1g0 | d0g1 d1g1 | 2 more" in told
-    assert "total 218.1MB: collective 218.1MB; crossing rails: none" in told
-    assert "largest of 16 pairs: d0g0 to d0g1 25.17MB" in told
+    reported = capsys.readouterr().out
+    assert "pipeline on rail-only, 2 domains x 4 rails: bytes times 1" in reported
+    assert "send over rails, 1.049MB" in reported
+    assert "d0g0 d1g0 | d0g1 d1g1 | 2 more" in reported
+    assert "total 218.1MB: collective 218.1MB; crossing rails: none" in reported
+    assert "largest of 16 pairs: d0g0 to d0g1 25.17MB" in reported
 
 
 def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
@@ -63,9 +63,9 @@ def test_dry_run_of_a_trace_can_scale_it() -> None:
 )
 def test_dry_run_refuses_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert message in reported
+    assert reported.count("\n") == 1
 
 
 def test_a_replayed_trace_is_in_the_runs_folder_with_its_times(
@@ -91,7 +91,7 @@ def test_a_replayed_trace_is_in_the_runs_folder_with_its_times(
     assert all(steps.values())
 
 
-def test_a_trace_that_does_not_fit_is_told_by_field() -> None:
+def test_a_trace_that_does_not_fit_is_reported_by_field() -> None:
     with pytest.raises(BadInput) as error:
         build(spec_of(TRACES / "nothing"), plan_of().spec, 10**8, 12 * 10**8, "workloads.0")
     assert str(error.value).startswith("workloads.0.path: ")

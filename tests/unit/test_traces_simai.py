@@ -78,7 +78,7 @@ def test_checkpointed_layers_run_forward_again(tmp_path: Path) -> None:
         (SIMAI.replace("ALLREDUCE", "NONE").replace("ALLGATHER", "NONE"), "sends nothing"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_workload_text_is_told_where(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_workload_text_is_reported_where(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "w.txt").write_text(text)
     with pytest.raises(BadInput) as error:
         replayable(tmp_path / "w.txt")

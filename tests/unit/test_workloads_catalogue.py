@@ -136,7 +136,7 @@ def test_heads_are_shared_out_evenly(tmp_path: Path) -> None:
         ("moe-1.3b-128", ("heads: 16", "heads: 16\nheads: 16"), "line 8, column 1: the key 'heads' is given twice"),
     ],
 )
-def test_a_model_that_cannot_be_is_told_by_the_field(
+def test_a_model_that_cannot_be_is_reported_by_the_field(
     name: str, edit: tuple[str, str], message: str, tmp_path: Path
 ) -> None:
     mine = tmp_path / "mine.yaml"

@@ -78,7 +78,7 @@ def test_pairs_may_be_named() -> None:
         ),
     ],
 )
-def test_pairs_that_cannot_be_are_told(keys: dict[str, Any], line: str) -> None:
+def test_pairs_that_cannot_be_are_reported(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput) as caught:
         pairs(spec_of(**keys), FABRIC, 1, "w")
     assert str(caught.value) == line
