@@ -167,7 +167,7 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
 def trainings(found: AllreduceResults) -> plots.Plot | None:
     """Fig. 12: speed of each training by policy, as parts of the fastest."""
     bars = [
-        (place, {policy: median(t.samples_per_s for t in rows) for (policy,), rows in grouped(of, "policy").items()})
+        (place, {policy: median(t.samples_per_s for t in rows) for policy, rows in grouped(of, "policy").items()})
         for place, of in grouped(found.trainings, "fabric", "workload").items()
     ]
     if not bars:
