@@ -11,7 +11,7 @@ from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.recovery import ScriptRow, checks_text
 from railyard.results.plots import style
-from railyard.results.runs.records import ConnectivityCheck, GoodputTrace
+from railyard.results.runs.records import ConnectivityCheck
 
 _COLOUR: Final = {
     "link": style.BLUE,
@@ -40,7 +40,10 @@ _CAPTION: Final = (
 def script_timeline(script: ScriptRow) -> style.Plot:
     """One repeat of a script. Seconds count from the first thing that is known of it."""
     zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.connectivity_checks)), default=0)
-    traces = _goodput_start(script)
+    # the longest trace, with the injection of the fault (ns) from which it counts; none while a workload ran instead
+    injected = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
+    known = [(injected[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in injected]
+    traces = max(known, key=lambda found: len(found[1].t_ms), default=None)
     heights = [max(4, len(script.faults)) * _LINE, *[0.3] * bool(script.connectivity_checks), *[1.3] * bool(traces)]
     with style.drawing(sum(heights) + 1.0) as figure:
         panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
@@ -49,10 +52,27 @@ def script_timeline(script: ScriptRow) -> style.Plot:
         if script.connectivity_checks:
             _connectivity_checks(panels.pop(0), script.connectivity_checks, zero)
         if traces:
-            _goodput(panels.pop(0), *traces, zero)
-        figure.legend(handles=_keys(script), loc="outside upper right", ncols=9, fontsize=8)
+            start_ns, trace = traces
+            at = [(start_ns - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
+            panels[0].plot(at, trace.bps, color=style.BLUE, lw=1.0, drawstyle="steps-post")
+            panels[0].margins(x=0)
+            panels[0].yaxis.set_major_formatter(style.rate_tick)
+            style.quiet(panels[0], grid="y", ylim=(0, None), ylabel="goodput")
+        component_kinds = {component_kind(r.fault) for r in script.faults}
+        keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in component_kinds]
+        outcomes = {_outcome(c) for c in script.connectivity_checks}
+        for outcome, (colour, marker, size) in _CHECK_STYLES.items():
+            if outcome in outcomes:
+                keys.append(Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome))
+        figure.legend(handles=keys, loc="outside upper right", ncols=9, fontsize=8)
+        begin_ns = min((r.t_fault for r in script.faults), default=0)
+        duration_s = (max((r.t_repair for r in script.faults), default=0) - begin_ns) / 1e9
+        alt = (
+            f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_s:.1f} s, "
+            f"connectivity checks: {checks_text(script.connectivity_checks)}"
+        )
         name = f"script-{script.script}-{script.fabric}-{script.reroute}-{script.repeat}"
-        return style.finish(figure, name, _alt(script), _CAPTION)
+        return style.finish(figure, name, alt, _CAPTION)
 
 
 def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
@@ -80,21 +100,6 @@ def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityC
     style.quiet(axes, grid="x", ylim=(-1, 1), yticks=[])
 
 
-def _goodput(axes: Axes, start_ns: int, trace: GoodputTrace, zero: int) -> None:
-    at = [(start_ns - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
-    axes.plot(at, trace.bps, color=style.BLUE, lw=1.0, drawstyle="steps-post")
-    axes.margins(x=0)
-    axes.yaxis.set_major_formatter(style.rate_tick)
-    style.quiet(axes, grid="y", ylim=(0, None), ylabel="goodput")
-
-
-def _goodput_start(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
-    """When the fault came (ns) from which the trace counts, and the trace; None while a workload ran instead."""
-    times = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
-    known = [(times[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in times]
-    return max(known, key=lambda found: len(found[1].t_ms), default=None)
-
-
 def component_kind(fault: str) -> str:
     """Return the kind of component that fails, for colours: "other" where neither name nor definition tells it."""
     prefixes = {**{name: name for name in _COLOUR}, **_PREFIX}
@@ -102,26 +107,6 @@ def component_kind(fault: str) -> str:
     return "controller" if definition_of(fault).is_control_plane else by_name
 
 
-def _keys(script: ScriptRow) -> list[Patch | Line2D]:
-    component_kinds = dict.fromkeys(component_kind(r.fault) for r in script.faults)
-    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in component_kinds]
-    found = {_outcome(c) for c in script.connectivity_checks}
-    return keys + [
-        Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome)
-        for outcome, (colour, marker, size) in _CHECK_STYLES.items()
-        if outcome in found
-    ]
-
-
 def _outcome(connectivity_check: ConnectivityCheck) -> str:
     result = "check differs" if connectivity_check.mismatch_count else "check matches"
     return result if connectivity_check.done else "not done"
-
-
-def _alt(script: ScriptRow) -> str:
-    begin_ns = min((r.t_fault for r in script.faults), default=0)
-    duration_s = (max((r.t_repair for r in script.faults), default=0) - begin_ns) / 1e9
-    return (
-        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_s:.1f} s, "
-        f"connectivity checks: {checks_text(script.connectivity_checks)}"
-    )

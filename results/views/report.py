@@ -1,19 +1,7 @@
 """report.html, one page that needs no other file and no network, and the sections that a run is shown in.
 
 A section is a definition: its title, when it applies, its tables and figures in the report, its lines on the terminal
-and its part of summary.json. It is one file of sections/, or a plugin:
-
-    @section("latency")
-    class Latency(Section):
-        \"\"\"Latency of small messages.\"\"\"
-
-        title = "Latency"
-
-        def applies(self, analysis: Analysis) -> bool:
-            return not analysis.run.rails
-
-        def tables(self, analysis: Analysis) -> list[Table]:
-            return [Table((text("fabric", lambda f: f.label), ...), analysis.run.fabrics)]
+and its part of summary.json. It is a class in a file of sections/, or of a plugin; docs/extending.md has an example.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +14,6 @@ from rich.console import Console
 
 from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Run
 from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
 
@@ -108,11 +95,20 @@ def render(analysis: Analysis) -> str:
             content = Markup(environment.get_template(found.template).render(values))
             parts.append({"name": name, "title": found.title, "framed": found.is_page_part, "content": content})
             links |= ({name: found.title} if found.is_page_part else {}) | found.links(analysis)
+    facts = [  # below the title
+        ("run", run.name),
+        ("started", run.started_utc),
+        ("took", fmt.seconds(run.duration_s)),
+        *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
+        ("fabrics", str(len(run.fabrics))),
+        *((("policies", str(len(run.policies))),) if run.is_steered else ()),
+        *((name, str(len(run.spec.get(name) or []))) for name in ("workloads", "faults")),
+    ]
     return environment.get_template("report.html.j2").render(
         run=run,
         title=run.spec.get("title") or run.name,
         description=run.spec.get("description") or "",
-        facts=_facts(run),
+        facts=facts,
         judgement=analysis.judgement,
         checks=analysis.checks,
         sentences=[part for part in headline if isinstance(part, str)],
@@ -120,18 +116,3 @@ def render(analysis: Analysis) -> str:
         sections=parts,
         links=links,
     )
-
-
-def _facts(run: Run) -> list[tuple[str, str]]:
-    """Return what stands below the title."""
-    return [
-        ("run", run.name),
-        ("started", run.started_utc),
-        ("took", fmt.seconds(run.duration_s)),
-        ("seed", str(run.spec.get("seed", fmt.NOTHING))),
-        ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
-        ("fabrics", str(len(run.fabrics))),
-        *((("policies", str(len(run.policies))),) if run.is_steered else ()),
-        ("workloads", str(len(run.spec.get("workloads") or []))),
-        ("faults", str(len(run.spec.get("faults") or []))),
-    ]

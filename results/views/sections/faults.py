@@ -1,6 +1,6 @@
 """Failures in the report: recovery from each fault beside its targets, its timeline, and the cost of heartbeats."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -79,7 +79,15 @@ class _Failures(Section):
         """Print every fault: the rows are what such a run is for, so none is left to the report."""
         if analysis.recovery_rows:
             console.print(terminal_table(analysis.recovery_rows, analysis.judgement).to_terminal(console))
-        for line in _target_lines(analysis.target_outcomes):
+        # a line for each target other than first packets and checks, with every fabric on which it was measured
+        shown_above = first_packet_targets().values()
+        shown = (o for o in analysis.target_outcomes if o.samples and o.target not in shown_above)
+        for target, group in groupby((o for o in shown if not o.target.claim), key=lambda o: o.target):
+            line = Text(f"{target.quantity} (≤ {target.limits_text}):")
+            for o in group:
+                mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst.of})")
+                where = (f" {o.fabric} (n={len(o.values)})", "dim")
+                line.append(" ").append_text(Text.assemble(mark, f" {o.text}{worst}", where))
             console.print(line, highlight=False)
         for fabric, figures in _heartbeat_medians(analysis.heartbeat_rows).items():
             units = {row.metric: row.unit for row in analysis.heartbeat_rows}
@@ -88,9 +96,24 @@ class _Failures(Section):
             console.print(Text(f"heartbeats on {fabric}: {figures_text}", style="dim"), highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
-        run = analysis.run
+        run, rows = analysis.run, []
+        totals = ("lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow", "connections_lost")
+        for row in analysis.recovery_rows:
+            first = row.steps["first_packet_ms"].median
+            rows.append({
+                **{name: getattr(row, name) for name in ("fabric", "fault", "target", "reroute")},
+                "verdict": verdict(row.repeats, analysis.judgement),
+                "repeats": len(row.repeats),
+                "recovered": row.total("recovered"),
+                "unaffected": row.unaffected,
+                "unprobed": row.unprobed,
+                **{step: found.as_dict() for step, found in row.steps.items()},
+                **{f"{side}_side_ms": found.as_dict() for side, found in row.sides.items()},
+                **{name: row.total(name) for name in totals},
+                "published_times_slower": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
+            })  # fmt: skip
         return {
-            "recovery": [_row_dict(row, analysis.judgement) for row in analysis.recovery_rows],
+            "recovery": rows,
             "recovery_targets": [o.as_dict() for o in analysis.outcomes] if run.recoveries or run.replacements else [],
             "heartbeats": _heartbeat_medians(analysis.heartbeat_rows),
         }
@@ -166,6 +189,10 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
 
         return Column(title, cell, group="goodput in ms, median / p95")
 
+    def recovered(row: RecoveryRow) -> str:  # a dash where no pair was probed and no goodput ever left
+        is_known = not row.unprobed or any(r.has_goodput_evidence for r in row.repeats)
+        return f"{row.total('recovered')} of {len(row.repeats)}" if is_known else fmt.NOTHING
+
     def withdrawn(row: RecoveryRow) -> str:
         return fmt.NOTHING if row.reroute == "off" else median_p95_ms(row.steps["primary_path_ms"])
 
@@ -188,12 +215,6 @@ def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, .
         Column("bytes lost", lambda r: total(r, "lost_bytes"), fmt.size, group=group),
         Column("conns lost", lambda r: total(r, "connections_lost"), group=group),
     )
-
-
-def recovered(row: RecoveryRow) -> str:
-    """`20 of 20`; a dash where no pair was probed and no goodput ever left."""
-    is_known = not row.unprobed or any(r.has_goodput_evidence for r in row.repeats)
-    return f"{row.total('recovered')} of {len(row.repeats)}" if is_known else fmt.NOTHING
 
 
 def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -313,18 +334,11 @@ def failures(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 class _FaultLine(NamedTuple):
-    """A fault on a fabric with rerouting (on one side of it, maybe), and without. Either may be missing."""
+    """A fault on a fabric: its row (with rerouting, if there is one), its line with rerouting, and its row without."""
 
-    fault: str
-    fabric: str
+    row: RecoveryRow
     on: Line | None
     off: RecoveryRow | None
-
-    @property
-    def repeats(self) -> tuple[Recovery, ...]:
-        """Those with rerouting, or else those without."""
-        row = self.on.row if self.on else self.off
-        return row.repeats if row else ()
 
 
 def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
@@ -353,13 +367,13 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         return fmt.NOTHING if x.off is None or (missing_reason(x.off) and ms == 0) else fmt.milliseconds(ms)
 
     def fidelity(x: _FaultLine) -> str:
-        found = verdict(x.repeats, judgement)
+        found = verdict(x.row.repeats, judgement)
         return "" if found == "ok" else found
 
     columns = (
-        text("fault", lambda x: f"{x.fault}, {x.on.side}" if x.on and x.on.side else x.fault),
-        text("fabric"),
-        Column("n", lambda x: len(x.repeats)),
+        text("fault", lambda x: f"{x.row.name}, {x.on.side}" if x.on and x.on.side else x.row.name),
+        text("fabric", lambda x: x.row.fabric),
+        Column("n", lambda x: len(x.row.repeats)),
         *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
         Column(_FIRST_PACKET, on(first)),
         Column(
@@ -372,51 +386,15 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         Column("no reroute", without, drop=1),
         Column("fidelity", fidelity),
     )
-    lines = list(_fault_lines(rows))
-    title = "Recovery from the fault (1st packet: median / p95; the rest: medians)"
-    note = "– no other GPU was affected" if any(missing_reason(row) for row in rows) else ""
-    return Table(columns, lines, title, note).without_empty({_FIRST_PACKET} if any(x.on for x in lines) else ())
-
-
-def _fault_lines(rows: Sequence[RecoveryRow]) -> Iterator[_FaultLine]:
-    """Yield a fault's fabrics together, each with its lines."""
     by_fault: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
     for row in rows:
         by_fault.setdefault((row.name, row.fabric), {})[row.reroute] = row
-    for (fault, fabric), sides in by_fault.items():
-        for line in lines_of(sides["on"], both_sides=False) if "on" in sides else [None]:
-            yield _FaultLine(fault, fabric, line, sides.get("off") if line is None or line.is_first_line else None)
-
-
-def _target_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
-    """Yield a line for each recovery target other than first packets, with every fabric on which it was measured.
-
-    Targets that are checks have lines among the checks.
-    """
-    shown_above = first_packet_targets().values()
-    others = (o for o in outcomes if o.samples and not o.target.claim and o.target not in shown_above)
-    for target, group in groupby(others, key=lambda o: o.target):
-        line = Text(f"{target.quantity} (≤ {target.limits_text}):")
-        for o in group:
-            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst.of})")
-            line.append(" ").append_text(
-                Text.assemble(mark, f" {o.text}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
-            )
-        yield line
-
-
-def _row_dict(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
-    first = row.steps["first_packet_ms"].median
-    totals = ("lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow", "connections_lost")
-    return {
-        **{name: getattr(row, name) for name in ("fabric", "fault", "target", "reroute")},
-        "verdict": verdict(row.repeats, judgement),
-        "repeats": len(row.repeats),
-        "recovered": row.total("recovered"),
-        "unaffected": row.unaffected,
-        "unprobed": row.unprobed,
-        **{step: found.as_dict() for step, found in row.steps.items()},
-        **{f"{side}_side_ms": found.as_dict() for side, found in row.sides.items()},
-        **{name: row.total(name) for name in totals},
-        "published_times_slower": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
-    }
+    lines = []
+    for sides in by_fault.values():
+        on_lines: list[Line | None] = [*lines_of(sides["on"], both_sides=False)] if "on" in sides else [None]
+        for line in on_lines:
+            off = sides.get("off") if line is None or line.is_first_line else None
+            lines.append(_FaultLine(line.row if line else sides["off"], line, off))
+    title = "Recovery from the fault (1st packet: median / p95; the rest: medians)"
+    note = "– no other GPU was affected" if any(missing_reason(row) for row in rows) else ""
+    return Table(columns, lines, title, note).without_empty({_FIRST_PACKET} if any(x.on for x in lines) else ())

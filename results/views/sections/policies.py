@@ -1,6 +1,6 @@
 """Health-routing policies in the report: what each achieved, over time, and rail-only's path beside the spine's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -58,7 +58,11 @@ class _Comparison(Section):
             by_pair.setdefault(f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}", []).append(cell)
         return {
             "plots": [(name, plots.spine_condition(cells, name)) for name, cells in by_pair.items()],
-            "differences": differences(analysis.cells),
+            "differences": [
+                f"{c.scene.name}: {c.predicted} by the papers' condition, {c.measured} as measured; {reason_text(c)}."
+                for c in analysis.cells
+                if not c.agrees
+            ],
             "cells": spine_table(analysis.cells),
         }
 
@@ -134,15 +138,6 @@ def spine_table(cells: Sequence[Cell]) -> Table:
     return Table(columns, cells)
 
 
-def differences(cells: Sequence[Cell]) -> list[str]:
-    """Return a sentence for each cell in which the condition differs from what was measured."""
-    return [
-        f"{c.scene.name}: {c.predicted} by the papers' condition, {c.measured} as measured; {reason_text(c)}."
-        for c in cells
-        if not c.agrees
-    ]
-
-
 @section("policies")
 class _Policies(Section):
     """What each policy achieved, beside dr and the oracle."""
@@ -163,10 +158,15 @@ class _Policies(Section):
         for work, rows in analysis.policy_rows.items() if not analysis.cells else ():
             labels = {analysis.labels[work[0], row.policy]: row.policy for row in rows}
             policies.append((_title(work), plots.policies(rows, work), phases_table(analysis.times, work, labels)))
+        names: dict[str, list[str]] = {}
+        for s in others:
+            names.setdefault(_title((s.fabric, s.interval)), []).append(s.policy)
+        not_drawn = "; ".join(f"{work} under {', '.join(of)}" for work, of in names.items())
+        where = "Their scores and choices are in health.parquet and choices.parquet."
         return {
             "policies": policies,
             "over_time": [(f"{s.policy}: {_title((s.fabric, s.interval))}", steering.over_time(s)) for s in shown],
-            "not_drawn": _not_drawn_text(others),
+            "not_drawn": f"Not drawn: {not_drawn}. {where}" if not_drawn else "",
         }
 
     def show(self, analysis: Analysis, console: Console) -> None:
@@ -189,16 +189,12 @@ def _title(fabric_workload: FabricWorkload) -> str:
     return f"{fmt.workload_label(fabric_workload[1])} on {fabric_workload[0]}"
 
 
-def _or_dash(form: str) -> Callable[[object], str]:
-    """Return a function that formats a value; None is a dash."""
-    return lambda value: fmt.NOTHING if value is None else form.format(value)
-
-
-_times, _tenths, _most_changed_text = map(_or_dash, ("{:.2f}", "{:.1f}", "{0.changes} of {0.allowed}"))
+_times, _tenths = fmt.or_dash("{:.2f}".format), fmt.or_dash("{:.1f}".format)
 
 
 def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) -> Table:
     """Return a row a policy. On the terminal `more` rows are in the report."""
+    most_changed = fmt.or_dash("{0.changes} of {0.allowed}".format)
     dr_this, this_oracle = f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"
     columns = (
         Column("", "fabric", key="fabric"),
@@ -213,7 +209,7 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
         Column(dr_this, "over_dr", _times, short=dr_this.replace("/ ", "/\n"), style="bold", key="over_dr"),
         Column(this_oracle, "over_oracle", _times, short=this_oracle.replace("/ ", "/\n"), key="over_oracle"),
         Column("route changes a second", "changes_per_s", _tenths, short="routes\n/ s", key="route_changes_per_s"),
-        Column("most of a pair", "most_changed", _most_changed_text, short="most of\na pair", drop=1),
+        Column("most of a pair", "most_changed", most_changed, short="most of\na pair", drop=1),
         Column("", lambda r: r.most_changed and r.most_changed.changes, key="most_changes_of_a_pair"),
         Column("", lambda r: r.most_changed and r.most_changed.allowed, key="allowed_changes_of_a_pair"),
         Column("ms to routes", "reaction_ms", _tenths, short="ms to\nroutes", key="reaction_ms_median"),
@@ -224,14 +220,14 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
 
 def phases_table(timed: Sequence[Row], work: FabricWorkload, labels: Mapping[str, str]) -> Table:
     """Return medians: phases down, policies (by the label that their records carry) across."""
+
+    def median(fabric: str, row: Row) -> float | None:
+        return row.by_fabric[fabric].median if fabric in row.by_fabric else None
+
     phases = [r for r in timed if r.work == work[1] and r.phase]
     shown = {name: policy for name, policy in labels.items() if any(name in r.by_fabric for r in phases)}
-    policies = [Column(policy, partial(_median, name), unit="s") for name, policy in shown.items()]
+    policies = [Column(policy, partial(median, name), unit="s") for name, policy in shown.items()]
     return Table([text("phase", plots.label), *policies], phases if shown else [])
-
-
-def _median(fabric: str, row: Row) -> float | None:
-    return row.by_fabric[fabric].median if fabric in row.by_fabric else None
 
 
 def drawn(intervals: Sequence[MeasurementInterval]) -> tuple[list[MeasurementInterval], list[MeasurementInterval]]:
@@ -244,11 +240,3 @@ def drawn(intervals: Sequence[MeasurementInterval]) -> tuple[list[MeasurementInt
     place = next(((s.fabric, s.interval.work) for s in first.values()), None)
     shown = [s for s in first.values() if (s.fabric, s.interval.work) == place][:_MAX_DRAWN]
     return shown, [s for s in first.values() if s not in shown]
-
-
-def _not_drawn_text(others: Sequence[MeasurementInterval]) -> str:
-    policies: dict[str, list[str]] = {}
-    for interval in others:
-        policies.setdefault(_title((interval.fabric, interval.interval)), []).append(interval.policy)
-    names = "; ".join(f"{work} under {', '.join(names)}" for work, names in policies.items())
-    return f"Not drawn: {names}. Their scores and choices are in health.parquet and choices.parquet." if names else ""

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.recovery import (
     SPREAD_COLUMNS,
     ReplacementRow,
@@ -52,7 +53,16 @@ class _Scripts(Section):
         }
 
     def show(self, analysis: Analysis, console: Console) -> None:
-        for line in _script_lines(analysis.script_rows):
+        """Print a line a script and fabric, its repeats together."""
+        rows = sorted(analysis.script_rows, key=lambda s: (s.script, s.fabric, s.reroute))
+        for (script, fabric, reroute), runs in grouped(rows, "script", "fabric", "reroute").items():
+            faults, lost = sum(len(s.faults) for s in runs), fmt.size(sum(s.lost_bytes for s in runs))
+            checks = [check for s in runs for check in s.connectivity_checks]
+            checks_summary = f"connectivity checks: {checks_text(checks)}; " if checks else ""
+            returning = sum(s.probes_lost_after_repair for s in runs)
+            return_text = f", {returning} probes lost after repairs" if returning else ""
+            outcome = f"{faults} faults (n={len(runs)}), {checks_summary}{lost} lost{return_text}"
+            line = Text.assemble(f"{script} on {fabric}, reroute {reroute}: ", (outcome, "bold"))
             console.print(line, highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
@@ -117,37 +127,19 @@ def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Tab
     return Table(columns, [c for c in connectivity_checks if c.done and c.mismatch_count])
 
 
-def worst_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
-    """Yield the worst repeat of each script on each fabric, with rerouting and without, and how many there were."""
-    for group in _repeats(scripts):
-        yield max(group, key=_severity), len(group)
+def worst_repeats(scripts: Sequence[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
+    """Yield the worst repeat of each script on each fabric, with rerouting and without, and how many there were.
 
+    The worst has the worst connectivity check (mismatches, then fewest answers), then the slowest first packet.
+    """
 
-def _repeats(scripts: Iterable[ScriptRow]) -> Iterable[list[ScriptRow]]:
-    """Return the repeats of each script on each fabric, with rerouting and without."""
-    repeats: dict[tuple[str, str, str], list[ScriptRow]] = {}
-    for script in scripts:
-        repeats.setdefault((script.script, script.fabric, script.reroute), []).append(script)
-    return repeats.values()
+    def severity(script: ScriptRow) -> tuple[float, float, float]:
+        checks = [(float(c.mismatch_count), -float(c.answered)) for c in script.connectivity_checks if c.done]
+        first_ms = [inf if r.first_packet_ms is None else r.first_packet_ms for r in script.faults if r.is_probed]
+        return (*max(checks, default=(0.0, -inf)), max(first_ms, default=0.0))
 
-
-def _severity(script: ScriptRow) -> tuple[float, float, float]:
-    """Return its worst connectivity check (mismatches, then fewest answers), then its slowest first packet."""
-    checks = [(float(c.mismatch_count), -float(c.answered)) for c in script.connectivity_checks if c.done]
-    first_ms = [inf if r.first_packet_ms is None else r.first_packet_ms for r in script.faults if r.is_probed]
-    return (*max(checks, default=(0.0, -inf)), max(first_ms, default=0.0))
-
-
-def _script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
-    """Yield a line a script and fabric, its repeats together."""
-    for runs in _repeats(sorted(scripts, key=lambda s: (s.script, s.fabric, s.reroute))):
-        faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
-        checks = [check for s in runs for check in s.connectivity_checks]
-        checks_summary = f"connectivity checks: {checks_text(checks)}; " if checks else ""
-        returning = sum(s.probes_lost_after_repair for s in runs)
-        return_text = f", {returning} probes lost after repairs" if returning else ""
-        text_parts = f"{faults} faults (n={len(runs)}), {checks_summary}{fmt.size(lost)} lost{return_text}"
-        yield Text.assemble(f"{runs[0].script} on {runs[0].fabric}, reroute {runs[0].reroute}: ", (text_parts, "bold"))
+    for group in grouped(scripts, "script", "fabric", "reroute").values():
+        yield max(group, key=severity), len(group)
 
 
 @section("replacements")
@@ -176,6 +168,7 @@ class _Replacements(Section):
         return {"replacements": [row.as_dict() for row in analysis.replacement_rows]}
 
 
+_ms = fmt.or_dash(fmt.milliseconds)
 _NAMES = (text("case"), text("way", "method"), *texts("fabric", "failed"))
 
 
@@ -190,8 +183,8 @@ def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
         *(text("replaced by"), text("fidelity", "verdict")),
         *(Column("n"), _median("detected", "detect_ms", _ms)),
         *(_median("links off", "optical_links_down_ms", _ms), _median("replaced", "replaced_ms", _ms)),
-        *(_median("interruption", "interruption_ms", _ms), _median("iterations lost", "iterations_lost", _plain)),
-        _median("moved", "moved_bytes", fmt.size),
+        _median("interruption", "interruption_ms", _ms),
+        *(_median("iterations lost", "iterations_lost", "{:g}".format), _median("moved", "moved_bytes", fmt.size)),
     )
     return Table(columns, rows)
 
@@ -215,18 +208,18 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
 
 def spread_table(rows: Sequence[ReplacementRow]) -> Table:
     """Return a row for each figure: median and 95th percentile with their 95% confidence intervals."""
+
+    def of_first(column: Column) -> Column:
+        return replace(column, value=lambda x: column.get(x[0]))
+
     columns = (
-        *map(_of_first, _NAMES),
+        *map(of_first, _NAMES),
         text("figure", lambda x: SPREAD_COLUMNS[x[1]]),
         Column("n", lambda x: x[2].n),
         Column("median", lambda x: median_and_p95(x[2])[0]),
         Column("p95", lambda x: median_and_p95(x[2])[1]),
     )
     return Table(columns, [(row, name, found) for row in rows for name, found in row.figures.items()])
-
-
-def _of_first(column: Column) -> Column:
-    return replace(column, value=lambda x: column.get(x[0]))
 
 
 def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
@@ -237,7 +230,7 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
         text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
         Column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"]), drop=3),
         Column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
-        _median("iter.\nlost", "iterations_lost", _plain),
+        _median("iter.\nlost", "iterations_lost", "{:g}".format),
         _median("moved", "moved_bytes", fmt.size, drop=1),
         _median("iteration\nbefore", "before_s", fmt.seconds, drop=2),
         _median("after", "after_s", fmt.seconds, drop=2),
@@ -246,10 +239,3 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
         Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )
     return Table(columns, rows, "GPU and domain replacements (median / p95; else medians)").without_empty()
-
-
-def _ms(ms: float | None) -> str:
-    return fmt.NOTHING if ms is None else fmt.milliseconds(ms)
-
-
-_plain = "{:g}".format
