@@ -21,8 +21,7 @@ from rich.table import Table
 
 from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
-from railyard.controller.health.decision import choose_path, near_path, path_score
-from railyard.controller.health.policy import Scores
+from railyard.controller.health.policy import Scores, choose_path, near_path, path_score
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, path_of

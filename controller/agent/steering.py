@@ -17,8 +17,7 @@ from pathlib import Path as File
 from socketserver import StreamRequestHandler
 from typing import Any, Final
 
-from railyard.controller.health.decision import path_score
-from railyard.controller.health.policy import BEST, BLOCKED, HEALTH_POLICIES, Context, Scores
+from railyard.controller.health.policy import BEST, BLOCKED, HEALTH_POLICIES, Context, Scores, path_score
 from railyard.controller.health.registry.unix_socket import UnixServer
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, PathKind, Shares

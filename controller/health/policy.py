@@ -2,8 +2,15 @@
 
 A policy is a pure function from two GPUs and the health scores to weighted paths between them; one file of policies/
 each. A policy of one's own, in a plugin file: docs/examples/widest_policy.py.
+
+Sources: health routing part 1 (path score, h-ratio, cases 1 to 3), part 2 (Remote Rail Theorem, Corollary, best fit,
+spraying); docs/health-routing.md has the reasons for `best_path` and `best_paths`. H-scores are whole percents, and
+a path's score is the product of its parts in millionths (a part that it lacks counts 100): comparisons are exact. Cases
+that the papers leave open: a path through a blocked domain is no path; a blocked rail scores 0, so it is used only if
+nothing else is left; ties: dr before rd, near paths before drd, and the lowest of several rails.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,3 +141,135 @@ def direct_path(src: Gpu, dst: Gpu) -> Path | None:
 def single(path: Path | None) -> Shares:
     """Return all traffic on one path; () for None."""
     return () if path is None else (Share(path),)
+
+
+def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
+    """Return the product of the h-scores that a path crosses, in millionths (0 blocked, 1,000,000 idle). Part 1."""
+    rail, near, far = scores.rails[path.rail], scores.domains[src.domain], scores.domains[dst.domain]
+    match path.kind:
+        case "d":
+            return near * BEST * BEST
+        case "r":
+            return rail * BEST * BEST
+        case "dr":
+            return near * rail * BEST
+        case "rd":
+            return rail * far * BEST
+        case "drd":
+            return near * rail * far
+        case "spine":
+            return rail * scores.spine * scores.rails[dst.rank]
+
+
+def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
+    """Return the path without a third rail: d; r; rd if g(G1) > g(G2), else dr. None: it needs a blocked domain.
+
+    Part 1, cases 1 to 3. ValueError from a GPU to itself.
+    """
+    if src == dst:
+        raise ValueError(f"{src.name} -> {dst.name}: a path needs two GPUs")
+    near, far = scores.domains[src.domain], scores.domains[dst.domain]
+    if direct := direct_path(src, dst):
+        return direct if near or direct.kind == "r" else None
+    if not near:
+        return path_of("rd", src.rank) if far else None
+    # H(g1)/H(d1) > H(g2)/H(d2), which with H(d2) = 0 is false: dr, the only one left
+    rd = scores.rails[src.rank] * far > scores.rails[dst.rank] * near
+    return path_of("rd", src.rank) if rd else path_of("dr", dst.rank)
+
+
+def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
+    """Return where the routable rails begin in `sorted_rails`; its length if there is none.
+
+    Part 2, Remote Rail Theorem: x is routable if H(x) > m = max(g(G1), g(G2)), that is, if drd by x scores higher than
+    both dr and rd. This form holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). No end's own rail is routable.
+    """
+    rails, domains = len(scores.rails), scores.domains[src.domain] * scores.domains[dst.domain]
+    if near.kind == "d" or not domains:
+        return rails
+    whole = path_score(near, src, dst, scores) // domains  # m rounded down: a whole H(x) above m is above that too
+    return rails if whole >= BEST else bisect_right(scores.sorted_rails, (whole, rails))  # Corollary: m > 1, no drd
+
+
+def choose_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
+    """Return drd by the routable rail of the lowest score (best fit), or the near path without one. Parts 1 and 2."""
+    near = near_path(src, dst, scores)
+    if near is None:
+        return None
+    first = first_routable(near, src, dst, scores)
+    return near if first == len(scores.rails) else path_of("drd", scores.sorted_rails[first][1])
+
+
+def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, ...]:
+    """Part 2, spraying: the paths over all rails with m - delta <= H(x) <= m + delta, in the order of rails.
+
+    `delta` is in points of h-score. The window reaches below m, so it can hold an end's own rail, as r, rd or dr, but
+    never a blocked rail. Where it ends below the first routable rail, best fit alone is the answer.
+    """
+    near = near_path(src, dst, scores)
+    if near is None:
+        return ()
+    first, rails = first_routable(near, src, dst, scores), scores.sorted_rails
+    if first == len(rails):
+        return (near,)
+    domains = scores.domains[src.domain] * scores.domains[dst.domain]
+    m, rest = divmod(path_score(near, src, dst, scores), domains)
+    end = bisect_right(rails, (m + delta, len(rails)))
+    if end <= first:
+        return (path_of("drd", rails[first][1]),)
+    begin = bisect_left(rails, (max(1, m + bool(rest) - delta),))
+    return tuple(over_rail(rail, src, dst) for rail in sorted(rail for _, rail in rails[begin:end]))
+
+
+def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
+    """Return the path between two domains that crosses this rail: drd, or by an end's own rail r, rd or dr."""
+    if rail == src.rank:
+        return path_of("r" if rail == dst.rank else "rd", rail)
+    return path_of("dr" if rail == dst.rank else "drd", rail)
+
+
+def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | None:
+    """The near path, the spine's, or drd: the first that scores within `delta` percent of the best of all paths.
+
+    Pairs spread over the rails that do. `spine`: the fabric has a NIC network that joins rails. O(log K).
+    """
+    found = _best(src, dst, scores, delta, spine)
+    if not isinstance(found, int):
+        return found
+    rails = scores.sorted_rails
+    return path_of("drd", rails[found + spread(src, dst) % (len(rails) - found)][1])
+
+
+def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> tuple[Path, ...]:
+    """Return the paths over all rails among which `best_path` chooses, in the order of rails."""
+    found = _best(src, dst, scores, delta, spine)
+    if isinstance(found, int):
+        return tuple(path_of("drd", rail) for rail in sorted(rail for _, rail in scores.sorted_rails[found:]))
+    return () if found is None else (found,)
+
+
+def spread(src: Gpu, dst: Gpu) -> int:
+    """Return a number that differs, modulo any n, between pairs that meet at a port, so that n rails share them.
+
+    Coefficients 1 and -2 distinguish the sources of one destination, and pairs whose ends shift together. Destinations
+    of one source use every rail if n is odd, every second one if it is even. No choice serves all three for even n.
+    """
+    return src.rank - 2 * dst.rank + src.domain + dst.domain
+
+
+def _best(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | int | None:
+    """A path, or where in `sorted_rails` those begin that are to be taken by drd."""
+    near = near_path(src, dst, scores)
+    by_spine = path_of("spine", src.rank) if spine and src.domain != dst.domain and src.rank != dst.rank else None
+    if near is None or near.kind == "d":
+        return near or by_spine
+    near_score = path_score(near, src, dst, scores)
+    spine_score = path_score(by_spine, src, dst, scores) if by_spine else 0
+    domains = scores.domains[src.domain] * scores.domains[dst.domain]
+    threshold = max(near_score, spine_score, domains * scores.sorted_rails[-1][0]) * (BEST - delta)
+    if near_score * BEST >= threshold:
+        return near
+    if spine_score * BEST >= threshold:
+        return by_spine
+    min_score = -(-threshold // (domains * BEST))  # rounded up: the lowest H(x) that is as good
+    return bisect_left(scores.sorted_rails, (min_score,))

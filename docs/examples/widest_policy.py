@@ -6,8 +6,7 @@ routing does. Of equally wide paths it takes those with the fewest HB domains, a
     script/run run hot-both --plugin docs/examples/widest_policy.py -o routing.policies=[dr,widest,oracle]
 """
 
-from railyard.controller.health.decision import over_rail, spread
-from railyard.controller.health.policy import Context, Scores, direct_path, health_policy, single
+from railyard.controller.health.policy import Context, Scores, direct_path, health_policy, over_rail, single, spread
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from railyard.controller.agent.steering import Damping, ask
-from railyard.controller.health.decision import over_rail
 from railyard.controller.health.estimator import HealthSpec, RegistryKind
-from railyard.controller.health.policy import default_policies
+from railyard.controller.health.policy import default_policies, over_rail
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from railyard.controller.health.decision import (
+from railyard.controller.health.oracle import all_paths
+from railyard.controller.health.policy import (
+    Scores,
     choose_path,
     first_routable,
+    idle,
     near_path,
     path_score,
     spray_paths,
 )
-from railyard.controller.health.oracle import all_paths
-from railyard.controller.health.policy import Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, spine_condition, worth

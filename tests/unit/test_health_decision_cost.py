@@ -5,7 +5,7 @@ from rich.console import Console
 
 from benchmarks import decision_cost
 from benchmarks.decision_cost import Cost, by_scan, measure, table_of, task_of
-from railyard.controller.health.decision import choose_path, first_routable, near_path
+from railyard.controller.health.policy import choose_path, first_routable, near_path
 
 
 @pytest.mark.parametrize("rails", [8, 256])

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import Broken, usable
-from railyard.controller.health.decision import best_path, best_paths
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Scores, idle
+from railyard.controller.health.policy import (
+    HEALTH_POLICIES,
+    Context,
+    HealthPolicy,
+    Scores,
+    best_path,
+    best_paths,
+    idle,
+)
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, PathKind, Share, Shares

@@ -1,7 +1,6 @@
 """dr or rd, by h-ratio (health routing, part 1)."""
 
-from railyard.controller.health.decision import near_path
-from railyard.controller.health.policy import Context, Scores, health_policy, single
+from railyard.controller.health.policy import Context, Scores, health_policy, near_path, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

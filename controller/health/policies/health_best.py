@@ -1,7 +1,6 @@
 """The path of the best score; pairs spread over rails that are as good (not in the papers)."""
 
-from railyard.controller.health.decision import best_path
-from railyard.controller.health.policy import Context, Scores, health_policy, single
+from railyard.controller.health.policy import Context, Scores, best_path, health_policy, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

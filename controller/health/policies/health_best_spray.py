@@ -1,7 +1,6 @@
 """Each pair evenly over all rails of the best score (not in the papers)."""
 
-from railyard.controller.health.decision import best_paths
-from railyard.controller.health.policy import Context, Scores, health_policy
+from railyard.controller.health.policy import Context, Scores, best_paths, health_policy
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 

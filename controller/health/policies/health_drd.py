@@ -1,7 +1,6 @@
 """dr or rd by h-ratio; drd by best fit where a third rail is routable (health routing, part 2)."""
 
-from railyard.controller.health.decision import choose_path
-from railyard.controller.health.policy import Context, Scores, health_policy, single
+from railyard.controller.health.policy import Context, Scores, choose_path, health_policy, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 

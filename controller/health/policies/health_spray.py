@@ -1,7 +1,6 @@
 """The rails within delta of m, evenly, where health-drd takes one (health routing, part 2)."""
 
-from railyard.controller.health.decision import spray_paths
-from railyard.controller.health.policy import Context, Scores, health_policy
+from railyard.controller.health.policy import Context, Scores, health_policy, spray_paths
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Share, Shares
 

@@ -2,8 +2,7 @@
 
 from hashlib import blake2b
 
-from railyard.controller.health.decision import over_rail
-from railyard.controller.health.policy import Context, Scores, direct_path, health_policy, single
+from railyard.controller.health.policy import Context, Scores, direct_path, health_policy, over_rail, single
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 
