@@ -165,8 +165,10 @@ class Healthd:
 
 
 class HealthLoop:
-    """Thread that computes and publishes scores. `ask_stats()` makes every switch send its counters, which come back by
-    `on_event`. `emit` gets "health" once a period: version, and [load, score] of each rail, domain and the spine layer.
+    """Thread that computes scores and publishes them by its registry's `server`, which may be stopped and started.
+
+    `ask_stats()` makes every switch send its counters, which come back by `on_event`. `emit` gets "health" once a
+    period: version, and [load, score] of each rail, domain and the spine layer.
     """
 
     def __init__(
@@ -178,10 +180,9 @@ class HealthLoop:
         if spec.estimator != "utilisation":  # others look at queues, also of switches and GPUs
             nodes += [*(switch.name for switch in plan.switches), *(gpu.name for gpu in plan.gpus)]
         self._reader, is_etcd = PortReader(nodes), spec.registry == "etcd"
-        self._server = EtcdServer(FOLDER / "etcd") if is_etcd else SocketServer(FOLDER / "registry.sock")
-        self._server.start()
-        self.address = self._server.address  # the registry's
-        self._registry = connect(self._server.address, spec.stale)
+        self.server = EtcdServer(FOLDER / "etcd") if is_etcd else SocketServer(FOLDER / "registry.sock")
+        self.server.start()
+        self._registry = connect(self.server.address, spec.stale)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="healthd", daemon=True)
@@ -195,20 +196,12 @@ class HealthLoop:
         with self._lock:
             self._healthd.on_event(event)
 
-    def crash_registry(self) -> None:
-        """Kill its server. Agents keep their last scores."""
-        self._server.stop()
-
-    def restart_registry(self) -> None:
-        """Start its server again, at the same address."""
-        self._server.start()
-
     def stop(self) -> None:
         """End the loop and the registry."""
         self._stopped.set()
         self._thread.join()
         self._registry.close()
-        self._server.stop()
+        self.server.stop()
         self._reader.close()
 
     def _run(self) -> None:

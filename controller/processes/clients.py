@@ -168,11 +168,11 @@ class ControllerProcess:
 
     def crash_registry(self) -> None:
         """Kill the registry's server (etcd: SIGKILL to its process): event "registry-crashed"."""
-        self._send(messages.CrashRegistry())
+        self._send(messages.SetRegistry(up=False))
 
     def restart_registry(self) -> None:
         """Start it again at its address: event "registry-restarted", or "registry-failed" with the reason."""
-        self._send(messages.RestartRegistry())
+        self._send(messages.SetRegistry(up=True))
 
     def on_heartbeats(self, silence: dict[str, Any]) -> None:
         """Take in the detail of "silence", from any thread, in place of the last one; also for a later restart."""

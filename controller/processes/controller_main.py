@@ -74,7 +74,7 @@ class Controller:
                     self._manager.on_heartbeats(command.silence)
             case messages.CrossConnect():
                 self._cross_connect(command)
-            case messages.StartHealth() | messages.StopHealth() | messages.CrashRegistry() | messages.RestartRegistry():
+            case messages.StartHealth() | messages.StopHealth() | messages.SetRegistry():
                 self._registry_executor.submit(self._control_health, command)
 
     def _await_switches(self, grace_s: float) -> None:
@@ -128,16 +128,13 @@ class Controller:
                     health = HealthLoop(self._plan, command.spec, self._server.app.ask_stats, self.emit)
                     health.start()
                     self._health = health
-                    self.emit("registry", {"address": health.address, "why": ""})
+                    self.emit("registry", {"address": health.server.address, "why": ""})
                 case messages.StopHealth() if health:
                     self._health = None
                     health.stop()
-                case messages.CrashRegistry() if health:
-                    health.crash_registry()
-                    self.emit("registry-crashed", {})
-                case messages.RestartRegistry() if health:
-                    health.restart_registry()
-                    self.emit("registry-restarted", {})
+                case messages.SetRegistry(up=up) if health:
+                    (health.server.start if up else health.server.stop)()
+                    self.emit("registry-restarted" if up else "registry-crashed", {})
         except (RailyardError, OSError) as error:
             self.emit("registry-failed", {"why": str(error)})
             if isinstance(command, messages.StartHealth):

@@ -83,12 +83,10 @@ class StopHealth(ToController):
     """End scores and registry."""
 
 
-class CrashRegistry(ToController):
-    """Kill the registry's server: event "registry-crashed"."""
+class SetRegistry(ToController):
+    """Kill the registry's server, or start it again: event "registry-crashed", "registry-restarted" or "-failed"."""
 
-
-class RestartRegistry(ToController):
-    """Start the registry's server again: event "registry-restarted", or "registry-failed"."""
+    up: bool
 
 
 class ToAgents(Message):

@@ -22,8 +22,8 @@ from tests.unit.broken_fabrics import plan
 
 COMMANDS: Mapping[str, messages.ToController] = {
     "start-health": messages.StartHealth(spec=HealthSpec()),
-    "crash-registry": messages.CrashRegistry(),
-    "restart-registry": messages.RestartRegistry(),
+    "crash-registry": messages.SetRegistry(up=False),
+    "restart-registry": messages.SetRegistry(up=True),
     "stats": messages.ReadCounters(),
 }
 
@@ -37,17 +37,15 @@ class Registry:
 
     def __init__(self, *_: Any) -> None:
         assert self.may_start.wait(5)
-        self.restart_registry()
+        self.server = self
+        self.start()
 
     def start(self) -> None:
-        pass
-
-    def crash_registry(self) -> None:
-        pass
-
-    def restart_registry(self) -> None:
         if self.why:
             raise RailyardError(self.why)
+
+    def stop(self) -> None:
+        pass
 
 
 class Lab:

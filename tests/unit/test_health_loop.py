@@ -72,7 +72,7 @@ class Rig:
         self.loop = HealthLoop(PLAN, spec, self.switches.ask, lambda *event: self.reported.append(event))
         self.switches.loop = self.loop
         self.loop.start()
-        self.agent: Registry = connect(self.loop.address, 0.2)
+        self.agent: Registry = connect(self.loop.server.address, 0.2)
 
     def sees(self, wanted: Callable[[View], bool]) -> View:
         """The agent's view, once it is as wanted."""
@@ -133,12 +133,12 @@ def test_each_period_reports_loads_scores_and_publishing_time(rig: Callable[...,
 def test_a_crashed_registry_is_filled_again_when_it_returns(rig: Callable[..., Rig]) -> None:
     running = rig()
     running.sees(lambda view: rails(view) == (100, 100))
-    running.loop.crash_registry()
+    running.loop.server.stop()
     running.switches.busy = 0.8
     last = running.sees(lambda view: view.stale)
     assert rails(last)[1] == 100  # kept
     periods = len(running.reported)
-    running.loop.restart_registry()
+    running.loop.server.start()
     # Reported after it is put, so an agent may see it first.
     running.sees(lambda view: not view.stale and rails(view)[0] < 30 and len(running.reported) > periods)
 
