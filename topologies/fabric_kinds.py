@@ -16,9 +16,7 @@ from railyard.topologies.addresses import (
     RAIL_DPID,
     SPINE_DPID,
     UPLINK_PORT,
-    Gpu,
     SwitchRole,
-    port_of,
 )
 from railyard.topologies.forwarding import FORWARDING_POLICIES
 
@@ -62,10 +60,6 @@ class FabricPlan(Protocol):
     @property
     def title(self) -> str:
         """The fabric in words, for messages."""
-
-    @property
-    def mtu(self) -> int:
-        """MTU of all links, bytes."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -167,11 +161,6 @@ class FabricKind:
         them: all planes here; a kind with standby links returns fewer.
         """
         return living
-
-    def rail_end(self, gpu: Gpu, plane: int = 0) -> End:
-        """Return the end of a GPU's rail link at its switch."""
-        switch = self.rail_switch(gpu.rank, plane)
-        return End(switch.name, gpu.name, port_of(switch.role, gpu))
 
     def spines(self, count: int) -> tuple[Switch, ...]:
         """Return the spines."""

@@ -18,6 +18,7 @@ from railyard.topologies.addresses import (
     link_name,
     link_of_name,
     network_port,
+    port_of,
     rail_device,
 )
 from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link, Switch
@@ -81,11 +82,6 @@ class Plan(FabricPlan):
     def hb_bridges(self) -> tuple[str, ...]:
         """Names of the bridges of all HB domains."""
         return tuple(f"hb{d}" for d in range(self.spec.domains))
-
-    @property
-    def mtu(self) -> int:
-        """MTU of all links, bytes."""
-        return self.spec.mtu
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -160,7 +156,10 @@ class Plan(FabricPlan):
 
     def network_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
         """The GPU's place at its rail switch of a plane, or at the bridge of its HB domain."""
-        return self.spec.definition.rail_end(gpu, plane) if layer == "rail" else End(f"hb{gpu.domain}", gpu.name)
+        if layer == "hb":
+            return End(f"hb{gpu.domain}", gpu.name)
+        switch = self.spec.definition.rail_switch(gpu.rank, plane)
+        return End(switch.name, gpu.name, port_of(switch.role, gpu))
 
     def _far_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
         switch = self.optical_switch(layer, gpu)

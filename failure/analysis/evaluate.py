@@ -109,12 +109,10 @@ class ScriptObservations:
         return [log for pair, log in zip(self.probes, self.log.probes, strict=True) if pair in pairs]
 
     def reachable_throughout(self, number: int) -> frozenset[Pair]:
-        """Return the pairs that stream or are probed, and had a path throughout this fault."""
+        """Return the pairs that had a path throughout this fault."""
         begin, end = self.injected_ns[number], self.repair_start_ns[number]
-        pairs = frozenset((*self.streams, *self.probes))
-        for now in {begin, *(at for at in self.injected_ns if begin < at < end)}:
-            pairs &= self.bounds_at(now).lower.reachable
-        return pairs
+        moments = {begin, *(at for at in self.injected_ns if begin < at < end)}
+        return frozenset.intersection(*(self.bounds_at(now).lower.reachable for now in moments))
 
     def bounds_at(self, now_ns: int) -> Bounds:
         """Return what the active faults leave of the fabric at a moment."""
@@ -171,7 +169,9 @@ class _FaultObservations:
         self.fault_ns, self.repair_ns = script.injected_ns[number], script.fault_end_ns[number]
         self.after_ns = self.repair_ns + int(AFTER_S * 1e9)
         self.is_alone = len(script.script.faults) == 1
-        counted = frozenset((*script.streams, *script.probes)) if self.is_alone else script.reachable_throughout(number)
+        counted = frozenset((*script.streams, *script.probes))
+        if not self.is_alone:
+            counted &= script.reachable_throughout(number)
         self.has_streams, self.affected = bool(selection.streams), selection.affected & counted
         self.probes, self.at_source = frozenset(selection.probes) & counted, selection.at_source & counted
         self.affected_trace = script.goodput_of(self.affected)
@@ -182,7 +182,11 @@ class _FaultObservations:
     def run(self, total: Trace) -> FaultRun:
         """Return the record. `total`: the goodput of all streams."""
         script, far_side = self.script, self.probes - self.at_source
-        detect_ms, decided_ms, reroute_ms = self.steps_ms()
+        # the controller detected this fault, then decided, then had changed routes
+        signals = [at for at, kind, detail in script.events if self.fault.is_signal(script.plan, kind, detail)]
+        detect_ms = step_ms(signals, self.fault_ns, self.repair_ns)
+        decided_ms = self.next_step_ms("decided", detect_ms)
+        reroute_ms = self.next_step_ms("rerouted", decided_ms)
         first_ms = self.first_packet_ms(self.probes)
         goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns)
         if first_ms is not None and goodput_ms is not None:
@@ -219,16 +223,13 @@ class _FaultObservations:
         bps, affected_bps = (tuple(trace[window].tolist()) for trace in (total, self.affected_trace))
         return FaultRun(self.fault, recovery, t_ms, bps, affected_bps)
 
-    def steps_ms(self) -> tuple[float | None, float | None, float | None]:
-        """Return the times until the controller detected this fault, decided, and had changed routes."""
-        plan, events = self.script.plan, self.script.events
-        signals = [at for at, kind, detail in events if self.fault.is_signal(plan, kind, detail)]
-        found = [step_ms(signals, self.fault_ns, self.repair_ns)]
-        for step in ("decided", "rerouted"):
-            since_ns = None if found[-1] is None else self.fault_ns + found[-1] * 1e6
-            later = [at for at, kind, _ in events if since_ns is not None and kind == step and at >= since_ns]
-            found.append(step_ms(later, self.fault_ns, self.repair_ns))
-        return found[0], found[1], found[2]
+    def next_step_ms(self, step: str, before_ms: float | None) -> float | None:
+        """Return the time of the controller's step that follows another; None also if that never came."""
+        if before_ms is None:
+            return None
+        since_ns = self.fault_ns + before_ms * 1e6
+        later = [at for at, kind, _ in self.script.events if kind == step and at >= since_ns]
+        return step_ms(later, self.fault_ns, self.repair_ns)
 
     def first_packet_ms(self, pairs: frozenset[Pair]) -> float | None:
         """Return the time to the first packet of the slowest of these probed pairs; None also if there are none."""

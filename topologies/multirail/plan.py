@@ -118,11 +118,6 @@ class MultirailPlan(FabricPlan):
         return self.spec.rails
 
     @property
-    def mtu(self) -> int:
-        """MTU of all links, bytes."""
-        return self.spec.mtu
-
-    @property
     def hosts(self) -> tuple[str, ...]:
         """The nodes."""
         return self.nodes
