@@ -12,6 +12,8 @@ from pydantic_core import PydanticCustomError
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import format_time
 
+Items = TypeVar("Items", bound=tuple[float, ...] | None)
+
 
 class ConfigModel(BaseModel):
     """Base of everything that is read from a file: unknown keys are refused, and values don't change later."""
@@ -37,6 +39,13 @@ def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
 def field_error(field: str, value: object, allowed: str) -> PydanticCustomError:
     """Return an error that names the wrong one of several fields, where a ValueError would name them all."""
     return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
+
+
+def check_unique(numbers: Items) -> Items:
+    """Return numbers of a key; ValueError if one is given twice."""
+    if numbers is not None and len(set(numbers)) < len(numbers):
+        raise ValueError("must name each once")
+    return numbers
 
 
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]

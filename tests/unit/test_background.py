@@ -46,7 +46,7 @@ def test_it_is_read_as_people_write_it_and_written_back() -> None:
         ({"rails": [0], "load": 0.96}, "load: 0.96 must be 0.95 or less"),
         ({"rails": [0], "load": 0}, "load: 0 must be above 0.0"),
         ({"rails": [0]}, "load: nothing given, but this key is needed"),
-        ({"rails": [1, 1], "load": 0.5}, "rails: [1, 1] must name each only once"),
+        ({"rails": [1, 1], "load": 0.5}, "rails: [1, 1] must name each once"),
         ({"rails": [-1], "load": 0.5}, "rails.0: -1 must be 0 or more"),
         ({"rails": [0], "load": 0.5, "period": "2s"}, "period: '2s' is only for what ends: give duration too"),
         ({"rails": [0], "load": 0.5, "duration": "2s", "period": "2s"}, "period: '2s' must be above duration, 2s"),

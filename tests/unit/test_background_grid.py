@@ -37,9 +37,9 @@ def test_every_combination_has_a_scene_by_its_loads() -> None:
     [
         ({"loads": [0.5]}, "rails: [] must name a rail, if neither domains nor spine is given"),
         ({**ALL, "loads": []}, "loads: [] must have 1 or more"),
-        ({**ALL, "loads": [0.5, 0.5]}, "loads: [0.5, 0.5] must name each only once"),
+        ({**ALL, "loads": [0.5, 0.5]}, "loads: [0.5, 0.5] must name each once"),
         ({**ALL, "loads": [0, 0.96]}, "loads.1: 0.96 must be 0.95 or less"),
-        ({**ALL, "rails": [1, 1], "loads": [0]}, "rails: [1, 1] must name each only once"),
+        ({**ALL, "rails": [1, 1], "loads": [0]}, "rails: [1, 1] must name each once"),
         (ALL, "loads: nothing given, but this key is needed"),
     ],
 )

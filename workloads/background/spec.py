@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from railyard.core.config import ConfigModel, field_error, find_problems, refuse_unknown_keys
+from railyard.core.config import ConfigModel, check_unique, field_error, find_problems, refuse_unknown_keys
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
 from railyard.core.units import Time, format_time
@@ -31,16 +31,6 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
 from railyard.topologies.spec import FabricSpec
-
-N = TypeVar("N", int, float)
-
-
-def check_unique(numbers: tuple[N, ...]) -> tuple[N, ...]:
-    """ValueError for a number that is there twice."""
-    if len(set(numbers)) < len(numbers):
-        raise ValueError("must name each only once")
-    return numbers
-
 
 Numbers = Annotated[
     tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False), AfterValidator(check_unique)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from railyard.core.config import check_unique
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import FabricSpec
@@ -22,7 +23,7 @@ RECEIPT_BYTES: Final = 1
 
 MAX_STRIPES: Final = 64
 
-Number = Annotated[int, Field(ge=0)]
+Numbers = tuple[Annotated[int, Field(ge=0)], ...]
 GpuPair = Annotated[tuple[str, str], Field(strict=False)]
 """(source, destination), as d0g0 and d1g1."""
 Pair = tuple[int, int]
@@ -110,19 +111,12 @@ class TransfersSpec(Sized):
     is_iteration = False
     is_independent = True
 
-    domains: Annotated[tuple[Number, ...], Field(min_length=1, strict=False)] | None = None
-    ranks: Annotated[tuple[Number, ...], Field(min_length=2, strict=False)] | None = None
+    domains: Annotated[Numbers, Field(min_length=1, strict=False), AfterValidator(check_unique)] | None = None
+    ranks: Annotated[Numbers, Field(min_length=2, strict=False), AfterValidator(check_unique)] | None = None
     to: Literal["next-rank", "shuffled"] = "next-rank"
     pairs: Annotated[tuple[GpuPair, ...], Field(min_length=1, strict=False)] | None = None
     stripes: Annotated[int, Field(ge=1, le=MAX_STRIPES)] = 1
     rounds: Count = 1
-
-    @field_validator("domains", "ranks")
-    @classmethod
-    def _check_unique(cls, numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if numbers is not None and len(set(numbers)) < len(numbers):
-            raise ValueError("must name each once")
-        return numbers
 
     @field_validator("pairs")
     @classmethod

@@ -267,20 +267,19 @@ class _Rank:
             for dependency in after:
                 if dependency not in positions:
                     raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
-            found.append(common.Node(where, self._action(message, where), tuple(positions[other] for other in after)))
+            if message.type >= len(NODE_TYPES):
+                known = ", ".join(f"{i} {name}" for i, name in enumerate(NODE_TYPES))
+                raise BadInput(where, message.type, f"is no node type: allowed are {known}")
+            kind, attributes = NODE_TYPES[message.type], attribute_values(message)
+            if kind == "COMM_COLL_NODE":
+                action = self._call(attributes, where)
+            elif kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
+                action = self._message(kind == "COMM_SEND_NODE", attributes, where)
+            else:
+                is_untimed = kind in ("INVALID_NODE", "METADATA_NODE")
+                action = common.Gap(0.0 if is_untimed else message.duration_micros / MICROSECONDS)
+            found.append(common.Node(where, action, tuple(positions[other] for other in after)))
         return tuple(found)
-
-    def _action(self, message: Any, where: str) -> common.Action:
-        if message.type >= len(NODE_TYPES):
-            known = ", ".join(f"{i} {name}" for i, name in enumerate(NODE_TYPES))
-            raise BadInput(where, message.type, f"is no node type: allowed are {known}")
-        kind, attributes = NODE_TYPES[message.type], attribute_values(message)
-        if kind == "COMM_COLL_NODE":
-            return self._call(attributes, where)
-        if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
-            return self._message(kind == "COMM_SEND_NODE", attributes, where)
-        is_untimed = kind in ("INVALID_NODE", "METADATA_NODE")
-        return common.Gap(0.0 if is_untimed else message.duration_micros / MICROSECONDS)
 
     def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> common.Action:
         own_key, peer_key = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")

@@ -8,7 +8,6 @@ them. A rank passes over what its process group has no part in.
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
@@ -61,8 +60,19 @@ class Param(common.TraceFormat):
         lookups = [e for entries in by_rank for e in entries if e.get("compute") == "emb_lookup"]
         untimed = sum(_latency(entry) is None for entry in lookups)
         notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
-        written = tuple(f"{files.name}.{rank}.json" for rank in range(count)) if files.shared else files.names
-        return common.Trace(files.name, ranks, partial(_rewrite, written, by_rank), notes)
+        written_names = [f"{files.name}.{rank}.json" for rank in range(count)] if files.shared else files.names
+
+        def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
+            """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
+            written = [[dict(entry) for entry in entries] for entries in by_rank]
+            for (rank, position), found in measured.items():
+                latency = round(found.seconds * MICROSECONDS, 3)
+                written[rank][position] |= {"latency_us": latency, "global_latency_us": latency}
+            return {
+                name: json.dumps(found, indent=2).encode() for name, found in zip(written_names, written, strict=True)
+            }
+
+        return common.Trace(files.name, ranks, rewrite, notes)
 
 
 common.TRACE_FORMATS.add("param", Param())
@@ -139,7 +149,15 @@ class _Rank:
 
     def _action(self, name: str, entry: Mapping[str, Any], where: str) -> common.Action:
         if name == "compute":
-            return common.Gap(self._compute_s(entry, where))
+            kind, measured = str(entry["compute"]).lower(), _latency(entry)
+            if kind not in ("gemm", "emb_lookup"):
+                raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
+            if measured is not None or kind == "emb_lookup":
+                return common.Gap((measured or 0.0) / MICROSECONDS)
+            keys = ("mm_dim",) * 3 if "mm_dim" in entry else ("mm0_dim0", "mm0_dim1", "mm1_dim1")
+            m, k, n = (common.parse_whole(where, key, entry.get(key), 1) for key in keys)
+            count = common.parse_whole(where, "count", entry.get("count", 1))
+            return common.Gap(2.0 * m * k * n * count / self.flops_per_s)
         if name == "init":
             self._groups[str(entry.get("pg_id", "0"))] = common.ranks_of(where, entry.get("global_ranks"), self.ranks)
         if name in ORDERING:
@@ -148,18 +166,6 @@ class _Rank:
             return self._message(name in SENDS, entry, where)
         group = self._group(entry, where)
         return self._call(name, entry, group, where) if self.rank in group else common.Gap(0.0)
-
-    def _compute_s(self, entry: Mapping[str, Any], where: str) -> float:
-        kind, measured = str(entry["compute"]).lower(), _latency(entry)
-        if kind not in ("gemm", "emb_lookup"):
-            raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
-        if measured is not None:
-            return measured / MICROSECONDS
-        if kind == "emb_lookup":
-            return 0.0
-        keys = ("mm_dim",) * 3 if "mm_dim" in entry else ("mm0_dim0", "mm0_dim1", "mm1_dim1")
-        m, k, n = (common.parse_whole(where, key, entry.get(key), 1) for key in keys)
-        return 2.0 * m * k * n * common.parse_whole(where, "count", entry.get("count", 1)) / self.flops_per_s
 
     def _sizes(self, entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
         """Elements in and out, and bytes of one."""
@@ -243,16 +249,3 @@ def _entry_of_wait(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
         elif str(req) in open_by_req:
             found[i] = open_by_req.pop(str(req))
     return found
-
-
-def _rewrite(
-    names: Sequence[str],
-    by_rank: Sequence[Sequence[Mapping[str, Any]]],
-    measured: common.AllMeasured,
-) -> dict[str, bytes]:
-    """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
-    written = [[dict(entry) for entry in entries] for entries in by_rank]
-    for (rank, position), found in measured.items():
-        latency = round(found.seconds * MICROSECONDS, 3)
-        written[rank][position] |= {"latency_us": latency, "global_latency_us": latency}
-    return {name: json.dumps(entries, indent=2).encode() for name, entries in zip(names, written, strict=True)}
