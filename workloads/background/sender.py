@@ -102,23 +102,17 @@ class _Source:
         frames_to_send = self.pacer.frames_to_send(now_s)
         while frames_to_send:
             frames = min(frames_to_send, self._batch)
-            if not self._send_datagram(frames):
+            for _ in self._sockets:
+                try:
+                    self._sockets[0].sendmsg([self._payload[: frames * self._size]], self._source())
+                    break
+                except OSError:  # no room, or no link
+                    self._sockets.append(self._sockets.pop(0))
+            else:
                 return now_s + SEND_INTERVAL_S
             self.pacer.mark_sent(frames)
             frames_to_send -= frames
         return self.pacer.next_due_s()
-
-    def _send_datagram(self, frames: int) -> bool:
-        """Send by the first socket that has room; return False if none has."""
-        data = self._payload[: frames * self._size]
-        for _ in self._sockets:
-            try:
-                self._sockets[0].sendmsg([data], self._source())
-            except OSError:  # no room, or no link
-                self._sockets.append(self._sockets.pop(0))
-            else:
-                return True
-        return False
 
     def _source(self) -> list[tuple[int, int, bytes]]:
         """Across spines another source (in 10.0.0.0/8, which no interface has) for each frame.
@@ -141,31 +135,25 @@ def open_sink(gpu: Gpu) -> socket.socket:
     return sink
 
 
-class _Loop:
-    """Turns of two milliseconds while something is on, and sleep while nothing is."""
+def _send_until_stop(sources: list[_Source], frame_bytes: int, parent: Parent, start_ns: int) -> list[tuple[int, int]]:
+    """Send in turns of two milliseconds while something is on, until a command comes.
 
-    def __init__(self, job: BackgroundJob, parent: Parent) -> None:
-        self._parent = parent
-        self._frame_bytes = job.mtu + ETHERNET
-        self._sinks = [open_sink(gpu) for gpu in sorted({flow.dst for flow in job.flows})]
-        self._sources = [_Source(n, flow, job.mtu) for n, flow in enumerate(job.flows)]
-
-    def run(self, start_ns: int) -> list[tuple[int, int]]:
-        """Send until a command comes; return the bytes that each flow requested and sent."""
-        due_times = [(source.pacer.next_due_s(), n) for n, source in enumerate(self._sources)]
-        heapify(due_times)
-        while True:
+    Return the bytes that each flow requested and sent.
+    """
+    due_times = [(source.pacer.next_due_s(), n) for n, source in enumerate(sources)]
+    heapify(due_times)
+    while True:
+        now = (time.monotonic_ns() - start_ns) / 1e9
+        while due_times and due_times[0][0] <= now:
+            number = due_times[0][1]
+            heapreplace(due_times, (sources[number].send(now), number))
+        turn_s = SEND_INTERVAL_S * random.uniform(1 - JITTER, 1 + JITTER)
+        wake_at = max(now + turn_s, due_times[0][0] if due_times else math.inf)
+        timeout_s = wake_at - (time.monotonic_ns() - start_ns) / 1e9
+        if select.select([parent], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
             now = (time.monotonic_ns() - start_ns) / 1e9
-            while due_times and due_times[0][0] <= now:
-                number = due_times[0][1]
-                heapreplace(due_times, (self._sources[number].send(now), number))
-            turn_s = SEND_INTERVAL_S * random.uniform(1 - JITTER, 1 + JITTER)
-            wake_at = max(now + turn_s, due_times[0][0] if due_times else math.inf)
-            timeout_s = wake_at - (time.monotonic_ns() - start_ns) / 1e9
-            if select.select([self._parent], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
-                now, size = (time.monotonic_ns() - start_ns) / 1e9, self._frame_bytes
-                pacers = [source.pacer for source in self._sources]
-                return [(pacer.frames_due_by(now) * size, pacer.sent * size) for pacer in pacers]
+            pacers = [source.pacer for source in sources]
+            return [(pacer.frames_due_by(now) * frame_bytes, pacer.sent * frame_bytes) for pacer in pacers]
 
 
 def main() -> None:
@@ -173,7 +161,9 @@ def main() -> None:
     parent = Parent(BackgroundJob, StartAt, Stop)
     raise_open_file_limit()
     try:
-        loop = _Loop(parent.receive(), parent)
+        job = parent.receive()
+        sinks = [open_sink(gpu) for gpu in sorted({flow.dst for flow in job.flows})]
+        sources = [_Source(n, flow, job.mtu) for n, flow in enumerate(job.flows)]
     except OSError as error:
         parent.send(Failed(why=f"sockets can't be opened: {error}"))
         return
@@ -181,7 +171,8 @@ def main() -> None:
     start_ns = parent.receive().start_ns
     parent.send(Ready())
     gc.disable()
-    parent.send(Sent(counts=loop.run(start_ns)))
+    parent.send(Sent(counts=_send_until_stop(sources, job.mtu + ETHERNET, parent, start_ns)))
+    del sinks  # open until now: they take what is sent
 
 
 if __name__ == "__main__":

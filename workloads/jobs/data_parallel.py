@@ -6,11 +6,9 @@ brings it to its limit, so none is split. One follows the other, as NCCL runs th
 given by layers don't say how long theirs takes.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from railyard.core.units import Size
-from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import LayersModel
 from railyard.workloads.schedule import Iteration, Program, Scale, Schedule
@@ -34,16 +32,6 @@ def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
     return (*full_buckets, bucket_size) if bucket_size else tuple(full_buckets)
 
 
-def _iteration(fabric: FabricSpec, bucket_bytes: Iterable[float]) -> Iteration:
-    """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
-    x, y = fabric.rails, fabric.domains
-    phases = (
-        whole_phase(f"dp-bucket-{number}", "DP", "all-reduce-hierarchical", x, y, size)
-        for number, size in enumerate(bucket_bytes, start=1)
-    )
-    return Iteration(1, 1, 1, 0.0, (), None, tuple(phases))
-
-
 @WORKLOADS.register("data-parallel")
 class DataParallelSpec(Modelled):
     """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default). `bytes`: the largest's D."""
@@ -56,14 +44,22 @@ class DataParallelSpec(Modelled):
 
     def build(self, setting: Setting) -> Built:
         """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as here."""
-        fabric = setting.fabric
+        x, y = setting.fabric.rails, setting.fabric.domains
         sizes = buckets(LayersModel.load(self.model, f"{setting.field}.model"), self.bucket)
 
+        def iteration(factor: float) -> Iteration:
+            """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
+            phases = (
+                whole_phase(f"dp-bucket-{number}", "DP", "all-reduce-hierarchical", x, y, size * factor)
+                for number, size in enumerate(sizes, start=1)
+            )
+            return Iteration(1, 1, 1, 0.0, (), None, tuple(phases))
+
         def schedule(factor: float) -> Schedule:
-            program, iteration = Program(fabric.domains, fabric.rails), _iteration(fabric, (s * factor for s in sizes))
-            for phase in iteration.sync:
+            program, whole = Program(y, x), iteration(factor)
+            for phase in whole.sync:
                 run(program, phase, program.grid)
-            return program.schedule(self.model, iteration)
+            return program.schedule(self.model, whole)
 
         factor = self.bytes_factor(setting, max(sizes), lambda: schedule(1.0))
-        return Built(schedule(factor), setting.scale(self.model, factor, real=_iteration(fabric, sizes)))
+        return Built(schedule(factor), setting.scale(self.model, factor, real=iteration(1.0)))

@@ -34,36 +34,30 @@ def pairs(spec: "TransfersSpec", fabric: FabricSpec, seed: int, field: str) -> t
 
     The seed draws for `shuffled`, for each domain anew. BadInput for what the fabric doesn't have.
     """
+    k, found = fabric.rails, list[Pair]()
     if spec.pairs is not None:
-        return tuple(_pair_of_names(pair, fabric, f"{field}.pairs.{n}") for n, pair in enumerate(spec.pairs))
-    domains, ranks = spec.domains or range(fabric.domains), spec.ranks or range(fabric.rails)
-    _check_indices(domains, fabric.domains, f"{field}.domains")
-    _check_indices(ranks, fabric.rails, f"{field}.ranks")
-    rng, k = random.Random(seed), fabric.rails
-    found: list[Pair] = []
+        numbers = {Gpu(*divmod(n, k)).name: n for n in range(fabric.gpus)}
+        for i, pair in enumerate(spec.pairs):
+            for n, name in enumerate(pair):
+                if name not in numbers:
+                    allowed = f"is no GPU of this fabric: allowed are d0g0 to {list(numbers)[-1]}"
+                    raise BadInput(f"{field}.pairs.{i}.{n}", name, allowed)
+            src, dst = (numbers[name] for name in pair)
+            if src // k == dst // k:
+                raise BadInput(f"{field}.pairs.{i}", list(pair), "must be of two domains: else there is but one path")
+            found.append((src, dst))
+        return tuple(found)
+    domains, ranks = spec.domains or range(fabric.domains), spec.ranks or range(k)
+    for key, chosen, count in (("domains", domains, fabric.domains), ("ranks", ranks, k)):
+        for n, number in enumerate(chosen):
+            if number >= count:
+                raise BadInput(f"{field}.{key}.{n}", number, f"must be {count - 1} or less on this fabric")
+    rng = random.Random(seed)
     for domain in domains:
         to = derangement(ranks, rng) if spec.to == "shuffled" else (*ranks[1:], ranks[0])
         next_domain = (domain + 1) % fabric.domains
         found += [(domain * k + a, next_domain * k + b) for a, b in zip(ranks, to, strict=True)]
     return tuple(found)
-
-
-def _check_indices(chosen: Sequence[int], count: int, field: str) -> None:
-    for n, number in enumerate(chosen):
-        if number >= count:
-            raise BadInput(f"{field}.{n}", number, f"must be {count - 1} or less on this fabric")
-
-
-def _pair_of_names(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
-    """Return a pair of GPU numbers. BadInput for GPUs that aren't there, or aren't of two domains."""
-    numbers = {Gpu(*divmod(n, fabric.rails)).name: n for n in range(fabric.gpus)}
-    for n, name in enumerate(pair):
-        if name not in numbers:
-            raise BadInput(f"{field}.{n}", name, f"is no GPU of this fabric: allowed are d0g0 to {list(numbers)[-1]}")
-    src, dst = (numbers[name] for name in pair)
-    if src // fabric.rails == dst // fabric.rails:
-        raise BadInput(field, list(pair), "must be of two domains: else there is but one path")
-    return src, dst
 
 
 def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:

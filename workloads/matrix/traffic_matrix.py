@@ -21,16 +21,13 @@ from railyard.workloads.schedule import Rates, Schedule, Transfer
 Side = Literal["hb", "rail"]
 
 
-def rail_only(schedule: Schedule) -> FabricSpec:
-    """Return the rail-only fabric of a schedule's GPUs: the one that durations in specifications refer to."""
-    return FabricSpec.model_construct(
-        kind="rail-only", domains=max(1, schedule.gpus // schedule.rails), rails=schedule.rails
-    )
-
-
 def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
-    """Return the seconds from the first task to the end of the last; on `rail_only` if no fabric is given."""
-    fabric = fabric or rail_only(schedule)
+    """Return the seconds from the first task to the end of the last.
+
+    `fabric`: by default rail-only, to which durations in specifications refer.
+    """
+    domains = max(1, schedule.gpus // schedule.rails)
+    fabric = fabric or FabricSpec.model_construct(kind="rail-only", domains=domains, rails=schedule.rails)
     rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
     hops: defaultdict[tuple[int, int], list[tuple[float, int, int, Side]]] = defaultdict(list)
     sizes = Sizes.of(schedule.matrix)
