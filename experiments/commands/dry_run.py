@@ -32,6 +32,7 @@ from railyard.workloads.traces.common import is_trace_prefix
 
 LARGEST: Final = 8
 GROUPS_SHOWN: Final = 2
+GPUS_SHOWN: Final = 4
 PAIRS_SHOWN: Final = 4
 
 
@@ -48,7 +49,10 @@ def command(
 ) -> int:
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     spec = experiment(name, overrides)
-    return show(spec, options.console())
+    if not spec.workloads and not spec.fault_runs and not spec.replacements:
+        raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
+    spec.family.dry_run(spec, options.console())
+    return 0
 
 
 def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
@@ -68,14 +72,6 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     if isinstance(replayed, dict) and not {"duration", "bytes_factor"} & set(replayed):
         replayed["bytes_factor"] = 1.0
     return parse(data)
-
-
-def show(spec: ExperimentSpec, console: Console) -> int:
-    """Print what the experiment would do. BadInput if there is nothing that could be known before."""
-    if not spec.workloads and not spec.fault_runs and not spec.replacements:
-        raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
-    spec.family.dry_run(spec, console)
-    return 0
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
@@ -130,9 +126,15 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
     """Print a row for each step, and the totals of bytes, pairs and computing."""
     numbers = ("runs", "transfers", "bytes", "over rails")
     table = plain_table("step", "kind", "runs", "GPUs", *numbers[1:], right=numbers)
+    names = [Gpu(*divmod(n, schedule.rails)).name for n in range(schedule.gpus)]
     for step in steps(schedule):
         sizes = (format_size(step.bytes), format_size(step.rail_bytes) if step.rail_bytes else "-")
-        groups = [_group(group, schedule.rails) for group in step.groups[:GROUPS_SHOWN]]
+        groups = [
+            " ".join(names[n] for n in group)
+            if len(group) <= GPUS_SHOWN
+            else f"{names[group[0]]} ... {names[group[-1]]} ({len(group)})"
+            for group in step.groups[:GROUPS_SHOWN]
+        ]
         groups += [f"{len(step.groups) - GROUPS_SHOWN} more"] if len(step.groups) > GROUPS_SHOWN else []
         table.add_row(step.name, step.kind, f"{step.runs:,}", " | ".join(groups), f"{step.transfers:,}", *sizes)
     console.print(table)
@@ -147,14 +149,8 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
     computing = f"{format_time(max(seconds.values()))} at the busiest GPU" if seconds else "none"
     console.print(f"computing: {computing}", highlight=False)
     largest = sorted(schedule.matrix.items(), key=lambda item: (-item[1], item[0]))[:LARGEST]
-    names = [Gpu(*divmod(n, schedule.rails)).name for n in range(schedule.gpus)]
     pairs = ", ".join(f"{names[src]} to {names[dst]} {format_size(size)}" for (src, dst), size in largest)
     console.print(f"largest of {len(schedule.matrix):,} pairs: {pairs}", highlight=False)
-
-
-def _group(group: tuple[int, ...], rails: int) -> str:
-    names = [Gpu(*divmod(number, rails)).name for number in group]
-    return " ".join(names) if len(names) <= 4 else f"{names[0]} ... {names[-1]} ({len(names)})"
 
 
 def _print_routing(spec: ExperimentSpec, console: Console) -> None:

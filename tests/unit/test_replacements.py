@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
-from railyard.experiments.commands.dry_run import show
+from railyard.experiments.commands.dry_run import print_all
 from railyard.experiments.run.replacement import planned
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
 from railyard.experiments.run.replacement_timeline import ReplacementTimeline
@@ -223,7 +223,7 @@ def test_job_without_a_copy_of_its_state_is_refused() -> None:
 def test_dry_run_shows_replacements_and_sources_of_state() -> None:
     console = Console(width=140, record=True, file=io.StringIO())
     cases = [{"case": case, "failed": FAILED[case], "workload": SHORT} for case in FAILED]
-    assert show(spec_of(*cases, replacement_repeats=2), console) == 0
+    print_all(spec_of(*cases, replacement_repeats=2), console)
     lines = [line.split() for line in console.export_text().splitlines()]
     rows = {line[0]: line for line in lines if line and line[0] in FAILED}
     assert {case: row[1:3] for case, row in rows.items()} == {
