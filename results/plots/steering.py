@@ -6,7 +6,7 @@ On top, what background ran when; its times are shaded in every panel.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -144,25 +144,19 @@ def background(interval: MeasurementInterval) -> Iterator[Span]:
     active_since: dict[str, float] = {}
     for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":
-            what, at = _background_name(event.detail), _seconds(interval, event.monotonic_ns)
+            detail, at = event.detail, _seconds(interval, event.monotonic_ns)
+            parts = []  # `rails 0, 1`, where a run of before has no `text`
+            for unit, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ())):
+                if numbers:
+                    parts.append(f"{unit if len(numbers) == 1 else unit + 's'} {', '.join(map(str, numbers))}")
+            parts += ["spines"] if detail.get("spine") else []
+            what = f"{detail.get('text', ' and '.join(parts))}: {percent(float(detail['load']), 0)}"
             if what in active_since:
                 yield Span(what, active_since.pop(what), at)
             if event.what == "on":
                 active_since[what] = at
     for what, start in active_since.items():
         yield Span(what, start, _seconds(interval, interval.end_ns))
-
-
-def _background_name(detail: dict[str, Any]) -> str:
-    """`rails 0, 1: 90%`. Runs of before have no `text`."""
-    parts = [
-        f"{unit if len(numbers) == 1 else unit + 's'} {', '.join(map(str, numbers))}"
-        for unit, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ()))
-        if numbers
-    ]
-    parts += ["spines"] if detail.get("spine") else []
-    parts = [detail["text"]] if "text" in detail else parts
-    return f"{' and '.join(parts)}: {percent(float(detail['load']), 0)}"
 
 
 def _seconds(interval: MeasurementInterval, at_ns: int) -> float:

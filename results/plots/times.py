@@ -87,7 +87,8 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
                     axes.plot(dots, [y] * len(dots), "o", ms=5, alpha=0.7, mew=0, color=palette[fabric])
                     if len(dots) > 1:
                         axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
-        axes.set_yticks(range(len(chosen)), [_full_label(r) for r in chosen])
+        names = [f"{r.workload} · {label(r)}" if label(r) != r.workload else r.workload for r in chosen]
+        axes.set_yticks(range(len(chosen)), names)
         axes.set(ylim=(len(chosen) - 0.4, -0.6), xlabel="measured / predicted")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.94), max(high, 1.08))
@@ -96,14 +97,9 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         if any(len(s.values) > 1 for r in chosen for s in r.by_fabric.values()):
             handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
         style.top_legend(figure, handles)
-        alt_text = "; ".join(
-            f"{_full_label(r)} " + ", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen
-        )
+        each = [", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen]
+        alt_text = "; ".join(f"{name} {of_fabrics}" for name, of_fabrics in zip(names, each, strict=True))
         return style.finish(figure, "ratios", f"Measured over predicted: {alt_text}")
-
-
-def _full_label(row: Row) -> str:
-    return f"{row.workload} · {label(row)}" if label(row) != row.workload else row.workload
 
 
 def evidence(findings: Sequence[Finding]) -> style.Plot | None:

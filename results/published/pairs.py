@@ -1,6 +1,7 @@
 """Shared parts of Rail-only Fig. 2 to 5: rows that sum up a traffic matrix, heatmaps, and bars of volume."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Final, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell
 from railyard.results.views.format import percent, size
-from railyard.workloads.matrix.pair_traffic import SCOPES, Pairs, Traffic, Uniform
+from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic
 
 K = TypeVar("K", bound=str)
 COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
@@ -26,19 +27,14 @@ _RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
 
 
 def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
-    """A row for each kind and place that has any traffic; `share_pct` is of all bytes."""
+    """Return a row for each kind and place that has any traffic; `share_pct` is of all bytes."""
     whole = sum(traffic.volumes.values())
-    parts = [(kind, where, pairs) for kind in traffic.pairs for where, pairs in places(traffic, kind).items()]
+    parts = [(kind, where, traffic.at(kind, where)) for kind, where in product(traffic.pairs, SCOPES)]
     return [
         (count, kind, where, pairs.count, pairs.total, *pairs.bytes_range, 100 * pairs.total / whole)
         for kind, where, pairs in parts
         if pairs.count
     ]
-
-
-def places(traffic: Traffic, kind: str) -> dict[str, Pairs | Uniform]:
-    """One kind's pairs, by where they are."""
-    return {scope: traffic.at(kind, scope) for scope in SCOPES}
 
 
 def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:

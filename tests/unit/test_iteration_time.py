@@ -32,8 +32,7 @@ def test_flops_are_the_published_formulas() -> None:
     """Narayanan Eq. 3 and Korthikanti Eq. 7, term by term; selective adds one forward of attention, 4 s^2 h."""
     s, h, layers, v, batch = 2048, 25_600, 128, 51_200, 3072
     parts = {
-        mode: batch * (layers * (job.parameter_flops(GPT_1T, mode) + job.attention_flops(GPT_1T, mode)) + 6 * s * h * v)
-        for mode in ("none", "selective", "full")
+        mode: batch * (layers * job.layer_flops(GPT_1T, mode) + 6 * s * h * v) for mode in ("none", "selective", "full")
     }
     assert parts["full"] == pytest.approx(96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h)))
     assert parts["full"] == pytest.approx(job.hardware_flops(GPT_1T, "full", batch))

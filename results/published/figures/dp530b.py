@@ -19,9 +19,14 @@ COST_S: Final = WITH_DATA_S - ALONE_S
 
 def figure() -> Figure:
     """Eq. 11 in 16 and in 32 bits, and the NIC rate at which it would take what was measured."""
-    by_formula = {bits: _sync_s(bits // 8) for bits in (16, 32)}
+    model, a100 = GptModel.load(MODEL), PLATFORMS["a100"]
+    # Eq. 11 with d_h = 1: D is a stage's layers over t
+    splits, by_formula = model.training.pipeline * model.training.tensor, {}
+    for bits in (16, 32):
+        size = bits // 8 * model.layers * model.layer_parameters / splits
+        by_formula[bits] = all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
     bars = [("measured", COST_S), *((f"Eq. 11, {bits}-bit gradients", s) for bits, s in by_formula.items())]
-    rail_gbps = PLATFORMS["a100"].rail_bps / 1e9
+    rail_gbps = a100.rail_bps / 1e9
     return Figure(
         title="What 8-way data parallelism costs the 530B model",
         source="Korthikanti et al. 2022, Rail-only Eq. 11",
@@ -48,13 +53,6 @@ def figure() -> Figure:
             "copies between gradient buffers are candidates",
         ),
     )  # fmt: skip
-
-
-def _sync_s(gradient_bytes: int) -> float:
-    """Rail-only Eq. 11 with d_h = 1: D is a stage's layers over t."""
-    model, a100 = GptModel.load(MODEL), PLATFORMS["a100"]
-    size = gradient_bytes * model.layers * model.layer_parameters / (model.training.pipeline * model.training.tensor)
-    return all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
 
 
 def _draw(drawn: matplotlib.figure.Figure, bars: list[tuple[str, float]]) -> None:

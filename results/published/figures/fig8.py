@@ -31,13 +31,14 @@ def figure() -> Figure:
     }
     rows = [row for (model, gpus), curve in curves.items() for row in _rows(shared.AS_PRINTED, model, gpus, curve)]
     notes = ['In the order of the claims, and then what GPT-1T still gains from K=32 to 256, where it "plateaus":']
-    notes += [
-        _at(shared.AS_PRINTED, gpus, curves[shared.GPT_1T, gpus], curves[shared.GPT_146B, gpus]) for gpus in CLUSTERS
-    ]
+    for gpus in CLUSTERS:
+        stated = _stated(curves[shared.GPT_1T, gpus], curves[shared.GPT_146B, gpus])
+        notes.append(shared.listed(f"as printed, {gpus:,} GPUs", stated.values()))
     for reading in shared.OTHERS:
         few = {model: _curve(reading, model, STATED, (1, 8, 32, 256, STATED)) for model in BATCHES}
         rows += [row for model, curve in few.items() for row in _rows(reading, model, STATED, curve)]
-        notes.append(_at(reading, STATED, few[shared.GPT_1T], few[shared.GPT_146B]))
+        stated = _stated(few[shared.GPT_1T], few[shared.GPT_146B])
+        notes.append(shared.listed(f"{reading.name}, {STATED:,} GPUs", stated.values()))
     return Figure(
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",
@@ -73,10 +74,6 @@ def _stated(gpt_1t: Curve, gpt_146b: Curve) -> dict[str, float]:
         "GPT-146B, K=8 to 256": shared.less_pct(small[8], small[256]),
         "GPT-1T, K=32 to 256": shared.less_pct(large[32], large[256]),
     }
-
-
-def _at(reading: shared.Reading, gpus: int, gpt_1t: Curve, gpt_146b: Curve) -> str:
-    return shared.listed(f"{reading.name}, {gpus:,} GPUs", _stated(gpt_1t, gpt_146b).values())
 
 
 def _claims(ours: dict[str, float]) -> tuple[Claim, ...]:

@@ -7,16 +7,7 @@ import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
-from railyard.results.theory.reliability.availability import (
-    DAYS_A_YEAR,
-    Components,
-    Estimate,
-    Reliability,
-    Wiring,
-    both,
-    read_components,
-    simulate,
-)
+from railyard.results.theory.reliability import availability as model
 
 CLUSTERS: Final = ((65_536, 256, 64), (65_536, 256, 256), (65_536, 8, 64))
 """GPUs, K, radix: two rows of Table II, and HB domains so small that a rail is as tall as the whole."""
@@ -34,26 +25,24 @@ COLUMNS: Final = (
 class Case(NamedTuple):
     """One design of one cluster."""
 
-    wiring: Wiring
-    found: Reliability
+    wiring: model.Wiring
+    found: model.Reliability
 
 
 def figure() -> Figure:
     """A row for each number, of both designs of every cluster."""
-    components = read_components()
+    components = model.read_components()
     # the same seed, so both designs have the same failures at their GPUs where their first tiers are alike
-    pairs = [
-        (Case(wide, simulate(wide, components, YEARS, SEED)), Case(narrow, simulate(narrow, components, YEARS, SEED)))
-        for wide, narrow in (both(*cluster) for cluster in CLUSTERS)
-    ]
-    cases = [case for pair in pairs for case in pair]
+    networks = [network for cluster in CLUSTERS for network in model.both(*cluster)]
+    cases = [Case(network, model.simulate(network, components, YEARS, SEED)) for network in networks]
+    pairs = zip(cases[::2], cases[1::2], strict=True)
     return Figure(
         title="Failures of the network",
         source="Rail-only section IV-C, computed",
         columns=COLUMNS,
         rows=[row for case in cases for row in _rows(case)],
         draw=lambda drawn: _draw(drawn, cases),
-        claims=(_llama3(components), *(claim for pair in pairs for claim in _claims(*pair))),
+        claims=(_llama3(components), *(claim for wide, narrow in pairs for claim in _claims(wide, narrow))),
         notes=_notes(components),
         inches=(12.0, 5.0),
     )
@@ -61,7 +50,7 @@ def figure() -> Figure:
 
 def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
     net, found = case.wiring.network, case.found
-    named: tuple[tuple[str, str, Estimate, float], ...] = (
+    named: tuple[tuple[str, str, model.Estimate, float], ...] = (
         ("switches", "a year", found.switch_failures, 1),
         ("transceivers", "a year", found.transceiver_failures, 1),
         ("all, with NICs", "a year", found.network_failures, 1),
@@ -73,14 +62,14 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         yield (net.gpus, case.wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
 
 
-def _llama3(components: Components) -> Claim:
+def _llama3(components: model.Components) -> Claim:
     """Failures of switches and transceivers in the 54 days of Llama 3's job, on a rail-optimized network."""
-    net, optics = both(*LLAMA3)[0].network, components.transceiver
+    net, optics = model.both(*LLAMA3)[0].network, components.transceiver
     a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
     return Claim(
         "network failures in 54 days at 16,384 GPUs (Llama 3)",
         LLAMA3_NETWORK,
-        a_year * 54 / DAYS_A_YEAR,
+        a_year * 54 / model.DAYS_A_YEAR,
         "failures",
         within=2 * LLAMA3_NETWORK**0.5,
         note="rates of switches and transceivers are assumed, and were chosen to come near this; its network is taken "
@@ -99,7 +88,7 @@ def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
     yield Claim(f"{of}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note)
 
 
-def _notes(components: Components) -> tuple[str, ...]:
+def _notes(components: model.Components) -> tuple[str, ...]:
     gpus, of_gpus = CLUSTERS[0][0], (components.gpu, components.hbm)
     failures = gpus * sum(c.failures_per_year for c in of_gpus)
     ppm = 1e6 * sum(c.unavailable for c in of_gpus)

@@ -1,11 +1,12 @@
 """MoE all-to-all, Eq. 3 over Eq. 2, for each platform (Rail-only section IV-B)."""
 
+from itertools import product
 from typing import Final
 
 import matplotlib.figure
 
 from railyard.results.plots import style
-from railyard.results.published.catalogue import Cell, Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 
@@ -22,7 +23,11 @@ def figure() -> Figure:
         title="What forwarding adds to an all-to-all on rail-only",
         source="Rail-only section IV-B, Eq. 2 and 3",
         columns=("platform", "x", "y", "slowdown_pct", "cs_over_cf_pct"),
-        rows=[row for platform in PLATFORMS.values() for row in _rows(platform)],
+        rows=[
+            (platform.name, x, y, _slowdown_pct(platform, x, y), 100 / platform.ratio)
+            for platform in PLATFORMS.values()
+            for x, y in product(dict.fromkeys((PAPER[0], platform.domain_gpus)), DOMAINS)
+        ],
         draw=_draw,
         claims=tuple(claim for name, published in CLAIMED_PCT.items() for claim in _claims(name, published)),
         notes=(
@@ -36,11 +41,6 @@ def figure() -> Figure:
 def _slowdown_pct(platform: Platform, x: int, y: int) -> float:
     """Eq. 3 over Eq. 2, less 1. Rates in bit/s, since only their ratio counts."""
     return 100 * forwarding_share(x, y, platform.hb_bps, platform.rail_bps)
-
-
-def _rows(platform: Platform) -> list[tuple[Cell, ...]]:
-    sizes = dict.fromkeys((PAPER[0], platform.domain_gpus))
-    return [(platform.name, x, y, _slowdown_pct(platform, x, y), 100 / platform.ratio) for x in sizes for y in DOMAINS]
 
 
 def _claims(name: str, published: float) -> tuple[Claim, Claim]:

@@ -21,9 +21,8 @@ from railyard.results.theory.iteration.job import (
     FloatArray,
     Job,
     Strategy,
-    attention_flops,
+    layer_flops,
     output_flops,
-    parameter_flops,
 )
 from railyard.workloads.collectives.all_gather import all_gather_s
 from railyard.workloads.collectives.all_reduce import all_reduce_s
@@ -53,8 +52,7 @@ def micro_batch_parts(job: Job, s: Strategies) -> ComputeParts:
     The output layer's FLOPs are spread over the stages: Eq. 6 to 11 take all stages as equal.
     """
     model, recipe, cluster = job.model, job.recipe, job.cluster
-    layer = parameter_flops(model, recipe.recompute) + attention_flops(model, recipe.recompute)
-    whole = s.micro_batch * (model.layers * layer + output_flops(model))
+    whole = s.micro_batch * (model.layers * layer_flops(model, recipe.recompute) + output_flops(model))
     layers = model.layers / s.pipeline
     # Bytes that a layer's kernels other than matmuls move in all passes, at one GPU. Proportional to the activations
     # that they store: a stored byte is written by a kernel and read by the next, and backward moves twice that, as

@@ -56,20 +56,15 @@ Recompute = Literal["none", "selective", "full"]
 """What is computed a second time in the backward pass: nothing, attention's inner part, or all of a layer's forward."""
 
 
-def parameter_flops(model: GptModel, recompute: Recompute) -> float:
-    """FLOPs of a layer's matmuls with parameters, forward and backward, for one sequence."""
-    passes = 4 if recompute == "full" else 3
-    return passes * 24.0 * model.sequence * model.hidden**2
+def layer_flops(model: GptModel, recompute: Recompute) -> float:
+    """FLOPs of a layer's matmuls with parameters and in attention, forward and backward, for one sequence.
 
-
-def attention_flops(model: GptModel, recompute: Recompute) -> float:
-    """FLOPs of a layer's attention matmuls, forward and backward, for one sequence.
-
-    Selective recomputation repeats the forward, 4 s^2 h more, 16 s^2 h together. Korthikanti Eq. 8 has s/(3h), which is
-    24 s^2 h; that form is kept for reporting HFU (`hardware_flops`), since the published HFU use it.
+    Selective recomputation repeats attention's forward, 4 s^2 h more, 16 s^2 h together. Korthikanti Eq. 8 has s/(3h),
+    which is 24 s^2 h; that form is kept for reporting HFU (`hardware_flops`), since the published HFU use it.
     """
-    passes = 3 if recompute == "none" else 4
-    return passes * 4.0 * model.sequence**2 * model.hidden
+    parameter_passes, attention_passes = (4 if recompute == "full" else 3), (3 if recompute == "none" else 4)
+    with_parameters = parameter_passes * 24.0 * model.sequence * model.hidden**2
+    return with_parameters + attention_passes * 4.0 * model.sequence**2 * model.hidden
 
 
 def output_flops(model: GptModel) -> float:

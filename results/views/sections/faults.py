@@ -1,6 +1,7 @@
 """Failures in the report: recovery from each fault beside its targets, its timeline, and the cost of heartbeats."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -8,40 +9,21 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.records import Recovery
+from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import Row
-from railyard.results.analysis.recovery import (
-    SIDES,
-    Figure,
-    RecoveryRow,
-    Side,
-    fault_name,
-    median_and_p95,
-    median_p95_ms,
-    pairs_probed,
-    verdict,
-    with_several_targets,
-)
+from railyard.results.analysis.recovery import Figure, RecoveryRow, Side, median_and_p95, median_p95_ms, verdict
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
+from railyard.results.runs import targets as goals
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.targets import (
-    PUBLISHED_SYSTEMS,
-    Outcome,
-    Published,
-    Target,
-    first_packet_target,
-    first_packet_targets,
-    times_slower,
-)
+from railyard.results.runs.targets import PUBLISHED_SYSTEMS, Outcome, Published, Target, times_slower
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text
 
 NOT_AFFECTED: Final = "– (no other GPU affected)"
 NOT_PROBED: Final = "– (no pair probed)"
-NOT_MEASURED: Final = "not measured"
-_MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
-_MET_MARK: Final = {"met": "✓", "not met": "✗", NOT_MEASURED: fmt.NOTHING, "": ""}
+_MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 _MS: Final = "\u00a0ms"
 _FIRST_PACKET: Final = "1st packet ms"
 CONTROLLER_STEPS: Final = tuple(
@@ -80,7 +62,7 @@ class _Failures(Section):
         if analysis.recovery_rows:
             console.print(terminal_table(analysis.recovery_rows, analysis.judgement).to_terminal(console))
         # a line for each target other than first packets and checks, with every fabric on which it was measured
-        shown_above = first_packet_targets().values()
+        shown_above = goals.first_packet_targets().values()
         shown = (o for o in analysis.target_outcomes if o.samples and o.target not in shown_above)
         for target, group in groupby((o for o in shown if not o.target.claim), key=lambda o: o.target):
             line = Text(f"{target.quantity} (≤ {target.limits_text}):")
@@ -129,21 +111,22 @@ class Line(NamedTuple):
     is_first_line: bool  # the first of its row's lines
 
     @property
-    def met(self) -> str:
-        """Result of the target in words; empty where there is none."""
-        return "" if self.target is None else _MET_TEXT[not self.target.missed(self.first)]
+    def met(self) -> bool | None:
+        """Result of the target; None where there is none."""
+        return not self.target.missed(self.first) if self.target else None
 
 
 def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
     """Return a line a side, if asked for `both_sides` or each has a target of its own; else one for the slower."""
-    targets_by_side = first_packet_target(row.fault, None) is None and first_packet_target(row.fault, "far") is not None
-    probed = [side for side in SIDES if side in row.sides]
+    target_of = partial(goals.first_packet_target, row.fault)
+    targets_by_side = target_of(None) is None and target_of("far") is not None
+    probed = [side for side in stats.SIDES if side in row.sides]
     shown: Sequence[Side | None] = probed if targets_by_side or (both_sides and len(probed) > 1) else []
     has_target = row.reroute == "on" and not missing_reason(row)
     lines: list[Line] = []
     for side in shown or [None]:
         first = row.sides[side] if side else row.steps["first_packet_ms"]
-        lines.append(Line(row, side, first, first_packet_target(row.fault, side) if has_target else None, not lines))
+        lines.append(Line(row, side, first, target_of(side) if has_target else None, not lines))
     return lines
 
 
@@ -164,7 +147,7 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
         Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
         Column("target", lambda x: x.target.limits_text if x.target else None),
-        Column("is", "met"),
+        Column("is", "met", {True: "met", False: "not met", None: ""}.__getitem__),
     )
     return Table(columns, [line for row in rows for line in lines_of(row, both_sides=True)])
 
@@ -228,7 +211,7 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 
     def side(title: str, name: Side) -> Column:
         def cell(r: Recovery) -> str:
-            is_known = pairs_probed(r, name) and not r.is_unaffected
+            is_known = stats.pairs_probed(r, name) and not r.is_unaffected
             return fmt.milliseconds(getattr(r, f"{name}_side_ms")) if is_known else fmt.NOTHING
 
         return Column(title, cell)
@@ -263,12 +246,12 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         return f"{'≤' if o.target.least is None else '≥'} {o.target.limits_text}{goal}"
 
     columns = (
-        text("", lambda o: _MET_MARK[_MET_TEXT[o.met]]),
+        text("", lambda o: _MARK[o.met]),
         text("target", "name"),
         text("fabric", lambda o: o.fabric or None),
         Column("n", lambda o: len(o.values), drop=3),
         Column("limit", limit),
-        Column("measured", lambda o: o.text if o.samples else NOT_MEASURED),
+        Column("measured", lambda o: o.text if o.samples else "not measured"),
         Column("of", lambda o: o.worst.of, drop=1),
         text("source", lambda o: o.target.source, drop=2),
     )
@@ -319,8 +302,8 @@ def failures(analysis: Analysis) -> list[dict[str, Any]]:
     """Return a part a kind with all its fabrics; where one had several targets of that kind, a part each."""
     found, rows = [], analysis.recovery_rows
     alone = [t for t in analysis.run.goodput if not (t.script or t.link)]
-    several = with_several_targets([*(r for row in rows for r in row.repeats), *alone])
-    names = [fault_name(t.fault, t.target, (t.fabric, t.fault) in several) for t in alone]
+    several = stats.with_several_targets([*(r for row in rows for r in row.repeats), *alone])
+    names = [stats.fault_name(t.fault, t.target, (t.fabric, t.fault) in several) for t in alone]
     for name in dict.fromkeys([*(row.name for row in rows), *names]):
         fault_rows = [row for row in rows if row.name == name]
         traces = [t for t, name_of_trace in zip(alone, names, strict=True) if name_of_trace == name]
@@ -380,7 +363,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
             "target ms",
             on(lambda line: line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING),
         ),
-        Column("", lambda x: _MET_MARK[x.on.met] if x.on else ""),
+        Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else ""),
         step("goodput", "goodput_ms", 2),
         Column("conns\nlost", on(connections), drop=5),
         Column("no reroute", without, drop=1),
