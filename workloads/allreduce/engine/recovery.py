@@ -20,9 +20,7 @@ from railyard.workloads.allreduce.transport.links import Message
 
 Action = Collective | Literal["barrier"]
 """What a job does. One that was lost near its end is done again as a broadcast from a node that has the result."""
-IDLE: Final = 0
-BARRIER: Final = 1
-DATA: Final = 2
+IDLE, BARRIER, DATA = 0, 1, 2
 _FIRST_NUMBER: Final = 1 << 16  # jobs of a plan have lower numbers
 _RECENT_S: Final = 1.0
 _RECENT_HEARTBEATS: Final = 5

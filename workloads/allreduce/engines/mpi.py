@@ -9,6 +9,7 @@ import importlib.util
 import shutil
 import sys
 from pathlib import Path
+from signal import Signals
 from typing import Any, Final
 
 from railyard.core.errors import MissingRequirement
@@ -27,11 +28,8 @@ class MpiRanks(PeerRanks):
 
     program = __name__
 
-    def pause(self) -> None:
+    def _signal(self, number: Signals) -> None:
         """Do nothing: idle ranks wait for a request, and mpirun would send the signal to all of them over the rails."""
-
-    def resume(self) -> None:
-        """Do nothing: see `pause`."""
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:

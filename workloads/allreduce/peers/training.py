@@ -43,8 +43,7 @@ SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
 Together, since with 6 nodes they are more by nearly half, where a node's own speed could only fall.
 """
 SPEEDS_NODES: Final = 4
-SIDE: Final = 16
-KINDS: Final = 4
+SIDE, KINDS = 16, 4  # pixels of a picture's side, and kinds of pictures
 Backend = Literal["gloo", "railyard"]
 BACKENDS: Final = get_args(Backend)
 TRAINING_S: Final = 600.0

@@ -27,7 +27,7 @@ class Aggregator:
         self._setup_s, address = layout.rails[rail].setup_s, layout.aggregators[rail]
         assert address is not None  # an aggregator is made for a rail that has one
         self._listener = HelloListener(make, {rail: address})
-        self._poller = Links(self._on_disconnect, self._listener.sockets)
+        self._poller = Links(lambda link, _: self._lost(link), self._listener.sockets)
         self._links: dict[int, Framed] = {}
         self._incarnation = 0
         self._complete = False  # all nodes are connected, and have the acknowledgement
@@ -58,7 +58,7 @@ class Aggregator:
             return False
         rank = hello.rank
         if rank in self._links:
-            self._lost(rank)  # it connected again: its first connection got no answer
+            self._lost(self._links[rank])  # it connected again: its first connection got no answer
         link = Framed(sock, lambda header: scratch(header.length), self._on_received, Pacer(self._setup_s))
         self._links[rank] = link
         self._poller.add(link)
@@ -87,15 +87,13 @@ class Aggregator:
         for link in list(self._links.values()):
             self._poller.put(link, reply, data, starts_message=header.seq == 0)
 
-    def _on_disconnect(self, link: Framed, _why: str) -> None:
-        self._lost(next((rank for rank, other in self._links.items() if other is link), None))
-
-    def _lost(self, rank: int | None) -> None:
+    def _lost(self, lost: Framed | None) -> None:
         """Drop a node's connection, and all others if the rail was complete: it is dead then."""
-        for each in list(self._links) if self._complete or rank is None else [rank]:
-            link = self._links.pop(each)
-            self._poller.remove(link)
-            link.sock.close()
+        for rank, link in list(self._links.items()):
+            if self._complete or lost in (None, link):
+                del self._links[rank]
+                self._poller.remove(link)
+                link.sock.close()
         if not self._links:
             self._sums.clear()
             self._complete = False
