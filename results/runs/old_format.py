@@ -18,8 +18,8 @@ from railyard.results.runs import allreduce
 from railyard.results.runs.records import GoodputTrace, Rails, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.workloads.allreduce.peers.training import training_name
 from railyard.workloads.background.spec import GridSpec
+from railyard.workloads.jobs.training import training_name
 
 FORMAT: Final = 1
 Rows = list[dict[str, Any]]

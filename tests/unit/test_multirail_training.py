@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.peers.training import (
+from railyard.workloads.jobs.data_parallel import buckets
+from railyard.workloads.jobs.training import (
     GPT_MAX_MESSAGE,
     SPEEDS,
     SPEEDS_NODES,
     Step,
+    TrainingSpec,
     first_part,
     gpt_step,
     in_proportion,
     published_compute_s,
     split,
 )
-from railyard.workloads.jobs.data_parallel import buckets
-from railyard.workloads.jobs.training import TrainingSpec
 from railyard.workloads.models.catalogue import GptModel, LayersModel
 
 MIB = 2**20

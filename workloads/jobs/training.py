@@ -2,14 +2,16 @@
 
     {kind: training, model: vgg-11, batch: 64, bucket: 16MiB, volume: 0.5, policies: [nezha, single, gloo]}
 
-Source: Nezha section 5.3, Fig. 12 and 16, Table 3.
+Source: Nezha section 5.3, Fig. 12, 15 and 16, Table 3; Li et al. 2020 (PyTorch DDP) 3.2.3 for buckets. Units: bytes of
+the buffer, seconds, samples.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
-from statistics import median
-from typing import Annotated
+from statistics import linear_regression, median
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -20,17 +22,6 @@ from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.jobs import Operations
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted_s, rails_of
-from railyard.workloads.allreduce.peers.training import (
-    GPT_LINK_RATE,
-    SPEEDS,
-    Step,
-    first_part,
-    gpt_step,
-    in_proportion,
-    published_compute_s,
-    split,
-    training_name,
-)
 from railyard.workloads.allreduce.workload import (
     ITEM,
     ComparedWorkload,
@@ -43,6 +34,107 @@ from railyard.workloads.allreduce.workload import (
 from railyard.workloads.jobs.data_parallel import buckets
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 from railyard.workloads.spec import WORKLOADS
+
+FP16_BYTES: Final = 2
+GPT_MAX_MESSAGE: Final = 256 * 2**20
+"""Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB."""
+GPT_SPLIT_ABOVE: Final = 2**30
+V100_FLOPS: Final = 125e12 * 0.4
+"""Half precision by the data sheet, and the share of it that Megatron-LM's GPTs reach (Narayanan et al. 2021, Table 1:
+44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
+GPT_LINK_RATE: Final = 1e9 / 8  # Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second.
+SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
+    ("alexnet", 32): (215.7, 319.0, 376.8),
+    ("alexnet", 64): (426.6, 612.5, 753.2),
+    ("vgg-11", 32): (114.8, 154.8, 179.2),
+    ("vgg-11", 64): (253.2, 303.7, 362.5),
+}
+"""Nezha Fig. 16: samples/s of 4 nodes together with 1, 2 and 3 Ethernet NICs and one GPU a node, by model and batch.
+
+Together, since with 6 nodes they are more by nearly half, where a node's own speed could only fall.
+"""
+SPEEDS_NODES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Training step of a node: it computes for `compute_s`, spread evenly before its allreduces of `sizes`.
+
+    `samples`: that a node trains on in a step; of GPT, sequences of the whole job over the nodes that are replayed.
+    """
+
+    model: str
+    samples: float
+    sizes: tuple[int, ...]
+    compute_s: float
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds of computing before each allreduce."""
+        return self.compute_s / len(self.sizes)
+
+    @property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """(bytes, how many of them in a row), in the order in which they are sent."""
+        return tuple((size, len(list(same))) for size, same in groupby(self.sizes))
+
+    def scaled(self, factor: float, unit: int = 4) -> "Step":
+        """Return a step with `factor` times the bytes, in whole elements of `unit` bytes, and the same computing."""
+        sizes = tuple(max(1, round(size * factor / unit)) * unit for size in self.sizes)
+        return replace(self, sizes=sizes)
+
+
+def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
+    """Return the sizes, those above `largest` as several of that size and a rest."""
+    return tuple(min(largest, size - start) for size in sizes for start in range(0, size, largest))
+
+
+def training_name(model: str, batch: int) -> str:
+    """Return `vgg-11 batch 64`; of a GPT, whose batch is its model's own and given as 0, `gpt3-2.7b`."""
+    return f"{model} batch {batch}" if batch else model
+
+
+def published_compute_s(model: str, batch: int) -> float | None:
+    """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it.
+
+    Step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64).
+    """
+    if not (speeds := SPEEDS.get((model, batch))):
+        return None
+    steps = [SPEEDS_NODES * batch / speed for speed in speeds]
+    return linear_regression([1 / nics for nics in (1, 2, 3)], steps).intercept
+
+
+def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
+    """Return a step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
+
+    Table 3: the whole job has 8 stages of so many nodes, with two tensor-parallel GPUs each; the replicas share the
+    batch. The pipeline's bubble is in the computing; tensor parallelism within a node and activations between stages
+    are not, since they are no allreduces between nodes.
+    """
+    shape = model.training
+    gradient = FP16_BYTES * model.parameters // (shape.tensor * shape.pipeline)
+    sizes = split((gradient,), GPT_MAX_MESSAGE) if gradient > GPT_SPLIT_ABOVE else (gradient,)
+    micro_batches = shape.global_batch // nodes // shape.micro_batch
+    stage_flops = model.layer_flops(shape.micro_batch) * model.layers / (shape.tensor * shape.pipeline)
+    compute_s = (micro_batches + shape.pipeline - 1) * stage_flops / V100_FLOPS
+    return Step(name, shape.global_batch / nodes, sizes, compute_s)
+
+
+def in_proportion(step: Step, volume: float, speedup: float = 1.0) -> Step:
+    """Return a step with `volume` of the bytes of each allreduce, of samples and of computing.
+
+    On a network that is `speedup` times as fast the computing shrinks further, to keep its ratio to the communication.
+    """
+    part = step.scaled(volume, unit=1)
+    return replace(part, samples=step.samples * volume, compute_s=step.compute_s * volume / speedup)
+
+
+def first_part(step: Step, volume: float) -> Step:
+    """Return a step with the first `volume` of its allreduces; samples and computing in proportion to their bytes."""
+    sizes = step.sizes[: max(1, round(volume * len(step.sizes)))]
+    share = sum(sizes) / sum(step.sizes)
+    return replace(step, sizes=sizes, samples=step.samples * share, compute_s=step.compute_s * share)
 
 
 @WORKLOADS.register("training")
