@@ -43,11 +43,6 @@ class Plan(FabricPlan):
         """Return the plan of plain data."""
         return cls(FabricSpec.model_validate(data["spec"]), data["rail_bps"], data["hb_bps"])
 
-    @property
-    def policy(self) -> str:
-        """Name of the forwarding policy."""
-        return self.spec.chosen_policy
-
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
         """Domain by domain, so that GPU number n is G(n // K, n % K)."""

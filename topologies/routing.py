@@ -104,7 +104,13 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     routes = [Route(host_prefix(Gpu(gpu.domain, g)), ON_HB) for g in ranks]
     routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
     by_rank = {g: [next_hops(plan.spec.paths(gpu, Gpu(d, g)), gpu, Gpu(d, g)) for d in others] for g in ranks}
-    usual = {g: _aggregate(hops, gpu) for g, hops in by_rank.items()}
+    usual = dict[int, tuple[Hop, ...]]()  # that most domains of a rank have in common; () if none do
+    for g, by_domain in by_rank.items():
+        # a GPU of another domain forwards for its own domain alone
+        alike = Counter(
+            hops for hops in by_domain if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops)
+        )
+        usual[g] = max(alike, key=lambda hops: alike[hops]) if alike else ()
     if all(hops == ON_RAIL for hops in usual.values()) and all(set(hops) == {ON_RAIL} for hops in by_rank.values()):
         routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
         return over_planes(routes, plan)
@@ -146,14 +152,6 @@ def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
         return (Hop(*next(iter(weights))),)
     scale = min(1.0, MAX_WEIGHT / max(weights.values()))
     return tuple(Hop(device, via, max(1, round(weight * scale))) for (device, via), weight in weights.items())
-
-
-def _aggregate(by_domain: list[tuple[Hop, ...]], gpu: Gpu) -> tuple[Hop, ...]:
-    """Return the next hops that most domains of a rank have in common, () if none do. A GPU of another domain
-    forwards for its own domain alone.
-    """
-    alike = Counter(hops for hops in by_domain if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops))
-    return max(alike, key=lambda hops: alike[hops]) if alike else ()
 
 
 def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:

@@ -62,7 +62,7 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
     expected = list(dict.fromkeys(path for paths in chosen for path in paths))
     expected = expected or [share.path for share in plan.spec.paths(src, dst)]
-    by = "its agent chose" if chosen else f"policy {plan.policy}:"
+    by = "its agent chose" if chosen else f"policy {plan.spec.chosen_policy}:"
     spec = plan.spec
     console.print(
         f"{src.name} -> {dst.name}  {spec.kind}, {spec.domains} domains x {spec.rails} rails, {by}"

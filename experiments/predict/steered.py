@@ -80,7 +80,7 @@ def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str
     if initial.workload.is_independent:
         known = completion_s(initial.pattern, initial.flows, initial.steering(policy))
         return (known, "s", SHARES, "") if known is not None else (None, "s", "", WHY_NOT["several"])
-    if policy != plan.policy or initial.background:
+    if policy != plan.spec.chosen_policy or initial.background:
         return None, "s", "", WHY_NOT["dependent"]
     # the fabric's own policy and no other traffic: as on a fabric without health routing
     times = predict_schedule(initial.schedule, payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec)

@@ -62,7 +62,7 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
         rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
-            times, where = predict_schedule(schedule, rates, fabric), (label, plan.policy, name)
+            times, where = predict_schedule(schedule, rates, fabric), (label, plan.spec.chosen_policy, name)
             if WHOLE in times:
                 named = ("iteration_time", "Eq. 6") if workload.is_iteration else ("completion_time", "all rounds")
                 found.append(Prediction(*where, WHOLE, named[0], times[WHOLE], "s", named[1]))

@@ -102,7 +102,7 @@ class FabricSession(Session):
     @property
     def policy(self) -> str:
         """The policy of its routes."""
-        return self.steered_by or self.plan.policy
+        return self.steered_by or self.plan.spec.chosen_policy
 
     @property
     def name(self) -> str:
@@ -156,7 +156,7 @@ def _record_fabric(label: str, net: FabricNet, run: Run) -> None:
     run.fabrics.append(
         FabricRun(
             label=label,
-            policy=plan.policy,
+            policy=plan.spec.chosen_policy,
             kind=plan.spec.kind,
             domains=plan.spec.domains,
             rails=plan.spec.rails,

@@ -10,7 +10,7 @@ from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time, time_between
 from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.links import CutLink, is_up, link_state, set_links
+from railyard.failure.faults.support.links import CutLink, is_up, link_state, set_link
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import End
 
@@ -25,8 +25,8 @@ def _flap(end: End, period_s: float, ended: threading.Event) -> None:
     states = cycle(("up", "down"))
     with suppress(FileNotFoundError):  # the namespace is gone
         while not ended.wait(period_s / 2):
-            set_links(end.node, {end.interface: next(states)})
-        set_links(end.node, {end.interface: "up"})
+            set_link(end, next(states))
+        set_link(end, "up")
 
 
 @fault("link-flapping")

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from railyard.failure.faults.definition import fault
 from railyard.failure.faults.support.impact import FaultScope, Impact
-from railyard.failure.faults.support.links import is_up, set_links
+from railyard.failure.faults.support.links import is_up, set_link
 from railyard.failure.faults.support.processes import CrashedGpus
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.fabric_kinds import End, FabricPlan
@@ -45,12 +45,12 @@ class ServerCrash(CrashedGpus):
 
     def inject(self, net: FabricNet, target: str, p: Any) -> None:
         """Set the bridge down, then all interfaces of the GPUs, and kill their processes."""
-        set_links(target, {target: "down"})
+        set_link(End(target, target), "down")
         super().inject(net, target, p)
 
     def repair(self, net: FabricNet, target: str, p: Any) -> None:
         """Set the bridge up, then each GPU's interfaces with their routes."""
-        set_links(target, {target: "up"})
+        set_link(End(target, target), "up")
         super().repair(net, target, p)
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:

@@ -116,7 +116,10 @@ class _Draw:
     def __init__(self, spec: RandomFaults, plan: Plan, rng: random.Random) -> None:
         self._spec, self._plan, self._rng = spec, plan, rng
         self._weights = spec.weights
-        self._candidates = {kind: _candidates(kind, plan) for kind in self._weights}
+        self._candidates: dict[str, dict[str, _Candidate]] = {}  # all random faults of a kind, by target
+        for kind in self._weights:
+            faults = (Fault(kind, name, FAULTS[kind].random_parameters()) for name in FAULTS[kind].targets(plan))
+            self._candidates[kind] = {fault.target: _Candidate(fault, fault.scope(plan)) for fault in faults}
         if not any(self._candidates.values()):
             raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._candidates))}")
         self._sizes = self._group_sizes()  # of the injections to come, the next one last
@@ -231,10 +234,3 @@ class _Draw:
         self._repaired = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
         self._repaired += [(now_s, one.scope) for one in due]
         yield from (Timed(one.fault, one.at_s, round(now_s - one.at_s, 3)) for one in due)
-
-
-def _candidates(kind: str, plan: Plan) -> dict[str, _Candidate]:
-    """Return all random faults of a kind on a fabric, by target."""
-    parameters = FAULTS[kind].random_parameters()
-    faults = (Fault(kind, target, parameters) for target in FAULTS[kind].targets(plan))
-    return {fault.target: _Candidate(fault, fault.scope(plan)) for fault in faults}

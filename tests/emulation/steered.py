@@ -111,7 +111,7 @@ def traced(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[Traced
 
 def assert_taken_as_chosen(fabric: Fabric, probes: int = 3) -> set[str]:
     """Trace every ordered pair, and compare with what its agent says; the kinds of path that packets took."""
-    kinds, policy = set(), fabric.net.plan.policy
+    kinds, policy = set(), fabric.net.plan.spec.chosen_policy
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sandbox
 
 def assert_all_go_as_chosen(fabric: Fabric, broken: Broken) -> None:
     """Between domains each packet visits the GPUs of the chosen path; where there is none it isn't looked for."""
-    spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
+    spec, policy = fabric.net.plan.spec, fabric.net.plan.spec.chosen_policy
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
             path = chosen_path(policy, src, dst, broken, spec.rails, spec.kind)

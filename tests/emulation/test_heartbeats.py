@@ -95,7 +95,7 @@ class Watched:
 
 
 def assert_all_get_through(fabric: Fabric, broken: Broken, without: frozenset[Gpu]) -> None:
-    spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
+    spec, policy = fabric.net.plan.spec, fabric.net.plan.spec.chosen_policy
     for src in (gpu for gpu in fabric.gpus if gpu not in without):
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain and gpu not in without):
             assert chosen_path(policy, src, dst, broken, spec.rails, spec.kind) is not None

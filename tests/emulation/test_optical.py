@@ -10,12 +10,12 @@ import time
 import pytest
 
 from railyard.core.host import NETNS_DIR
-from railyard.failure.faults.support.links import set_links
+from railyard.failure.faults.support.links import set_link
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.gpu_replacement import GpuReplacement
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.fabric_kinds import Layer
+from railyard.topologies.fabric_kinds import End, Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
 
 pytestmark = pytest.mark.sandbox
@@ -47,7 +47,8 @@ def assert_all_reach_all(fabric: Fabric, but: Gpu | None = None) -> None:
 
 def fail(fabric: Fabric) -> None:
     """The GPU's own interfaces go down, as in a crash."""
-    set_links(FAILED.name, {"rail0": "down", "hb0": "down"})
+    for device in ("rail0", "hb0"):
+        set_link(End(FAILED.name, device), "down")
     eventually(lambda: reported(fabric, "rail1") == ["port-down"])
 
 

@@ -22,7 +22,7 @@ def ways(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[TracedPa
 
 def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
     """All ordered pairs of GPUs, within domains too."""
-    spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
+    spec, policy = fabric.net.plan.spec, fabric.net.plan.spec.chosen_policy
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):

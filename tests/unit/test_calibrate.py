@@ -30,7 +30,7 @@ def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
             assert sample.src.domain == sample.dst.domain
         else:
             kinds = {"rail": "r", "uplink": "spine"}
-            assert own_path(plan.policy, sample.src, sample.dst).kind == kinds[sample.link_class]
+            assert own_path(plan.spec.chosen_policy, sample.src, sample.dst).kind == kinds[sample.link_class]
         rate = plan.hb_bps if sample.link_class == "hb" else plan.rail_bps
         assert 0.9 * rate < sample.expected_bps < rate
 

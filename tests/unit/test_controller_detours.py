@@ -30,7 +30,7 @@ def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
             hops = kernel.walk(src, dst)
-            chosen = chosen_path(fabric.policy, src, dst, broken, fabric.spec.rails, fabric.spec.kind)
+            chosen = chosen_path(fabric.spec.chosen_policy, src, dst, broken, fabric.spec.rails, fabric.spec.kind)
             where = f"{fault}: {src.name} -> {dst.name}"
             if chosen is None:
                 assert not truth.joined(fabric, src, dst), where

@@ -28,12 +28,12 @@ def check_choices(fabric: Plan, srcs: list[Gpu]) -> int:
         truth, broken = Truth(fabric, fault), as_reported(fabric, fault)
         for src in srcs:
             for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
-                path = chosen_path(fabric.policy, src, dst, broken, spec.rails, spec.kind)
+                path = chosen_path(fabric.spec.chosen_policy, src, dst, broken, spec.rails, spec.kind)
                 assert (path is not None) == truth.joined(fabric, src, dst), f"{fault}: {src.name} -> {dst.name}"
                 without += path is None
                 if path is not None:
                     assert crosses(truth, path, src, dst)
-                    own = own_path(fabric.policy, src, dst)
+                    own = own_path(fabric.spec.chosen_policy, src, dst)
                     assert path == own or not crosses(truth, own, src, dst)
     return without
 

@@ -57,7 +57,7 @@ def test_pairs_with_a_path_are_those_that_the_fabric_joins(case: tuple[Plan, Imp
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
             where = f"{src.name} -> {dst.name}"
-            path = chosen_path(fabric.policy, src, dst, broken, spec.rails, spec.kind)
+            path = chosen_path(fabric.spec.chosen_policy, src, dst, broken, spec.rails, spec.kind)
             assert (path is not None) == ((src, dst) in reachable), where
-            own = usable(own_path(fabric.policy, src, dst), src, dst, broken, spec.kind)
+            own = usable(own_path(fabric.spec.chosen_policy, src, dst), src, dst, broken, spec.kind)
             assert (host_prefix(dst) in found.get(src, {})) == (path is not None and not own), where

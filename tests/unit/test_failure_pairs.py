@@ -40,7 +40,7 @@ def situations(draw: st.DrawFn) -> tuple[Plan, Fault]:
 
 
 def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
-    return not usable(own_path(plan.policy, *pair), *pair, broken, plan.spec.kind)
+    return not usable(own_path(plan.spec.chosen_policy, *pair), *pair, broken, plan.spec.kind)
 
 
 @given(situation=situations())
@@ -81,7 +81,7 @@ def test_affected_pairs_have_an_alternative_path(situation: tuple[Plan, Fault]) 
     plan, fault = situation
     broken, selection = broken_by(fault.impact(plan), plan), monitored_pairs(fault, plan)
     for src, dst in selection.affected:
-        path = chosen_path(plan.policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
+        path = chosen_path(plan.spec.chosen_policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
         assert (path is None) == (fault.target == "switch0")
 
 

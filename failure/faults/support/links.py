@@ -21,10 +21,9 @@ RTM_NEWLINK: Final = 16
 _GROUP: Final = struct.Struct("=HHI")
 
 
-def set_links(node: str, states: dict[str, str]) -> None:
-    """Set interfaces of a node up or down, in this order."""
-    for interface, state in states.items():
-        _set(End(node, interface), flags=IFF_UP if state == "up" else 0, change=IFF_UP)
+def set_link(end: End, state: str) -> None:
+    """Set an interface up or down."""
+    _set(end, flags=IFF_UP if state == "up" else 0, change=IFF_UP)
 
 
 def set_groups(ends: Iterable[End], group: int) -> None:
@@ -109,13 +108,11 @@ class CutLink(LinkFault):
 
     def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Set the far end of the cable down: the near end loses its carrier."""
-        far = self.link(net, target).b
-        set_links(far.node, {far.interface: "down"})
+        set_link(self.link(net, target).b, "down")
 
     def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Set the far end up."""
-        far = self.link(net, target).b
-        set_links(far.node, {far.interface: "up"})
+        set_link(self.link(net, target).b, "up")
 
     def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the near end has no carrier."""

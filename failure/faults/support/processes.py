@@ -10,16 +10,16 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
 from railyard.failure.faults.support.impact import FaultScope, Impact
-from railyard.failure.faults.support.links import is_set_up, is_up, set_links
+from railyard.failure.faults.support.links import is_set_up, is_up, set_link
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import EmulatedNet, FabricController, FabricNet
-from railyard.topologies.fabric_kinds import FabricPlan, Link
+from railyard.topologies.fabric_kinds import End, FabricPlan, Link
 from railyard.topologies.routing import route_commands
 
 
@@ -54,13 +54,13 @@ def boot(net: FabricNet, gpu: str) -> None:
     ends = [link.b for link in net.plan.rail_links(gpu_of_name(gpu))]
     cables_up = [far for far in ends if is_set_up(far)]  # not those that another fault has cut
     for far in cables_up:
-        set_links(far.node, {far.interface: "down"})
+        set_link(far, "down")
     with namespaces.inside(gpu):
         commands = route_commands(net.plan, gpu_of_name(gpu), net.backups)
         up = "".join(f"link set {device} up\n" for device in net.plan.devices)
         namespaces.run(["ip", "-batch", "-"], up + commands)
     for far in cables_up:
-        set_links(far.node, {far.interface: "up"})
+        set_link(far, "up")
 
 
 class GpuFault(FaultKind):
@@ -89,7 +89,8 @@ class CrashedGpus(GpuFault):
         """Set all interfaces down, and kill all processes in the GPUs' namespaces."""
         gpus = self.gpus(net.plan, target)
         for gpu in gpus:
-            set_links(gpu, dict.fromkeys(reversed(net.plan.devices), "down"))
+            for device in reversed(net.plan.devices):
+                set_link(End(gpu, device), "down")
         for gpu in gpus:
             signal_all(gpu, signal.SIGKILL)
 
@@ -136,9 +137,6 @@ class SwitchCrash(SwitchFault):
         return (net.ovs[target].processes["ovs-vswitchd"].poll() is not None,)
 
 
-_LISTEN: Final = "0A"  # /proc/net/tcp, column st
-
-
 def controller_of(net: FabricNet) -> FabricController:
     """Return the fabric's controller. CheckFailed if it has none."""
     if net.fabric_controller is None:
@@ -150,7 +148,7 @@ def has_listener(switch: str) -> bool:
     """Return whether any TCP socket listens in the switch's namespace."""
     with namespaces.inside(switch):
         lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
-    return any(line.split()[3] == _LISTEN for line in lines)
+    return any(line.split()[3] == "0A" for line in lines)  # column st: LISTEN
 
 
 def is_listening(address: str) -> bool:
