@@ -118,18 +118,15 @@ class FabricKind:
 
     Spec: ClassVar[type[BaseFabricSpec] | None] = None
     """The specification of a kind without HB domains and GPUs; None for FabricSpec (spec.py)."""
-    default_policy: ClassVar[str]
-    """The forwarding policy of a specification that names none."""
+    default_policy: ClassVar[str]  # the forwarding policy of a specification that names none
     baseline: ClassVar[str] = ""
     """The kind with which reports compare its times, on a fabric of the same size and rates; "" for none."""
     default_spines: ClassVar[int] = 0
     """How many spines join the rail switches unless the specification says; 0: this kind has none."""
     max_domains: ClassVar[int] = MAX_DOMAINS
     max_domains_reason: ClassVar[str] = "the address plan has no more"
-    takes_optics: ClassVar[bool] = False
-    """Whether optical switches can stand between its GPUs and its rail switches."""
-    planes: ClassVar[int] = 1
-    """How many rail links a GPU has, each to a switch of its own: rail0, rail1, ..."""
+    takes_optics: ClassVar[bool] = False  # whether optical switches can stand between its GPUs and its rail switches
+    planes: ClassVar[int] = 1  # how many rail links a GPU has, each to a switch of its own: rail0, rail1, ..
 
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:
         """Return the switch that the rail links of a rank lead to, in one plane."""

@@ -86,5 +86,4 @@ class _Platforms(Mapping[str, Platform]):
         return len(_built_in())
 
 
-PLATFORMS: Final = _Platforms()
-"""KeyError for a name that isn't known; BadInput for a file that can't be used."""
+PLATFORMS: Final = _Platforms()  # KeyError for a name that isn't known; BadInput for a file that can't be used

@@ -22,8 +22,7 @@ from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rail_device, rank
 from railyard.topologies.forwarding import Path, Shares
 from railyard.topologies.plan import Plan
 
-Device = str
-"""hb0, or rail0, rail1, ...: a rail link for each plane."""
+Device = str  # hb0, or rail0, rail1, ...: a rail link for each plane
 MAIN: Final = 254
 FROM_HB: Final = 101
 FROM_RAIL: Final = 102
@@ -82,8 +81,7 @@ class Route:
 
 
 ON_HB: Final = (Hop("hb0"),)
-ON_RAIL: Final = (Hop("rail0"),)
-"""To the destination's own NIC."""
+ON_RAIL: Final = (Hop("rail0"),)  # to the destination's own NIC
 
 
 def host_prefix(gpu: Gpu) -> str:

@@ -29,8 +29,7 @@ Count = Annotated[int, Field(ge=1)]
 DEFAULT_DURATION_S: Final = 5.0
 MAX_DURATION_S: Final = 3600
 
-TaskSpans = Mapping[int, tuple[int, int]]
-"""Start and end of tasks in ns, on one clock, by task number."""
+TaskSpans = Mapping[int, tuple[int, int]]  # start and end of tasks in ns, on one clock, by task number
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,11 @@ class Built(NamedTuple):
 class Workload(ConfigModel):
     """Base of every kind of workload. A kind has the keys that a user writes, and `build`; the rest has defaults."""
 
-    required: ClassVar[tuple[str, ...]] = ("build(setting)",)
-    """The methods that a kind must define."""
+    required: ClassVar[tuple[str, ...]] = ("build(setting)",)  # the methods that a kind must define
     is_iteration: ClassVar[bool] = True
     """Whether it is the iteration of a training job (or a trace of one), and not plain traffic."""
-    is_independent: ClassVar[bool] = False
-    """Whether no pair waits for another pair."""
-    fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec
-    """The specification of the fabrics that it is for."""
+    is_independent: ClassVar[bool] = False  # whether no pair waits for another pair
+    fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec  # the specification of the fabrics that it is for
 
     kind: str
 
@@ -144,8 +140,7 @@ def traffic_kind(name: str) -> TrafficKind:
     return TRAFFIC_KINDS[name] if name in TRAFFIC_KINDS else TrafficKind()
 
 
-WorkloadSpec = SerializeAsAny[Workload]
-"""A workload in a model: any kind, with its own keys."""
+WorkloadSpec = SerializeAsAny[Workload]  # a workload in a model: any kind, with its own keys
 
 
 def check_duration(duration: float | None, info: ValidationInfo, other: str) -> float | None:

@@ -84,10 +84,8 @@ class HealthPolicy:
     """A health-routing policy: its decision, whose docstring's first line describes it, and what that needs."""
 
     choose: Choose
-    order: int = 100
-    """Position in the default list of an experiment's policies, lowest first."""
-    uses_scores: bool = True
-    """Whether paths depend on scores: reports plot the scores of its intervals."""
+    order: int = 100  # position in the default list of an experiment's policies, lowest first
+    uses_scores: bool = True  # whether paths depend on scores: reports plot the scores of its intervals
     is_rate_aware: bool = False
     """Whether a pair that gets its fair share keeps its path, whatever the scores are (not in the papers): its own
     traffic lowers the scores of its path, which it would leave because of itself. See steering.is_satisfied.

@@ -28,10 +28,8 @@ from railyard.topologies.multirail.spec import nic_of_mac
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_FLOWS: Final = 20
-"""Rows of the table; all flows are in the file."""
-FLOW: Final = ["src", "dst", "protocol", "ports"]
-"""Columns that identify a flow."""
+MAX_FLOWS: Final = 20  # rows of the table; all flows are in the file
+FLOW: Final = ["src", "dst", "protocol", "ports"]  # columns that identify a flow
 
 
 def command(

@@ -47,10 +47,8 @@ from railyard.workloads.spec import build
 
 MAX_GPUS: Final = 65_536
 """A second or two to look at, groups of ranks that all cross rails included; a million GPUs take half a minute."""
-SHOWN: Final = 5
-"""Findings of a kind that are shown; the rest are counted."""
-MEMBERS: Final = 8
-"""Ranks of a finding that are named."""
+SHOWN: Final = 5  # findings of a kind that are shown; the rest are counted
+MEMBERS: Final = 8  # ranks of a finding that are named
 NO_FINDINGS: Final = "  nothing changes rails: no spines are needed"
 
 

@@ -18,8 +18,7 @@ from railyard.experiments.commands.options import PluginFiles, console, plain_ta
 from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES, describe
 
-GRID = 4
-"""Domains and rails of a fabric whose file names none (topologies/spec.py)."""
+GRID = 4  # domains and rails of a fabric whose file names none (topologies/spec.py)
 NUMBERS = ("GPUS", "REPLAYS", "FAULTS")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has its C part
 

@@ -13,8 +13,7 @@ from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import GptModel
 
-MAX_COUNT: Final = 2**20
-"""The most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds."""
+MAX_COUNT: Final = 2**20  # the most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds
 COLUMNS = (
     "", "p", "t", "d", "v", "b", "t_h x t_l", "p_h x p_l", "d_h x d_l", "GB", "iteration s",
     "stage", "TP+PP", "bubble", "DP", "Adam",

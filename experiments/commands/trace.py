@@ -21,8 +21,7 @@ from railyard.topologies.forwarding import path_name
 from railyard.topologies.measure.capture import Capture, Probe
 from railyard.topologies.plan import Plan, read_active_plan
 
-MAX_PROBES: Final = 64
-"""A packet socket's buffer holds this many, captured twice each, with some room left."""
+MAX_PROBES: Final = 64  # a packet socket's buffer holds this many, captured twice each, with some room left
 
 
 def command(

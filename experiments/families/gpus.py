@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from railyard.topologies.build.network import EmulatedNet
 
 MIN_RAIL_BPS: Final = 1_000_000
-MAX_GPUS: Final = 1024
-"""All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
+MAX_GPUS: Final = 1024  # all-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much
 CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
 """Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
-BRIDGE_CORE_BPS: Final = 40e9
-"""The same through the kernel's own bridges, which HB domains are."""
+BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
 GPU_BYTES: Final = 1_000_000
 """Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
 

@@ -23,8 +23,7 @@ from railyard.results.views import format as fmt
 from railyard.workloads.schedule import payload_rates
 from railyard.workloads.spec import build
 
-PNG_METADATA: Final = {"Software": "Railyard"}
-"""Mark of a drawing that may be overwritten."""
+PNG_METADATA: Final = {"Software": "Railyard"}  # mark of a drawing that may be overwritten
 
 
 class Prediction(NamedTuple):

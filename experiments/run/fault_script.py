@@ -36,8 +36,7 @@ from railyard.workloads.replay.run import Aborted, Replay
 CONNECT_S: Final = 60.0
 RESTORE_S: Final = 2.0
 _POLL_S: Final = 0.01
-Progress = Callable[[int], None]
-"""Called with the number of finished injections and repairs."""
+Progress = Callable[[int], None]  # called with the number of finished injections and repairs
 
 
 @dataclass(frozen=True)
@@ -178,10 +177,8 @@ class FaultInjector:
             self.run.connectivity_checks.append(shown)
 
 
-WORKLOAD: Final = "heartbeats"
-"""What records call them."""
-HEARTBEAT_BYTES: Final = 46
-"""On a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4."""
+WORKLOAD: Final = "heartbeats"  # what records call them
+HEARTBEAT_BYTES: Final = 46  # on a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4
 
 
 @contextmanager

@@ -25,8 +25,7 @@ from railyard.workloads.allreduce.engine_kind import predicted_s, rails_of
 from railyard.workloads.allreduce.engines.railyard import Ranks
 from railyard.workloads.allreduce.workload import learning_operations, sent_bytes
 
-MIN_DILATED_BPS: Final = 200_000
-"""A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""
+MIN_DILATED_BPS: Final = 200_000  # a frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes
 
 
 def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:

@@ -16,8 +16,7 @@ from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import RankReport, latencies_s
 
-STEADY: Final = 0.02
-"""Shares that change by less of the buffer than this are what they were."""
+STEADY: Final = 0.02  # shares that change by less of the buffer than this are what they were
 _TAIL: Final = 0.1
 BIN_NS: Final = 20_000_000
 

@@ -38,16 +38,12 @@ from railyard.workloads.allreduce.engine_kind import (
 from railyard.workloads.allreduce.workload import ITEM, check_complete, sent_bytes
 
 PAUSE_S: Final = 0.05
-_SHARED_ENGINE: Final = "nezha"
-"""The policy that the shared processes start with."""
+_SHARED_ENGINE: Final = "nezha"  # the policy that the shared processes start with
 CHECKED: Final = 3
 """Operations whose every element is compared: the results come from the same code as those that are timed."""
-MAX_RESTARTS: Final = 5
-"""Void turns of a size, so that the sweep ends on a machine that loses rails again and again."""
-RAIL_WAIT_S: Final = 10.0
-"""Seconds of the fabric's own time that a lost rail may take to return before a turn."""
-Turns = Sequence[tuple[int, int]]
-"""(operations that don't count, operations that then do) of each turn."""
+MAX_RESTARTS: Final = 5  # void turns of a size, so that the sweep ends on a machine that loses rails again and again
+RAIL_WAIT_S: Final = 10.0  # seconds of the fabric's own time that a lost rail may take to return before a turn
+Turns = Sequence[tuple[int, int]]  # (operations that don't count, operations that then do) of each turn
 
 
 @dataclass

@@ -17,8 +17,7 @@ from railyard.topologies.measure.counters import Counters, count
 from railyard.topologies.measure.rates import calibrate
 from railyard.topologies.plan import Plan
 
-ControllerEvent = tuple[int, str, dict[str, Any]]
-"""(monotonic ns, what, detail)"""
+ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, what, detail)
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
 
 

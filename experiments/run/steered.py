@@ -21,10 +21,8 @@ from railyard.results.runs.records import Choice, Event, HealthSample, Run
 from railyard.workloads.background.flows import background, reserved
 from railyard.workloads.background.spec import BackgroundSpec
 
-MakeWorkloads = Callable[[int], list[Workload]]
-"""From a seed to the workloads, with what is drawn from it."""
-On = frozenset[int]
-"""The entries of the background that are on."""
+MakeWorkloads = Callable[[int], list[Workload]]  # from a seed to the workloads, with what is drawn from it
+On = frozenset[int]  # the entries of the background that are on
 
 
 def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSpec, run: Run, steps: Steps) -> None:

@@ -303,12 +303,9 @@ class FabricFamily:
     A family is one module of `families/`; its methods import what is slow to load (mininet, matplotlib).
     """
 
-    Fabric: ClassVar[type[BaseFabricSpec]] = BaseFabricSpec
-    """The specification class of its fabrics."""
-    Fault: ClassVar[type[FaultSpec]] = FaultSpec
-    """The items of section `faults`."""
-    without: ClassVar[tuple[str, ...]] = ()
-    """Sections of an experiment that mean nothing on its fabrics."""
+    Fabric: ClassVar[type[BaseFabricSpec]] = BaseFabricSpec  # the specification class of its fabrics
+    Fault: ClassVar[type[FaultSpec]] = FaultSpec  # the items of section `faults`
+    without: ClassVar[tuple[str, ...]] = ()  # sections of an experiment that mean nothing on its fabrics
 
     def check(self, spec: ExperimentSpec) -> None:
         """Raise BadInput for what its fabrics can't run."""

@@ -9,8 +9,7 @@ from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rai
 from railyard.topologies.addresses import gpu_of_name, link_of_name
 from railyard.topologies.plan import Plan
 
-SIMULTANEOUS_NS: Final = 50_000_000
-"""Actions closer than this are simultaneous."""
+SIMULTANEOUS_NS: Final = 50_000_000  # actions closer than this are simultaneous
 
 
 def _counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:

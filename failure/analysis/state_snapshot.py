@@ -16,8 +16,7 @@ from railyard.topologies.build.namespaces import IFF_UP, IFLA_GROUP, IFLA_IFNAME
 
 StateSnapshot = Mapping[str, frozenset[str]]
 """Kernel state by node: a line for each route, neighbour, interface and table of rules."""
-MAX_LISTED: Final = 3
-"""The number of differences that a message lists."""
+MAX_LISTED: Final = 3  # the number of differences that a message lists
 
 
 def state_differences(before: StateSnapshot, now: StateSnapshot) -> list[str]:
@@ -50,8 +49,7 @@ _ROUTE: Final = struct.Struct("=8BI")
 _NEIGHBOUR: Final = struct.Struct("=BxxxiHBB")
 _TABLES: Final = struct.Struct("=BBH")
 
-Names = Mapping[int, str]
-"""Of interfaces, by number; one may have come since they were read."""
+Names = Mapping[int, str]  # of interfaces, by number; one may have come since they were read
 
 
 def snapshot_state(nodes: Iterable[str]) -> StateSnapshot:

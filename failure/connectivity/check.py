@@ -198,8 +198,7 @@ def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
             yield cable(near.node, far.node), near, far
 
 
-MAX_ACTION_S: Final = 0.15
-"""The expected duration of an action, s: after a longer one, the check is still due."""
+MAX_ACTION_S: Final = 0.15  # the expected duration of an action, s: after a longer one, the check is still due
 
 
 def missed_checks(

@@ -17,8 +17,7 @@ from railyard.failure.faults.support.impact import FaultScope, Impact, is_signal
 from railyard.topologies.fabric_kinds import FabricPlan, Layer
 from railyard.topologies.plan import Plan
 
-ControllerEvent = tuple[int, str, dict[str, Any]]
-"""An event of a controller: (monotonic ns, kind, detail)."""
+ControllerEvent = tuple[int, str, dict[str, Any]]  # an event of a controller: (monotonic ns, kind, detail)
 SPEC_KEYS: Final = frozenset({"kind", "target", "at", "repair", "after", "on", "repeats", "parameters"})
 """Keys of a fault in a spec; a parameter can't have one of these names."""
 
@@ -47,32 +46,22 @@ class FaultKind:
     of a fabric that has such targets: kinds for all fabrics declare `FabricPlan` and `EmulatedNet`, others their own.
     """
 
-    Parameters: ClassVar[type[ConfigModel]] = NoParameters
-    """The kind's own keys in a spec, with defaults and bounds."""
+    Parameters: ClassVar[type[ConfigModel]] = NoParameters  # the kind's own keys in a spec, with defaults and bounds
     target_sort: ClassVar[str] = "target"
     """What a target is, in the singular, as error messages say it: "GPU", "rail switch"."""
     layer: ClassVar[Layer | None] = None
     """The layer of the GPU cable that breaks; None if it isn't a single cable. Random faults group by it."""
     order: ClassVar[int] = 1000
     """Position in lists and in random draws; kinds with the same position are ordered by name."""
-    weight: ClassVar[float] = 0.0
-    """Weight in the default mix of random faults; 0: only if a spec's mix names the kind."""
-    min_random_s: ClassVar[float] = 0.0
-    """Minimum duration of a random fault, s."""
-    is_control_plane: ClassVar[bool] = False
-    """Only a control process fails: packets keep flowing."""
-    stops_controller: ClassVar[bool] = False
-    """There is no controller while the fault lasts."""
-    stops_gpus: ClassVar[bool] = False
-    """Processes on GPUs are killed or stopped, so connections may break."""
-    is_intermittent: ClassVar[bool] = False
-    """Parts fail and recover by themselves while the fault lasts."""
-    loses_packets_throughout: ClassVar[bool] = False
-    """Packets are lost until the repair, whatever the controller does."""
-    is_rerouted: ClassVar[bool] = True
-    """The controller moves traffic away from what breaks."""
-    first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()
-    """Recovery targets (results/runs/targets.py)."""
+    weight: ClassVar[float] = 0.0  # weight in the default mix of random faults; 0: only if a spec's mix names the kind
+    min_random_s: ClassVar[float] = 0.0  # minimum duration of a random fault, s
+    is_control_plane: ClassVar[bool] = False  # only a control process fails: packets keep flowing
+    stops_controller: ClassVar[bool] = False  # there is no controller while the fault lasts
+    stops_gpus: ClassVar[bool] = False  # processes on GPUs are killed or stopped, so connections may break
+    is_intermittent: ClassVar[bool] = False  # parts fail and recover by themselves while the fault lasts
+    loses_packets_throughout: ClassVar[bool] = False  # packets are lost until the repair, whatever the controller does
+    is_rerouted: ClassVar[bool] = True  # the controller moves traffic away from what breaks
+    first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()  # recovery targets (results/runs/targets.py)
 
     def targets(self, plan: Any) -> Sequence[str]:
         """Return the names of all possible targets on a fabric."""

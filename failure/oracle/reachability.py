@@ -26,8 +26,7 @@ from railyard.failure.scenario.pairs import Pair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 
-Matrix = npt.NDArray[np.bool_]
-"""Of all GPUs by all GPUs, in the plan's order: from the row's to the column's."""
+Matrix = npt.NDArray[np.bool_]  # of all GPUs by all GPUs, in the plan's order: from the row's to the column's
 
 
 class Survivors:

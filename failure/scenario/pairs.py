@@ -14,13 +14,11 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 
 Pair = tuple[Gpu, Gpu]
-PairFilter = Callable[[Gpu, Gpu], bool]
-"""A property of the default path between two GPUs of different domains."""
+PairFilter = Callable[[Gpu, Gpu], bool]  # a property of the default path between two GPUs of different domains
 
 PROBES: Final = 4
 ONE_SIDE_PROBES: Final = 3  # if the fault affects only sources or only far ends
-MAX_PROBES: Final = 8
-"""In total: at 1000 packets/s each, more would be a load of their own."""
+MAX_PROBES: Final = 8  # in total: at 1000 packets/s each, more would be a load of their own
 SHARED_PROBES: Final = 4
 """In a long script, whose purpose is connectivity checks: what runs for minutes should leave cores idle."""
 _FAULT_WEIGHT: Final = 100  # more than the number of sides of faults that one pair can be on

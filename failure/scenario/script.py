@@ -40,8 +40,7 @@ class Script:
     faults: tuple[Timed, ...]
 
 
-SETTLE_S: Final = 0.5
-"""Time for all reactions to an action, s."""
+SETTLE_S: Final = 0.5  # time for all reactions to an action, s
 NO_DEADLINE_NS: Final = 1 << 62
 
 
@@ -170,8 +169,7 @@ def _have_symptoms(net: EmulatedNet, fault: Fault, expected: bool) -> bool:
     return poll(lambda: {*kind.symptoms(net, target, parameters)} == {expected}, SYMPTOMS_TIMEOUT_S)
 
 
-PREPARE_S: Final = 0.6
-"""Time before an injection to check that the fault isn't active, and to prepare it."""
+PREPARE_S: Final = 0.6  # time before an injection to check that the fault isn't active, and to prepare it
 _POLL_S: Final = 0.001
 
 PhaseEnds = Mapping[str, "Future[int]"]

@@ -22,8 +22,7 @@ from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import Outcome, Sample, Target
 from railyard.results.views.format import times
 
-SINGLE: Final = "single"
-"""A policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost."""
+SINGLE: Final = "single"  # a policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost
 _COLUMNS: Final = ("policy", "size", "repeat", "mean_s", "typical_s", "split")
 
 

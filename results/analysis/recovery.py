@@ -33,8 +33,7 @@ from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
 MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be
-Interval = tuple[float | None, float | None]
-"""Both ends belong to it; None is "never"."""
+Interval = tuple[float | None, float | None]  # both ends belong to it; None is "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,7 @@ def _resample_indices(n: int) -> npt.NDArray[np.intp]:
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
-FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")
-"""The others count from the fault."""
+FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")  # the others count from the fault
 _TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
 STEP_NAMES: Final = {
     "detect_ms": "detected",

@@ -97,8 +97,7 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
 
 BASELINE_POLICY: Final = "dr"
 ORACLE_POLICY: Final = "oracle"
-FabricWorkload = tuple[str, IntervalId]
-"""A fabric, and what ran on it."""
+FabricWorkload = tuple[str, IntervalId]  # a fabric, and what ran on it
 
 
 @dataclass(frozen=True, slots=True)

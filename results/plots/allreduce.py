@@ -18,8 +18,7 @@ from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
 
 _STYLES: Final = ("-", "--", ":", "-.")
-_PANEL: Final = 3.1
-"""Inches."""
+_PANEL: Final = 3.1  # inches
 
 
 def _own_colour(policy: str) -> str | None:

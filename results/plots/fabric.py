@@ -20,8 +20,7 @@ _OPTICAL_SWITCH_HEIGHT: Final = 2.6  # how high an optical switch of a domain is
 _Y: Final = {"domain": 0.0, "gpu": 4.0, "domain_optics": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
 _OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
-_PER_DOMAIN: Final = ("rail",)
-"""Layers with optical switches where each domain has one of its own."""
+_PER_DOMAIN: Final = ("rail",)  # layers with optical switches where each domain has one of its own
 
 
 def draw(fabric: FabricRun) -> style.Plot:

@@ -189,8 +189,7 @@ def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: S
     return f"Steps of recovery, and goodput around {fault}. {'; '.join(alt_text)}"
 
 
-Timeline = Mapping[str, float]
-"""Time of each step of one replacement, in ms after its fault."""
+Timeline = Mapping[str, float]  # time of each step of one replacement, in ms after its fault
 STEPS: Final = (
     "detected", "decided", "optical-links-down", "adopted", "optical-links-up", "replaced", "state-moved",
     "job-resumed",

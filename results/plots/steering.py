@@ -24,8 +24,7 @@ NONE: Final = "none"
 _ORDER: Final = ("d", "r", "dr", "rd", "drd", "spine", NONE)
 
 
-_WHOLE: Final = 720_720
-"""Parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact."""
+_WHOLE: Final = 720_720  # parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact
 Shares = Mapping[str, tuple[float, ...]]
 """Path -> its share of the pairs at each of a list of times, from then on; at each time they add up to 1."""
 

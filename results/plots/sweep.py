@@ -19,8 +19,7 @@ from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style as plots
 from railyard.results.views import format as fmt
 
-Named = tuple[str, Mapping[str, Any]]
-"""A fabric or a workload: its label, and its part of the resolved experiment."""
+Named = tuple[str, Mapping[str, Any]]  # a fabric or a workload: its label, and its part of the resolved experiment
 Timed = Mapping[tuple[str, str, str], Spread]
 """(fabric, workload, phase) -> its times; phase "" is the whole, and a prediction alone has no values."""
 

@@ -16,12 +16,10 @@ from railyard.core.records import IntervalId, Record, Recovery
 from railyard.core.units import size_name
 from railyard.results.runs.records import Event, GoodputTrace, Measurement, Rails, Run
 
-MIN_SHARE: Final = 0.005
-"""Of what was sent: a rail that carried less counts as unused."""
+MIN_SHARE: Final = 0.005  # of what was sent: a rail that carried less counts as unused
 SOURCE: Final = "allreduce"
 LOSS: Final = "loss"
-MIN_SAMPLES_FOR_P99: Final = 100
-"""Operations: of fewer, one in a hundred is less than one."""
+MIN_SAMPLES_FOR_P99: Final = 100  # operations: of fewer, one in a hundred is less than one
 _SKIPPED: Final = "policy skipped"
 _LOST: Final = "rails lost"
 _FAILED: Final = "operations failed"

@@ -302,8 +302,7 @@ class Run:
 
 
 Row = TypeVar("Row")
-Plain = dict[str, Any]
-"""Column -> value."""
+Plain = dict[str, Any]  # column -> value
 OLD_COLUMNS: Final = {
     "source_ms": "source_side_ms", "far_ms": "far_side_ms",
     "source_probed": "source_side_probed", "far_probed": "far_side_probed",

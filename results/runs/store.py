@@ -25,8 +25,7 @@ from railyard.results.runs.records import Measurement, Run
 from railyard.results.views import report, summary
 
 FORMAT: Final = 2
-Files = Iterator[tuple[str, bytes]]
-"""Name and content."""
+Files = Iterator[tuple[str, bytes]]  # name and content
 NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",

@@ -66,8 +66,7 @@ def last_stage_network_s(micro_batches: N, collectives_s: N, virtual_stages: N, 
     return collectives + pipeline
 
 
-MAX_CELLS: Final = 20
-"""Cells of a grid all of whose matrices are tried: a million of them."""
+MAX_CELLS: Final = 20  # cells of a grid all of whose matrices are tried: a million of them
 
 Ints = npt.NDArray[np.int64]
 

@@ -88,8 +88,7 @@ def _bound_s(
     return max(*port_s, float(gpu_s.max(initial=0)))
 
 
-WHOLE = ""
-"""The phase name under which a whole iteration is reported."""
+WHOLE = ""  # the phase name under which a whole iteration is reported
 BOTTLENECK: Final = "bottleneck link"
 
 

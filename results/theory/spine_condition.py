@@ -30,8 +30,7 @@ Winner = Literal["rail-only", "spine", "even"]
 Path = Literal["rail-only", "spine"]
 Reason = Literal["", "lowest score", "HB rate", "hops", "not known"]
 POLICY: Final[Mapping[Path, str]] = {"rail-only": "dr", "spine": "ecmp"}
-TIE: Final = 0.05
-"""Latencies that differ by less are even."""
+TIE: Final = 0.05  # latencies that differ by less are even
 SAMPLES_BEFORE_START: Final = 5
 """Samples of scores before the foreground's start that count: 250 ms at the default period."""
 _STEPS: Final = np.array([-0.01, 0, 0.01])

@@ -41,14 +41,10 @@ def seconds(value: float | None) -> str:
     return f"0{_SPACE}s" if value == 0 else _scaled(value, _SECONDS)
 
 
-size = or_dash(partial(_scaled, steps=_BYTES))
-"""1_200_000 bytes -> `1.200 MB`."""
-rate = or_dash(partial(_scaled, steps=_RATES))
-"""1.2e9 bit/s -> `1.200 Gbit/s`."""
-ratio = or_dash("{:.3f}".format)
-"""1.0342 -> `1.034`."""
-times = or_dash("{:.2f}x".format)
-"""1.8432 -> `1.84x`."""
+size = or_dash(partial(_scaled, steps=_BYTES))  # 1_200_000 bytes -> `1.200 MB`
+rate = or_dash(partial(_scaled, steps=_RATES))  # 1.2e9 bit/s -> `1.200 Gbit/s`
+ratio = or_dash("{:.3f}".format)  # 1.0342 -> `1.034`
+times = or_dash("{:.2f}x".format)  # 1.8432 -> `1.84x`
 
 
 def percent(share: float | None, places: int = 1) -> str:

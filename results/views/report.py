@@ -24,8 +24,7 @@ class Section:
     """A section; the first line of its docstring is its description. What it doesn't define, it doesn't show."""
 
     title: ClassVar[str] = ""
-    order: ClassVar[int] = 75
-    """Its place in the report and on the terminal, lowest first."""
+    order: ClassVar[int] = 75  # its place in the report and on the terminal, lowest first
     template: ClassVar[str] = "section.html.j2"
     """A file of sections/ with its content below the title; the default shows `tables`."""
     is_page_part: ClassVar[bool] = True
@@ -69,8 +68,7 @@ SECTIONS: Final = Registry[type[Section]](
 )
 
 
-section = SECTIONS.register
-"""Decorator that registers a section by its id in the page."""
+section = SECTIONS.register  # decorator that registers a section by its id in the page
 
 
 def sections() -> list[tuple[str, Section]]:

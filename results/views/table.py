@@ -56,8 +56,7 @@ class Column:
         return NOTHING if value is None else quantity(value, self.unit) if self.unit else str(value)
 
 
-text = partial(Column, is_text=True)
-"""A left-aligned column."""
+text = partial(Column, is_text=True)  # a left-aligned column
 
 
 def texts(*titles: str) -> list[Column]:

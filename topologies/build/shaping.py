@@ -63,8 +63,7 @@ def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_po
     )
 
 
-HEARTBEAT_PORT: Final = 65433
-"""UDP port of heartbeats (controller/processes/heartbeat_main.py)."""
+HEARTBEAT_PORT: Final = 65433  # UDP port of heartbeats (controller/processes/heartbeat_main.py)
 HEARTBEAT_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
 _HEARTBEAT_CLASS: Final = 30
 _HEARTBEAT_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`

@@ -157,8 +157,7 @@ _ESTABLISHED_TCP: Final = struct.pack(
 _MESSAGE: Final = struct.Struct("=4x2H16x4s28xII8x")  # ports, IPv4 destination, what waits to be read and to be sent
 _MESSAGE_BYTES: Final = 72
 _BYTES_ACKED: Final = struct.Struct("=120xQ")
-WINDOW_S: Final = 0.08
-"""Between two looks: 22 frames of 9000 bytes at 20 Mbit/s, and two at a tenth of that."""
+WINDOW_S: Final = 0.08  # between two looks: 22 frames of 9000 bytes at 20 Mbit/s, and two at a tenth of that
 MAX_AGE_S: Final = 0.5
 
 Connection = tuple[int, int, bytes]

@@ -70,8 +70,7 @@ def calibrate(net: FabricNet) -> list[Sample]:
     return [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
 
 
-IperfFlow = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]
-"""iperf3's client and server."""
+IperfFlow = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]  # iperf3's client and server
 
 
 def start_flow(src: str, dst: str, ip: str, options: str) -> IperfFlow:

@@ -74,8 +74,7 @@ NODE_SYSCTLS: Final = SYSCTLS | {
 QUEUE_FRAMES: Final = 10_000
 WINDOW_S: Final = 0.03
 MIN_WINDOW_FRAMES: Final = 8
-FIRST_INDEX: Final = 1_000_000
-"""Of NICs: numbers that no far end reaches (topologies/build/network.py says why)."""
+FIRST_INDEX: Final = 1_000_000  # of NICs: numbers that no far end reaches (topologies/build/network.py says why)
 
 
 def window_bytes(plan: MultirailPlan, rail: int) -> int:
@@ -125,8 +124,7 @@ def node_commands(plan: MultirailPlan, namespace: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-MAX_SUBFLOWS: Final = 8
-"""Of the kernel, beyond the first."""
+MAX_SUBFLOWS: Final = 8  # of the kernel, beyond the first
 
 
 def has_mptcp() -> bool:

@@ -28,8 +28,7 @@ from railyard.topologies.rail_kind import RAIL_KINDS
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
 MAX_RATE_BPS: Final = 1_000_000_000
-NOMINAL_SCALE: Final = 50.0
-"""Slow-down of `auto` rails where no machine is measured: times hardly depend on it."""
+NOMINAL_SCALE: Final = 50.0  # slow-down of `auto` rails where no machine is measured: times hardly depend on it
 _STEPS: Final = (1, 2, 5, 10)
 
 

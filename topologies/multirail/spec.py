@@ -24,8 +24,7 @@ from railyard.topologies.rail_kind import RAIL_KINDS
 MAX_NODES: Final = 64
 MAX_RAILS: Final = 8
 PREFIX_BITS: Final = 24
-SWITCH_DPID: Final = 0x5000
-"""Plus the rail; other fabrics' switches end below (ports.py)."""
+SWITCH_DPID: Final = 0x5000  # plus the rail; other fabrics' switches end below (ports.py)
 AGGREGATOR_NUMBER: Final = 0xFF
 _AGGREGATOR_HOST: Final = 254
 _TABLE: Final = 100
@@ -158,8 +157,7 @@ def value_for_size(values: Mapping[int, _T], size: int, default: _T) -> _T:
     return next((value for limit, value in sorted(values.items()) if size <= limit), default)
 
 
-Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
-"""How many times slower time passes: see plan.py."""
+Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]  # how many times slower time passes: see plan.py
 
 
 class MultirailSpec(BaseFabricSpec):

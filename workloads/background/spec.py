@@ -75,8 +75,7 @@ class Numbered(BackgroundKind):
     """A pattern on what a fabric has several of: the key's value lists their numbers."""
 
     value = Numbers
-    unit: ClassVar[str]
-    """What is numbered: domain or rail."""
+    unit: ClassVar[str]  # what is numbered: domain or rail
 
     def shares(self, value: tuple[int, ...], fabric: FabricSpec) -> dict[str, float]:
         return {f"{self.unit} {number}": 1.0 for number in value}

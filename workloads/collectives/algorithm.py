@@ -21,10 +21,8 @@ class Algorithm(ABC):
 
     collective: ClassVar[str] = ""
     """The collective that it implements, such as all-gather; empty if it can't stand by itself as a workload."""
-    algorithm: ClassVar[str] = ""
-    """Its name among the algorithms of its collective, such as ring."""
-    equation: ClassVar[str] = ""
-    """The closed form, as tables name it: "Eq. 3"; empty if there is none."""
+    algorithm: ClassVar[str] = ""  # its name among the algorithms of its collective, such as ring
+    equation: ClassVar[str] = ""  # the closed form, as tables name it: "Eq. 3"; empty if there is none.
     per_rail: ClassVar[bool] = False
     """Whether, as a workload of its own, it runs on each rail by itself, all rails at once."""
     is_divided: ClassVar[bool] = False
@@ -32,8 +30,7 @@ class Algorithm(ABC):
 
     uneven: ClassVar[tuple[str, ...]] = ()
     """Of an all-to-all: the algorithms that dispatch and combine uneven bytes in the same way; empty if none do."""
-    part_of: ClassVar[str] = ""
-    """The collective that it is a form of, although it can't stand by itself as a workload."""
+    part_of: ClassVar[str] = ""  # the collective that it is a form of, although it can't stand by itself as a workload
 
     @abstractmethod
     def stages(self, phase: Phase, grid: Grid) -> Stages:

@@ -9,8 +9,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.stages import Ring, Stages, columns
 from railyard.workloads.schedule import Grid, Phase
 
-N = TypeVar("N", float, NDArray[np.float64])
-"""A number, or an array of them; all arguments of a call alike."""
+N = TypeVar("N", float, NDArray[np.float64])  # a number, or an array of them; all arguments of a call alike
 
 
 def all_gather_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_per_s: float) -> N:

@@ -28,8 +28,7 @@ from railyard.workloads.allreduce.workload import (
 )
 from railyard.workloads.spec import WORKLOADS
 
-MIN_OPERATIONS: Final = 10
-"""Of a point, that count: fewer have no median worth the name."""
+MIN_OPERATIONS: Final = 10  # of a point, that count: fewer have no median worth the name
 LATER_WARMUP_OPERATIONS: Final = 1
 """The same in each later turn. In 200 turns of 24 the first operation took 3% longer, the second did not."""
 TURN_OPERATIONS: Final = 5

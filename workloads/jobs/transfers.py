@@ -24,8 +24,7 @@ RECEIPT_BYTES: Final = 1
 MAX_STRIPES: Final = 64
 
 Numbers = tuple[Annotated[int, Field(ge=0)], ...]
-GpuPair = Annotated[tuple[str, str], Field(strict=False)]
-"""(source, destination), as d0g0 and d1g1."""
+GpuPair = Annotated[tuple[str, str], Field(strict=False)]  # (source, destination), as d0g0 and d1g1
 Pair = tuple[int, int]
 
 

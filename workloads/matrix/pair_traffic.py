@@ -21,8 +21,7 @@ from railyard.workloads.placement.layout import Layout, Numbers, grids
 Bytes = NDArray[np.float64]
 Scope = Literal["HB domain", "rail", "across rails"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
-MAX_PAIRS: Final = 2**24
-"""Pairs that an all-to-all is spelled out to: all of 4,096 GPUs, which takes 0.3 GB."""
+MAX_PAIRS: Final = 2**24  # pairs that an all-to-all is spelled out to: all of 4,096 GPUs, which takes 0.3 GB
 
 
 @dataclass(frozen=True, eq=False)

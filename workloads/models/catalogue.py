@@ -13,13 +13,11 @@ CATALOGUE: Final = Path(__file__).parent
 MAX_PARAMETER_ERROR: Final = 0.3
 """How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
 8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't."""
-FP16_BYTES: Final = 2
-"""Bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)."""
+FP16_BYTES: Final = 2  # bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)
 
 
 class _Model(ConfigModel):
-    text: ClassVar[str]
-    """What it is, in messages."""
+    text: ClassVar[str]  # what it is, in messages
 
     @classmethod
     def load(cls, name: str, field: str = "model") -> Self:

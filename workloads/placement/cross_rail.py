@@ -16,8 +16,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.workloads.placement.layout import Layout, Numbers, grids
 from railyard.workloads.schedule import Schedule
 
-MAX_LISTED: Final = 4
-"""Pairs and rails that a finding names."""
+MAX_LISTED: Final = 4  # pairs and rails that a finding names
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,7 @@ def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int
     return dependency_counts, on_done, on_receipt
 
 
-PhaseEndCallback = Callable[[int], None]
-"""Called once, in a thread, with the monotonic ns of a phase's last receipt."""
+PhaseEndCallback = Callable[[int], None]  # called once, in a thread, with the monotonic ns of a phase's last receipt
 
 
 def first_phases(schedule: Schedule) -> dict[str, int]:

@@ -23,8 +23,7 @@ Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
-Groups = Mapping[str, tuple[int, ...]]
-"""Ranks of process groups, by name."""
+Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,7 @@ class Node:
     after: tuple[int, ...] = ()
 
 
-NodeId = tuple[int, int]
-"""(rank, position in the rank's list)."""
+NodeId = tuple[int, int]  # (rank, position in the rank's list)
 
 
 class Measured(NamedTuple):
@@ -95,8 +93,7 @@ class Measured(NamedTuple):
     seconds: float
 
 
-AllMeasured = Mapping[NodeId, Measured]
-"""What was measured of operations, by their numbers."""
+AllMeasured = Mapping[NodeId, Measured]  # what was measured of operations, by their numbers
 
 
 @dataclass(frozen=True)
@@ -144,8 +141,7 @@ class TraceFormat(ABC):
 
     rank_suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of the files, NAME.<rank>.<suffix>, of a trace with a file for each rank."""
-    takes_groups: ClassVar[bool] = False
-    """Whether process groups may be defined in a file of their own."""
+    takes_groups: ClassVar[bool] = False  # whether process groups may be defined in a file of their own
 
     @abstractmethod
     def recognizes(self, files: Files) -> bool:

@@ -23,8 +23,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import End, Link
 
-WAIT_S: Final = 0.2
-"""Longer than a frame waits in a shaper behind others."""
+WAIT_S: Final = 0.2  # longer than a frame waits in a shaper behind others
 _BATCH: Final = 20  # of 60 bytes each: little beside what else is under way
 _ETHERTYPE: Final = 0x88B5
 _ETH_P_ALL: Final = 3  # of another protocol, frames that a bridge or a switch takes aren't seen

@@ -13,13 +13,11 @@ from railyard.results.theory import equations as bound
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_gather import all_gather_s
 
-Grid = tuple[int, int, Fraction]
-"""x, y, and C_F/C_S."""
+Grid = tuple[int, int, Fraction]  # x, y, and C_F/C_S
 Equation = Callable[[int, int, int, int], bound.Bound]
 
 SMALL: Final = tuple((x, y, Fraction(r)) for x, y in ((2, 2), (4, 2), (3, 3), (4, 4), (5, 3)) for r in (2, 9))
-SHOWN: Final = ("a100", "h100", "gb200-nvl72", "gh200")
-"""Platforms, whole HB domains of which take part."""
+SHOWN: Final = ("a100", "h100", "gb200-nvl72", "gh200")  # platforms, whole HB domains of which take part
 DOMAINS: Final = (2, 4, 8, 16, 64)
 SIZES: Final = (*range(1, 17), 24, 32, 48, 64, 72, 128, 256)
 RATIOS: Final = (2, 3, 4, 6, 9, 12, 18, 36, 100, 1000)

@@ -14,8 +14,7 @@ SCALES: Final = (2048, 4096, 8192, 16_384, 30_000, 32_768, 65_536)
 STEP: Final = 1024  # of the curves; whole HB domains
 DOMAIN: Final = table2.DOMAIN
 COLUMNS: Final = ("gpus", "radix", "design", "tiers", "switches", "transceivers", "cost_usd", "power_w")
-SMALL, LARGE = 30_000, 65_536
-"""The scales that the two papers' introductions give numbers for."""
+SMALL, LARGE = 30_000, 65_536  # the scales that the two papers' introductions give numbers for
 
 
 def figure() -> Figure:

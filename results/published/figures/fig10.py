@@ -15,8 +15,7 @@ SIZES: Final = (8, 32, 128, 256, 1024, GPUS)
 PUBLISHED: Final = {(8, 256): 65.0, (8, 4096): 85.0, (256, 256): 95.0, (256, 4096): 99.0}
 """(K, batch): percent of the ideal's speed."""
 
-Times = dict[tuple[int, int], float]
-"""Seconds by (K, batch)."""
+Times = dict[tuple[int, int], float]  # seconds by (K, batch)
 
 
 def figure() -> Figure:

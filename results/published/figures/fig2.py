@@ -15,8 +15,7 @@ from railyard.workloads.placement.layout import hierarchical
 
 MODELS: Final = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
 KINDS: Final[dict[str, str]] = {"TP": style.KINDS["TP"], "PP": style.KINDS["PP"], "DP": style.KINDS["DP"]}
-CLUSTER: Final = 3072
-"""GPUs of the paper's largest job, and cluster."""
+CLUSTER: Final = 3072  # GPUs of the paper's largest job, and cluster
 TP_PAIRS_PCT: Final = 0.04
 
 

@@ -19,15 +19,13 @@ MODEL: Final = "gpt-1008b"
 DOMAINS: Final = 16
 BATCH: Final = 4096
 DATA: Final = 64
-TENSOR: Final = 8
-"""Not in the paper: Megatron's, and with d = 32 x 2 it fills the domains of 256."""
+TENSOR: Final = 8  # not in the paper: Megatron's, and with d = 32 x 2 it fills the domains of 256
 TENSORS: Final = (1, 2, 4, TENSOR)
 COLOURS: Final = {
     "TP (HB)": style.BLUE, "PP (HB)": style.SKY, "PP (NIC)": style.GREEN, "DP (HB)": style.ORANGE,
     "DP (NIC)": style.VERMILION,
 }  # fmt: skip
-SHOWN: Final = 32
-"""GPUs of either domain in the close-up."""
+SHOWN: Final = 32  # GPUs of either domain in the close-up
 
 
 def figure() -> Figure:

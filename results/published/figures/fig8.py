@@ -18,8 +18,7 @@ COLUMNS: Final = (
     "reading", "model", "gpus", "domain_gpus", "iteration_s", "over_ideal_pct", "network_s", "gpu_gb", "strategy",
 )  # fmt: skip
 
-Curve = dict[int, Best]
-"""The best strategy for each K."""
+Curve = dict[int, Best]  # the best strategy for each K
 
 
 def figure() -> Figure:

@@ -19,8 +19,7 @@ MEETS_ALL: Final = (32_768, 1024)
 """GPUs and batch with which all four claims agree, as a test checks; no default, since nothing else speaks for it."""
 OTHER_JOBS: Final = ((16_384, 4096), (32_768, 4096), MEETS_ALL)
 
-Key = tuple[int, float, float]
-"""K, HB bandwidth, network bandwidth; bit/s."""
+Key = tuple[int, float, float]  # K, HB bandwidth, network bandwidth; bit/s
 
 
 def figure() -> Figure:

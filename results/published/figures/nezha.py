@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 KB: Final = 1024
 MB: Final = 1024 * KB
-SMALL: Final = 128 * KB
-"""5.2.1: small-scale data are 2 KB to 128 KB, large-scale 512 KB to 64 MB."""
+SMALL: Final = 128 * KB  # 5.2.1: small-scale data are 2 KB to 128 KB, large-scale 512 KB to 64 MB
 LARGE: Final = 512 * KB
 LARGEST: Final = 64 * MB
 
@@ -49,10 +48,8 @@ GAINS: Final[dict[tuple[str, int, str], float]] = {
 
 THRESHOLDS: Final[dict[tuple[str, int], int]] = {("tcp+tcp", 4): 256 * KB, ("tcp+tcp", 8): 128 * KB}
 """5.2.1: up to this size Nezha uses one rail."""
-MEAN_RAIL_TIME_SPREAD: Final = 0.093
-"""5.3.2: the average scheduling error."""
-CONVERGENCE_OPERATIONS: Final = 100
-"""4.3: operations within which the coefficients converge."""
+MEAN_RAIL_TIME_SPREAD: Final = 0.093  # 5.3.2: the average scheduling error
+CONVERGENCE_OPERATIONS: Final = 100  # 4.3: operations within which the coefficients converge
 
 
 class TrainingGain(NamedTuple):
@@ -88,8 +85,7 @@ def training_gain(name: str, mix: str, nodes: int, over: str) -> TrainingGain | 
     return next((t for t in TRAININGS if (f"{t.model} batch {t.batch}", t.mix, t.nodes, t.over) == key), None)
 
 
-_POLICIES: Final = {"99/1": "weights:99:1", "1/99": "weights:1:99"}
-"""The paper's names of policies, where ours differ."""
+_POLICIES: Final = {"99/1": "weights:99:1", "1/99": "weights:1:99"}  # the paper's names of policies, where ours differ
 _MEASURED: Final = "by Eq. 1 to 5 alone; the paper measured it"
 
 

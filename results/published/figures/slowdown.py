@@ -10,10 +10,8 @@ from railyard.results.published.catalogue import Claim, Figure
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 
-DOMAINS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
-"""Numbers of HB domains, y."""
-PAPER: Final = (8, 16)
-"""x and y of Fig. 5: 16 DGX of 8."""
+DOMAINS: Final = (2, 4, 8, 16, 32, 64, 128, 256)  # numbers of HB domains, y
+PAPER: Final = (8, 16)  # x and y of Fig. 5: 16 DGX of 8.
 CLAIMED_PCT: Final = {"a100": 8.2, "h100": 11.2}
 
 

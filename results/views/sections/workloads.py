@@ -27,8 +27,7 @@ from railyard.results.views.table import Column, Table, text
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.workloads.spec import traffic_kind
 
-Place = tuple[str, str]
-"""Fabric and policy."""
+Place = tuple[str, str]  # fabric and policy
 _PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
 _MAX_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
 _MAX_SIDE_BY_SIDE: Final = 2  # fabrics that the table of times on the terminal sets side by side

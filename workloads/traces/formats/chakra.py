@@ -122,10 +122,8 @@ ALL_RANKS: Final = ("", "0")
 """Names of the group of all ranks, unless the trace defines them (ASTRA-sim takes them so too)."""
 MICROSECONDS: Final = 1e6  # in a second
 
-Times = Mapping[int, tuple[int, int]]
-"""Start and duration of nodes in whole microseconds, by their positions."""
-Writer = Callable[[Times], bytes]
-"""What writes a rank's file again, in its form, with measured times of its nodes."""
+Times = Mapping[int, tuple[int, int]]  # start and duration of nodes in whole microseconds, by their positions
+Writer = Callable[[Times], bytes]  # what writes a rank's file again, in its form, with measured times of its nodes
 
 
 class Chakra(common.TraceFormat):
