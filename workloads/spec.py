@@ -7,9 +7,9 @@ and their times can be compared. For `transfers` it is the duration of one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
@@ -185,6 +185,18 @@ class Modelled(Sized):
 
     def label(self) -> str:
         return Path(self.model).stem if self.model.endswith(".yaml") else self.model
+
+
+@dataclass(frozen=True)
+class Job:
+    """Base of a training iteration in bytes and seconds: fields `..._bytes`, and a GPU's computing."""
+
+    compute_s: float = field(kw_only=True)
+
+    def scaled(self, bytes_factor: float, time_factor: float) -> Self:
+        """Return the same job with fewer bytes and other gaps."""
+        sizes = {f.name: getattr(self, f.name) * bytes_factor for f in fields(self) if f.name.endswith("_bytes")}
+        return replace(self, **sizes, compute_s=self.compute_s * time_factor)
 
 
 class Training(Modelled):

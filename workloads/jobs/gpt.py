@@ -19,7 +19,7 @@ from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads
 from railyard.workloads.placement.layout import Layout, Parallelism, place
 from railyard.workloads.schedule import Factor, Iteration, Program, Scale, Schedule
-from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
+from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 
 class Pass(NamedTuple):
@@ -72,7 +72,7 @@ TRAFFIC_KINDS.add("PP", TrafficKind(is_dense=True, is_headline=False))
 
 
 @dataclass(frozen=True)
-class GptJob:
+class GptJob(Job):
     """An iteration, in bytes and seconds.
 
     `gather_bytes`: D of each (merged) AllGather and ReduceScatter; `boundary_bytes`: a GPU's part of a stage's output;
@@ -85,17 +85,6 @@ class GptJob:
     gather_bytes: float
     boundary_bytes: float
     sync_bytes: float
-    compute_s: float
-
-    def scaled(self, bytes_factor: float, time_factor: float) -> "GptJob":
-        """The same job with fewer bytes and other gaps."""
-        return replace(
-            self,
-            gather_bytes=self.gather_bytes * bytes_factor,
-            boundary_bytes=self.boundary_bytes * bytes_factor,
-            sync_bytes=self.sync_bytes * bytes_factor,
-            compute_s=self.compute_s * time_factor,
-        )
 
     def shape(self, layers_per_stage: int) -> dict[str, int]:
         """Return the counts in which a job may differ from the published one."""

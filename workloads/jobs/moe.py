@@ -27,18 +27,18 @@ from railyard.workloads.collectives.algorithm import (
 )
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.schedule import Factor, Iteration, Program, Schedule
-from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
+from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 ALL_TO_ALL: Final = "all-to-all"
 TRAFFIC_KINDS.add("EP", TrafficKind())
 
 
 @dataclass(frozen=True)
-class MoeJob:
+class MoeJob(Job):
     """A step on `domains` x `rails` GPUs, in bytes and seconds.
 
     `algorithm`: the full name of the all-to-alls'. `pair_bytes`: D of an all-to-all; `static_bytes`: D of the
-    AllReduce; `compute_s`: all of a GPU's computing. `shares`: the part of all tokens that goes to each GPU's expert;
+    AllReduce. `shares`: the part of all tokens that goes to each GPU's expert;
     empty if they are spread uniformly.
     """
 
@@ -49,17 +49,7 @@ class MoeJob:
     all_to_alls: int
     pair_bytes: float
     static_bytes: float
-    compute_s: float
     shares: tuple[float, ...] = ()
-
-    def scaled(self, bytes_factor: float, time_factor: float) -> "MoeJob":
-        """The same step with fewer bytes and other gaps."""
-        return replace(
-            self,
-            pair_bytes=self.pair_bytes * bytes_factor,
-            static_bytes=self.static_bytes * bytes_factor,
-            compute_s=self.compute_s * time_factor,
-        )
 
 
 def moe_job(
