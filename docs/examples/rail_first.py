@@ -8,9 +8,8 @@ HB domains first, so the closed form is the same; the order matters where one of
         collective: all-to-all, algorithm: rail-first}]'
 """
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exchange, Stages, columns, shifts
 from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
-from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
 from railyard.workloads.schedule import Grid, Phase
 
 

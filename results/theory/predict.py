@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from railyard.results.theory import equations
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS
-from railyard.workloads.collectives.stages import Sizes
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.matrix.traffic_matrix import Way, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 

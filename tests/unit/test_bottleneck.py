@@ -12,9 +12,8 @@ from railyard.results.theory.predict import BOTTLENECK, bottleneck_s, equation, 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, Share, Shares, path_of
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
-from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates
 from tests.unit.path_choices import gpu_hops
 

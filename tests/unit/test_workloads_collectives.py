@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
-from railyard.workloads.collectives.stages import SLICE_BYTES, Ring, grid_shifts, shifts, whole_bytes
+from railyard.workloads.collectives.algorithm import (
+    ALGORITHMS,
+    SLICE_BYTES,
+    Ring,
+    collective_schedule,
+    grid_shifts,
+    shifts,
+    whole_bytes,
+)
 from railyard.workloads.schedule import Phase, Program, Schedule, Transfer
 
 SIDE = st.integers(2, 5)

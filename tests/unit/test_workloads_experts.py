@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import bottleneck_s, predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch
-from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.jobs.moe import zipf_shares
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, traffic_matrix
 from railyard.workloads.schedule import Phase, Program, Rates, payload_rates

@@ -1,19 +1,205 @@
-"""The registry of collective algorithms, and what a definition of one has.
+"""The registry of collective algorithms, what a definition of one has, and the exchanges and rings that it consists of.
 
-An algorithm is one file: the collective that it implements, its stages, from which both its tasks and its predicted
-time follow, and its closed form in the papers. Sources: Rail-only section III-B and Eq. 1 (AllGather: rails first, then
-HB domains; ReduceScatter the other way round), section IV-B and Eq. 2-3 (all-to-all).
+An algorithm is one file: its collective, its closed form in the papers, and its stages, from which both its tasks and
+its predicted time follow. A stage is a number of transports at the same time, on GPUs of their own. Sources: Rail-only
+section III-B and Eq. 1 (AllGather: rails first, then HB domains; ReduceScatter the other way round), section IV-B and
+Eq. 2-3 (all-to-all).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Final
+from math import ceil
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from railyard.core.registry import Registry
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.stages import IN_FLIGHT, Stages, columns, whole_bytes
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
+
+IN_FLIGHT: Final = 8
+"""Rounds of an exchange that a GPU has under way at the same time, unless the workload gives another number."""
+SLICE_BYTES: Final = 64_000
+"""A ring sends a chunk in two slices if each has this many bytes or more: the next GPU forwards the first slice while
+the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
+MAX_SLICES: Final = 32
+
+Numbers = NDArray[np.int64]
+Round = Numbers
+"""Source and destination of each transfer, (n, 2): every GPU that takes part is once a source, once a destination."""
+
+
+class Sizes(NamedTuple):
+    """Bytes of pairs of GPU numbers: three arrays of one length."""
+
+    src: Numbers
+    dst: Numbers
+    bytes: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, by_pair: Mapping[tuple[int, int], float]) -> "Sizes":
+        """Return the bytes by (source, destination) as arrays."""
+        pairs = np.array(list(by_pair), dtype=np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0], pairs[:, 1], np.array(list(by_pair.values()), dtype=np.float64))
+
+
+def columns(grid: Grid) -> Grid:
+    """Return the rails of a grid: GPUs of one rank, domain by domain."""
+    return tuple(zip(*grid, strict=True))
+
+
+def whole_bytes(size: float) -> int:
+    """Round a size up to the bytes that a transfer can carry, at least one. Rounding errors below 0.001 don't count."""
+    return max(1, ceil(round(size, 3)))
+
+
+def shifts(group: Sequence[int]) -> list[Round]:
+    """Return rounds with every pair of a group: in round r its i-th GPU sends to the (i + r)-th."""
+    gpus = np.asarray(group, dtype=np.int64)
+    return [np.column_stack((gpus, np.roll(gpus, -r))) for r in range(1, len(gpus))]
+
+
+def grid_shifts(grid: Grid) -> list[Round]:
+    """Return rounds with every pair of a grid: G(d, g) sends to G(d + a, g + b), one round for each (a, b).
+
+    A round stays in the HB domains for all GPUs, or leaves them for all, and the two sorts alternate evenly. Rounds by
+    GPU number (i to i + r) mix the sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
+    """
+    y, x = len(grid), len(grid[0])
+    intra_domain = [(0, b) for b in range(1, x)]
+    inter_domain = [(a, b) for b in range(x) for a in range(1, y)]
+    both = (intra_domain, inter_domain)
+    ordered = sorted(((i + 0.5) / len(part), shift) for part in both for i, shift in enumerate(part))
+    gpus = np.asarray(grid, dtype=np.int64)
+    return [np.column_stack((gpus.ravel(), np.roll(gpus, (-a, -b), axis=(0, 1)).ravel())) for _, (a, b) in ordered]
+
+
+def sliced(size: int) -> list[int]:
+    """Split a pair's bytes into equal slices of SLICE_BYTES or more, at most MAX_SLICES."""
+    count = max(1, min(MAX_SLICES, size // SLICE_BYTES))
+    return [size // count + (part < size % count) for part in range(count)]
+
+
+class Transport(Protocol):
+    """Transfers among some GPUs, of which no other transport of the same stage uses any."""
+
+    def emit(self, program: Program, phase: int, in_flight: int) -> None:
+        """Append the tasks, of phase number `phase`."""
+
+    def sizes(self) -> Sizes:
+        """Return the bytes of each pair; not rounded to whole bytes."""
+
+
+Stages = Iterable[Sequence[Transport]]
+"""What an algorithm does, one stage after the other: a GPU begins a stage when its part of the one before has ended."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """`size` bytes for each pair of each round, in which i sends to i + r: so no receiver has several senders for long.
+
+    Round n waits until round n - `in_flight` was sent and received, which also keeps fast GPUs from running ahead.
+    All rounds run with the first slice of every pair, then with the second, and so on: pairs that share a link advance
+    together, and none is left to finish alone while other links are idle.
+    """
+
+    rounds: Sequence[Round]
+    size: float
+
+    def sizes(self) -> Sizes:
+        pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *self.rounds])
+        return Sizes(pairs[:, 0], pairs[:, 1], np.full(len(pairs), self.size, dtype=np.float64))
+
+    def emit(self, program: Program, phase: int, in_flight: int) -> None:
+        sent: defaultdict[int, list[int]] = defaultdict(list)
+        received: defaultdict[int, list[int]] = defaultdict(list)
+        rounds = [pairs.tolist() for pairs in self.rounds]
+        sequence = [(part, pairs) for part in sliced(whole_bytes(self.size)) for pairs in rounds]
+        for number, (part, pairs) in enumerate(sequence):
+            window = number - in_flight
+            for src, dst in pairs:
+                after = program.last(src) if window < 0 else (sent[src][window], received[src][window])
+                task = program.send(src, dst, part, phase, after)
+                sent[src].append(task)
+                received[dst].append(task)
+        for gpu in sent:
+            program.wait_for(gpu, sent[gpu][-in_flight:] + received[gpu][-in_flight:])
+
+
+@dataclass(frozen=True)
+class UnevenExchange:
+    """Each pair of the rounds has its own bytes; a pair without any sends nothing.
+
+    A slot is a round with one slice. What a GPU did in a slot, or waited for if it sent nothing then, is what it waits
+    for `in_flight` slots later.
+    """
+
+    rounds: Sequence[Round]
+    pair_sizes: Mapping[tuple[int, int], int]
+
+    def sizes(self) -> Sizes:
+        return Sizes.of(self.pair_sizes)
+
+    def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
+        slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
+        max_slices = max((len(parts) for parts in slices.values()), default=0)
+        rounds = [pairs.tolist() for pairs in self.rounds]
+        slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
+        for part in range(max_slices):
+            for pairs in rounds:
+                before = {g: s[-in_flight] if len(s) >= in_flight else program.last(g) for g, s in slots.items()}
+                sent: dict[int, int] = {}
+                received: dict[int, int] = {}
+                for src, dst in pairs:
+                    parts = slices.get((src, dst), [])
+                    if part < len(parts):
+                        sent[src] = received[dst] = program.send(src, dst, parts[part], phase, before[src])
+                for gpu, done in slots.items():
+                    arrivals = (received[gpu],) if gpu in received else ()
+                    waits = (sent[gpu], *arrivals) if gpu in sent else (*before[gpu], *arrivals)
+                    done.append(tuple(dict.fromkeys(waits)))
+        for gpu, done in slots.items():
+            program.wait_for(gpu, [task for slot in done[-in_flight:] for task in slot] or program.last(gpu))
+
+
+@dataclass(frozen=True)
+class Ring:
+    """`steps` steps in which each GPU sends `chunk` bytes to the next one: first its own, then what it received last.
+
+    Nothing with fewer than two GPUs.
+    """
+
+    group: Sequence[int]
+    steps: int
+    chunk: float
+
+    def sizes(self) -> Sizes:
+        gpus = np.asarray(self.group if len(self.group) > 1 else (), dtype=np.int64)
+        return Sizes(gpus, np.roll(gpus, -1), np.full(len(gpus), self.steps * self.chunk, dtype=np.float64))
+
+    def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
+        group, chunk = self.group, whole_bytes(self.chunk)
+        if len(group) < 2:
+            return
+        slices = (chunk - chunk // 2, chunk // 2) if chunk >= 2 * SLICE_BYTES else (chunk,)
+        received: dict[tuple[int, int], int] = {}
+        last_sent: dict[int, int] = {}
+        for step in range(self.steps):
+            received_now: dict[tuple[int, int], int] = {}
+            for part, size in enumerate(slices):
+                for place, src in enumerate(group):
+                    dst = group[(place + 1) % len(group)]
+                    ready = program.last(src) if step == 0 else (received[src, part],)
+                    own_previous = (last_sent[src],) if src in last_sent else ()
+                    task = program.send(src, dst, size, phase, (*ready, *own_previous))
+                    last_sent[src] = received_now[dst, part] = task
+            received = received_now
+        for gpu in group:
+            program.wait_for(gpu, (last_sent[gpu], *(received[gpu, part] for part in range(len(slices)))))
 
 
 class Algorithm(ABC):

@@ -5,8 +5,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
-from railyard.workloads.collectives.stages import Ring, Stages, columns
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Ring, Stages, columns
 from railyard.workloads.schedule import Grid, Phase
 
 N = TypeVar("N", float, NDArray[np.float64])  # a number, or an array of them; all arguments of a call alike

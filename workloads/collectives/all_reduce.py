@@ -1,8 +1,7 @@
 """AllReduce: ReduceScatter, then AllGather; Rail-only Eq. 11. A ring allreduce, also hierarchical over a grid."""
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Ring, Stages, columns
 from railyard.workloads.collectives.all_gather import N, all_gather_s
-from railyard.workloads.collectives.stages import Ring, Stages, columns
 from railyard.workloads.schedule import Grid, Phase
 
 

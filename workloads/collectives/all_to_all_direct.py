@@ -1,8 +1,7 @@
 """Direct all-to-all: every GPU sends straight to every other one; Rail-only section IV-B, Eq. 2."""
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
-from railyard.workloads.collectives.stages import Exchange, Stages, grid_shifts
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exchange, Stages, grid_shifts
 from railyard.workloads.schedule import Grid, Phase
 
 

@@ -1,7 +1,6 @@
 """All-to-all among the GPUs of each rail; Rail-only Eq. 3, second term."""
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
-from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exchange, Stages, columns, shifts
 from railyard.workloads.schedule import Grid, Phase
 
 

@@ -1,9 +1,8 @@
 """Two-phase all-to-all: HB domains first, then rails; Rail-only section IV-B, Eq. 3."""
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exchange, Stages, columns, shifts
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
-from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
 from railyard.workloads.schedule import Grid, Phase
 
 

@@ -4,8 +4,14 @@ Every GPU has as many tokens, and D times the number of GPUs of their bytes. Dis
 (`Phase.shares`); combine returns as many bytes. No equation of the papers applies, so the bottleneck link decides.
 """
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
-from railyard.workloads.collectives.stages import Stages, UnevenExchange, grid_shifts, whole_bytes
+from railyard.workloads.collectives.algorithm import (
+    ALGORITHMS,
+    Algorithm,
+    Stages,
+    UnevenExchange,
+    grid_shifts,
+    whole_bytes,
+)
 from railyard.workloads.schedule import Grid, Phase
 
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
-from railyard.workloads.collectives.stages import Exchange, Stages
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exchange, Stages
 from railyard.workloads.schedule import Grid, Phase
 
 

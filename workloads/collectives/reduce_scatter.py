@@ -1,8 +1,7 @@
 """ReduceScatter: AllGather backwards, rings in the HB domains, then on the rails; Rail-only section III-B, Eq. 1."""
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Ring, Stages, columns
 from railyard.workloads.collectives.all_gather import AllGather
-from railyard.workloads.collectives.stages import Ring, Stages, columns
 from railyard.workloads.schedule import Grid, Phase
 
 

@@ -7,6 +7,7 @@ from pydantic import ValidationInfo, field_validator
 from railyard.core.errors import unknown_name_hint
 from railyard.workloads.collectives.algorithm import (
     ALGORITHMS,
+    IN_FLIGHT,
     algorithms_of,
     check_algorithm,
     chosen_algorithm,
@@ -14,7 +15,6 @@ from railyard.workloads.collectives.algorithm import (
     collectives,
     sizing_algorithm,
 )
-from railyard.workloads.collectives.stages import IN_FLIGHT
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, Sized, TrafficKind
 
 TRAFFIC_KINDS.add("collective", TrafficKind())

@@ -11,7 +11,7 @@ from typing import Final
 
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.stages import whole_bytes
+from railyard.workloads.collectives.algorithm import whole_bytes
 from railyard.workloads.matrix.traffic_matrix import port_bytes
 from railyard.workloads.schedule import Phase, Rates, Scale, Schedule, Transfer
 from railyard.workloads.spec import WORKLOADS, Workload

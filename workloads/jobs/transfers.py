@@ -14,7 +14,7 @@ from railyard.core.config import check_unique
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.stages import whole_bytes
+from railyard.workloads.collectives.algorithm import whole_bytes
 from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Sized
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shape, policy_shares
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.stages import Numbers, Sizes
+from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Rates, Schedule, Transfer
 
 Side = Literal["hb", "rail"]

@@ -16,8 +16,15 @@ import networkx as nx
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size
-from railyard.workloads.collectives.algorithm import ALGORITHMS
-from railyard.workloads.collectives.stages import UnevenExchange, columns, grid_shifts, shifts, sliced, whole_bytes
+from railyard.workloads.collectives.algorithm import (
+    ALGORITHMS,
+    UnevenExchange,
+    columns,
+    grid_shifts,
+    shifts,
+    sliced,
+    whole_bytes,
+)
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 from railyard.workloads.traces.common import Action, Call, Gap, Measured, NodeId, Recv, Send, Trace
 
