@@ -1,4 +1,4 @@
-"""What all tests share: `--slow`, root for emulation, and how hypothesis reports."""
+"""Shared by all tests: `--slow`, root for emulation, and how hypothesis reports."""
 
 import os
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def slow(pytestconfig: pytest.Config) -> float:
-    """What to multiply a deadline by: `--slow FACTOR`."""
+    """Return what to multiply a deadline by: `--slow FACTOR`."""
     return float(pytestconfig.getoption("--slow"))
 
 

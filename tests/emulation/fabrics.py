@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @cache
 def datapath() -> Datapath:
-    """What this machine's Open vSwitch runs on."""
+    """Return what this machine's Open vSwitch runs on."""
     return datapath_choice(detect())[0]
 
 
@@ -92,11 +92,11 @@ class Fabric:
         return namespaces.run(["ovs-ofctl", "-O", "OpenFlow13", *options, verb, target, *set(words) - set(options)])
 
     def routes(self) -> dict[str, str]:
-        """Every GPU's routes, as the kernel has them."""
+        """Return every GPU's routes, as the kernel has them."""
         return {gpu.name: self.in_node(gpu.name, "ip", "route", "show", "table", "all") for gpu in self.gpus}
 
     def packets_to_spines(self, rail: int = 0, dead: int = 0) -> dict[int, int]:
-        """By spine: packets that a rail switch has sent up to it. `dead`: how many switches can't answer."""
+        """Return by spine: packets that a rail switch has sent up to it. `dead`: how many switches can't answer."""
         counters = self.controller.port_counters(len(self.net.plan.switches) - dead)[f"rail{rail}"]
         spines = self.net.plan.spec.spine_count
         return {spine: counters[UPLINK_PORT + spine]["tx_packets"] for spine in range(spines)}
@@ -122,7 +122,7 @@ class Fabric:
         return None
 
     def arrives(self, src: Gpu, dst: Gpu, wait_s: float = WAIT_S) -> bool:
-        """Whether a packet gets from src to dst, whatever the way back."""
+        """Return whether a packet gets from src to dst, whatever the way back."""
         with namespaces.inside(dst.name):
             sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with sink, namespaces.inside(src.name), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

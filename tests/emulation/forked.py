@@ -59,7 +59,7 @@ def run(function: Callable[[], None], describe: Callable[[BaseException], str], 
 
 
 def _hear(reading: int, within_s: float) -> tuple[str, str, bool]:
-    """What the child reports (a pickle, whose end is the end of the pipe), and whether it is done."""
+    """Return what the child reports (a pickle, whose end is the end of the pipe), and whether it is done."""
     report = b""
     while select.select([reading], [], [], within_s)[0]:
         part = os.read(reading, 65536)

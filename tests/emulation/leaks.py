@@ -1,4 +1,4 @@
-"""What of the machine a test could have touched, seen from outside: compare two snapshots, and name what differs."""
+"""State of the machine that a test could have changed: compare two snapshots and name the differences."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

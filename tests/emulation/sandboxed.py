@@ -36,7 +36,7 @@ def look() -> int:
 
 
 def wait() -> int:
-    """Until a signal comes; then take half a second to put things away, as a run does."""
+    """Wait until a signal comes; then take half a second to put things away, as a run does."""
     subprocess.Popen(["sleep", "1000"])
     try:
         print("waiting", flush=True)

@@ -1,4 +1,4 @@
-"""What tests of steering share: scores that a test puts itself, agents whose events are kept, and a busy connection."""
+"""Helpers for tests of steering: given scores, agents whose events are kept, and a busy connection."""
 
 import socket
 import threading
@@ -89,7 +89,7 @@ def pid_of_agents() -> int:
 
 
 def steered_routes(fabric: Fabric) -> int:
-    """How many host routes of the agents' metric the kernels have in all."""
+    """Return how many host routes of the agents' metric the kernels have in all."""
     return sum(
         len(fabric.in_node(gpu.name, "ip", "-o", "route", "show", "metric", "15").splitlines()) for gpu in fabric.gpus
     )
@@ -101,7 +101,7 @@ def far_pairs(fabric: Fabric) -> list[tuple[Gpu, Gpu]]:
 
 
 def chosen(fabric: Fabric) -> dict[tuple[Gpu, Gpu], list[Path] | None]:
-    """What the agents say, for every pair of two domains."""
+    """Return what the agents say, for every pair of two domains."""
     return {pair: ask(*pair) for pair in far_pairs(fabric)}
 
 

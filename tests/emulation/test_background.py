@@ -83,7 +83,7 @@ def off_spines(name: str) -> float:
 
 
 def steady(fabric: Fabric) -> Shares:
-    """What cables carry, when two looks agree on it."""
+    """Return what cables carry, when two looks agree on it."""
     looks = [watch(fabric)]
 
     def again() -> Shares:
@@ -184,7 +184,7 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
             return 0.3 * waves + min(0.3, part)
 
         def seen() -> tuple[float, float]:
-            """When the next wave's first and last frame come, from its start on."""
+            """Return when the next wave's first and last frame come, from its start on."""
             begin = 0.2 + 0.6 * math.ceil((now_s() - 0.2) / 0.6)
             moments: list[tuple[float, int]] = []
             while (at := now_s()) < begin + 0.55:

@@ -1,4 +1,4 @@
-"""For people with a Mininet of their own: stock `mn`, our topologies, and our app as its remote controller."""
+"""Stock `mn` with our topologies, and our app as its remote controller."""
 
 import re
 import sys

@@ -32,7 +32,7 @@ def ages(fabric: Fabric, switch: str) -> list[float]:
 
 
 def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
-    """How many of each pair's; the last is still on its way when sending is stopped."""
+    """Return how many of each pair's; the last is still on its way when sending is stopped."""
     return [len(log.lost(0, until_ns)) for log in probes]
 
 

@@ -54,7 +54,7 @@ class Folder:
     path: Path
 
     def flows(self) -> pd.DataFrame:
-        """Who sent what to whom in which phase: what the seed decides."""
+        """Return who sent what to whom in which phase: what the seed decides."""
         columns = ["fabric", "policy", "workload", "repeat", "phase", "kind", "src", "dst", "bytes"]
         return pd.read_parquet(self.path / "flows.parquet")[columns]
 
@@ -188,12 +188,12 @@ def test_kill_9_of_a_run_at_random_moments_leaves_nothing(everybodys: Path, slow
 
 
 def has_traffic(run: psutil.Process) -> bool:
-    """Whether the streams and probes of a fault run."""
+    """Return whether the streams and probes of a fault run."""
     return any("railyard.failure.probes.traffic" in command_line(process) for process in run.children(recursive=True))
 
 
 def rail_link_of_d0g1(run: Path) -> str:
-    """What a look into the run says of the link that is to be cut."""
+    """Return what a look into the run says of the link that is to be cut."""
     with Program([*RUN_EXPERIMENT, "exec", str(run), "d0g1", "ip", "-br", "link", "show", "rail0"]) as looking:
         assert looking.end(30) == 0, looking.output
         return looking.output

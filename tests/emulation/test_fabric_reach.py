@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sandbox
 
 
 def expected_hops(policy: str, src: Gpu, dst: Gpu) -> list[Gpu]:
-    """Whom a packet visits."""
+    """Return whom a packet visits."""
     if src.domain == dst.domain:
         return [dst]
     path = own_path(policy, src, dst)

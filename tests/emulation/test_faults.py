@@ -1,4 +1,4 @@
-"""Each kind of fault alone: that it bites, what it does to packets, and that nothing of it is left after its repair."""
+"""Each fault kind alone: it takes effect, changes traffic as stated, and leaves nothing after its repair."""
 
 import signal
 import threading
@@ -117,7 +117,7 @@ def test_a_gray_link_loses_its_share_at_random_both_ways(loss: float) -> None:
 
 
 def seconds_for(fabric: Fabric, size: int) -> float:
-    """How long that many bytes take from A to B over one TCP connection, until the last has been read."""
+    """Return how long that many bytes take from A to B over one TCP connection, until the last has been read."""
     (near,) = fabric.connect(A, B, 1)
     with near:
         begun = time.monotonic()

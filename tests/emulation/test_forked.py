@@ -85,7 +85,7 @@ def test_it_ends_with_the_one_who_started_it() -> None:
 
 
 def running(command: str) -> bool:
-    """Whether a process with this command line is there."""
+    """Return whether a process with this command line is there."""
     wanted = command.replace(" ", "\0").encode() + b"\0"
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -76,7 +76,7 @@ class Watched:
         eventually(lambda: is_told() and self.is_still(10 * PERIOD_S))
 
     def is_still(self, seconds: float) -> bool:
-        """Whether nothing changes for so long."""
+        """Return whether nothing changes for so long."""
         known = len(self.silences())
         time.sleep(seconds)
         return len(self.silences()) == known
@@ -186,7 +186,7 @@ def test_full_tcp_load_on_all_rails_causes_no_false_alarm(rail_rate: str) -> Non
 
 
 def classes(fabric: Fabric) -> dict[tuple[str, str], str]:
-    """By node and interface: the classes and filters of its shaper."""
+    """Return the classes and filters of shapers, by node and interface."""
     found = {}
     for end in ends(fabric.net.plan):
         message = [fabric.in_node(end.node, "tc", what, "show", "dev", end.interface) for what in ("class", "filter")]

@@ -47,7 +47,7 @@ def own_run(who: Wrap = as_root) -> Iterator[str]:
 
 
 def refusal(*words: str) -> str:
-    """What `exec` says in its one line, when it starts nothing."""
+    """Return what `exec` says in its one line, when it starts nothing."""
     done = command("exec", *words)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.startswith("error: ")

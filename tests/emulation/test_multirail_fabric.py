@@ -37,7 +37,7 @@ RAILS = (0, 1)
 
 
 def has_carrier(node: str, rail: int) -> bool:
-    """Whether a node's NIC has a carrier."""
+    """Return whether a node's NIC has a carrier."""
     with namespaces.inside(node), IPRoute() as netlink:
         link = netlink.get_links(index=socket.if_nametoindex(f"rail{rail}"))[0]
     return bool(link.get("operstate") == "UP")
@@ -59,7 +59,7 @@ def udp(nic: Nic) -> socket.socket:
 
 
 def arrives(src: Nic, dst: Nic, wait_s: float = WAIT_S) -> bool:
-    """Whether a datagram gets from one NIC's address to another's."""
+    """Return whether a datagram gets from one NIC's address to another's."""
     with udp(src) as sender, udp(dst) as sink:
         try:
             sender.sendto(b"?", sink.getsockname())
@@ -69,7 +69,7 @@ def arrives(src: Nic, dst: Nic, wait_s: float = WAIT_S) -> bool:
 
 
 def deaf(net: MultirailNet, rail: int) -> set[tuple[str, str]]:
-    """Who doesn't hear whom on a rail: (speaker, listener)."""
+    """Return who doesn't hear whom on a rail: (speaker, listener)."""
     pairs = permutations(net.plan.nics_on(rail), 2)
     return {(src.namespace, dst.namespace) for src, dst in pairs if not arrives(src, dst)}
 
@@ -79,7 +79,7 @@ def all_hear(net: MultirailNet, rail: int) -> bool:
 
 
 def cut_off(net: MultirailNet, name: str, rail: int) -> set[tuple[str, str]]:
-    """What `deaf` says if one is cut off from all others."""
+    """Return what `deaf` says if one is cut off from all others."""
     others = {nic.namespace for nic in net.plan.nics_on(rail)} - {name}
     return {(name, other) for other in others} | {(other, name) for other in others}
 
@@ -203,7 +203,7 @@ def test_a_control_message_passes_the_data_that_waits() -> None:
 
 
 def more_subflows(sock: socket.socket) -> int:
-    """How many a connection has beyond the first: the first byte of struct mptcp_info."""
+    """Return how many a connection has beyond the first: the first byte of struct mptcp_info."""
     return sock.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[0]
 
 

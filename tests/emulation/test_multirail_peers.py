@@ -53,14 +53,14 @@ def right(reports: list[RankReport], count: int) -> list[RankReport]:
 
 
 def play_all(ranks: PeerRanks) -> list[RankReport]:
-    """Every collective, with a length that doesn't divide; and what the nodes tell of a large allreduce."""
+    """Return every collective, with a length that doesn't divide; and what the nodes tell of a large allreduce."""
     for collective in COLLECTIVES:
         right(ranks.run(Operations(collective, "float32", 4 * 10_001, count=2, seed=1, check=True)), 2)
     return right(ranks.run(Operations("allreduce", "int32", SIZE, count=2, seed=2, check=True)), 2)
 
 
 def carried(reports: list[RankReport]) -> list[float]:
-    """By rail, the part of the bytes that the nodes' NICs moved."""
+    """Return by rail, the part of the bytes that the nodes' NICs moved."""
     moved = [sum(column) for column in zip(*(shares for report in reports for shares in report.shares), strict=True)]
     return [each / sum(moved) for each in moved]
 

@@ -1,4 +1,4 @@
-"""Every workload on real packets: what arrives is the matrix, and goes through the ports that it should."""
+"""Workloads on packets: what arrives equals the matrix, and crosses the expected ports."""
 
 from typing import Any
 

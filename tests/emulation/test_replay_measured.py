@@ -1,4 +1,4 @@
-"""What is noted beside a replay: TCP's segments and losses, the patience that TCP is given, and given back."""
+"""Measurements beside a replay: TCP segments and losses, and TCP timers that are restored."""
 
 from pathlib import Path
 

@@ -33,7 +33,7 @@ def seconds_of_tcp(fabric: Fabric, count: int) -> list[float]:
 
 
 def shapers(fabric: Fabric) -> dict[str, str]:
-    """By node: its classes and filters."""
+    """Return the classes and filters of each node."""
     nodes = ["rail0", *(gpu.name for gpu in fabric.gpus)]
     return {node: shapers_of(fabric, node) for node in nodes}
 

@@ -59,7 +59,7 @@ def ends(src: Gpu, dst: Gpu) -> tuple[socket.socket, socket.socket]:
 
 
 def sent_by(reader: PortReader, what: str) -> dict[str, int]:
-    """By interface: what d0g0 has sent so far."""
+    """Return by interface: what d0g0 has sent so far."""
     return {name: port.traffic[TRAFFIC.index(what)] for name, port in reader.read()[SRC.name].items()}
 
 

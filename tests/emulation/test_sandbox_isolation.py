@@ -1,4 +1,4 @@
-"""What a GPU's process can't reach of the machine: its name, its IPC objects, and the Unix sockets of its services."""
+"""Isolation of a GPU's process from the machine: its name, IPC objects, and Unix sockets of its services."""
 
 import ctypes
 import os

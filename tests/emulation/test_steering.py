@@ -57,7 +57,7 @@ def hot(rail: int, **when: str) -> BackgroundSpec:
 
 
 def by_rail_2(fabric: Fabric) -> dict[tuple[Gpu, Gpu], Shares]:
-    """What an oracle may assign: every other pair goes over rail 2."""
+    """Return what an oracle may assign: every other pair goes over rail 2."""
     return {(src, dst): (Share(over_rail(2, src, dst)),) for src, dst in far_pairs(fabric)[::2]}
 
 

@@ -1,4 +1,4 @@
-"""What connections deliver, by the kernel's estimate, beside what arrives."""
+"""Rates of connections by the kernel's counters, compared with what arrives."""
 
 import socket
 import threading
@@ -45,7 +45,7 @@ def test_estimate_equals_arrivals_without_idle_connections() -> None:
     assert rates.read(src.name) == {near.ip: None, far.ip: None}
 
     def looked() -> dict[str, tuple[float, float]]:
-        """By destination: bit/s that the estimate says, and that arrive."""
+        """Return by destination: bit/s that the estimate says, and that arrive."""
         begun, before, seen = time.monotonic(), dict(arrived), []
         for _ in range(20):
             time.sleep(0.1)

@@ -113,5 +113,5 @@ def test_the_command_on_a_fabric_of_ones_own(who: Wrap, slow: float) -> None:
 
 
 def _as_the_same(who: Wrap) -> Wrap:
-    """Who started it: a look from elsewhere needs no /dev/net/tun."""
+    """Return who started it: a look from elsewhere needs no /dev/net/tun."""
     return (lambda argv: [*USER, *argv]) if who is as_user else who

@@ -54,5 +54,5 @@ VARIANTS: Final = (
 
 
 def is_variant(nodeid: str) -> bool:
-    """Whether a test is one, by the name that pytest has for it."""
+    """Return whether a test is one, by the name that pytest has for it."""
     return nodeid.rpartition("/")[2].startswith(VARIANTS)

@@ -39,7 +39,7 @@ def nic_cables(fabric: Plan) -> list[Cable]:
 
 
 def single_faults(fabric: Plan) -> list[Fault]:
-    """Each switch dead, each cable of the NIC network cut."""
+    """Yield each fault: a dead switch or a cut cable of the NIC network."""
     switches = [Fault(switches=frozenset({switch.name})) for switch in fabric.switches]
     return switches + [Fault(cables=frozenset({cable})) for cable in nic_cables(fabric)]
 

@@ -17,7 +17,7 @@ def _number(mac: str) -> int:
 
 
 def out_ports(tables: Tables, eth_dst: str) -> frozenset[int]:
-    """Where a frame may come out: one port, any of a group's, or none (dropped)."""
+    """Return where a frame may come out: one port, any of a group's, or none (dropped)."""
     matching = [f for f in tables.flows if not (_number(f.eth_dst) ^ _number(eth_dst)) & _number(f.mask)]
     if not matching:
         return frozenset()
@@ -30,14 +30,14 @@ def out_ports(tables: Tables, eth_dst: str) -> frozenset[int]:
 
 
 def cables(plan: Plan) -> dict[tuple[int, int], tuple[int, int]]:
-    """What is at the other end of a switch's port that leads to a switch: (datapath id, port) both."""
+    """Return what is at the other end of a switch's port that leads to a switch: (datapath id, port) both."""
     dpids = {switch.name: switch.dpid for switch in plan.switches}
     ends = [((dpids[u.a.node], u.a.port or 0), (dpids[u.b.node], u.b.port or 0)) for u in plan.uplinks]
     return dict(ends) | {b: a for a, b in ends}
 
 
 def ports_of(plan: Plan) -> dict[int, dict[int, bool]]:
-    """Every switch's ports, all up, by datapath id."""
+    """Return every switch's ports, all up, by datapath id."""
     dpids = {switch.name: switch.dpid for switch in plan.switches}
     ends = [end for link in plan.links for end in (link.a, link.b) if end.port is not None]
     return {dpid: {end.port or 0: True for end in ends if end.node == name} for name, dpid in dpids.items()}
@@ -50,7 +50,7 @@ def delivered(
     eth_dst: str,
     cut: Set[tuple[int, int]] = frozenset(),
 ) -> set[Gpu | None]:
-    """Every GPU at which a frame that `source` sends on rail0 may end, over all choices of ECMP; None: dropped.
+    """Return every GPU at which a frame that `source` sends on rail0 may end, over all choices of ECMP; None: dropped.
 
     A switch that is missing from `tables` is dead. `cut`: dead ports, as (datapath id, port).
     """

@@ -145,7 +145,7 @@ def on_all(
     piece_bytes: int = 4096,
     absent: tuple[int, ...] = (),
 ) -> list[Any]:
-    """What `body` returned on each rank, or the exception that came out of it; None for `absent` ranks."""
+    """Return what `body` returned on each rank, or the exception that came out of it; None for `absent` ranks."""
     layout = replace(loopback(rails_of(kinds), nodes, free_port()), piece_bytes=piece_bytes)
     net = net or Net()
     out: list[Any] = [None] * nodes

@@ -109,7 +109,7 @@ def add_replacements(run: Run, clock: int) -> None:
 
 
 def screen(run: Run, width: int) -> list[str]:
-    """What is printed of it at the end, by lines."""
+    """Return what is printed of it at the end, by lines."""
     out = StringIO()
     print_summary(run, Console(file=out, width=width, force_terminal=False))
     return out.getvalue().splitlines()

@@ -162,7 +162,7 @@ def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clo
 
 
 def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
-    """Each fault with rerouting on and off; returns when the last was repaired (ns)."""
+    """Return each fault with rerouting on and off; returns when the last was repaired (ns)."""
     for fault, target, took in FAULTS:
         for reroute in ("on", "off"):
             healed = reroute == "on"

@@ -1,4 +1,4 @@
-"""What views make of a run, for tests that have the run alone."""
+"""Views of a run, for tests that have the run alone."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ class Sample:
     busy: tuple[int, ...] = field(default=(0, 1))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Each GPU of even domains to the next rank of the next domain, and one to its own rail."""
+        """Return each GPU of even domains to the next rank of the next domain, and one to its own rail."""
         far = [
             (f"d{d}g{g}", f"d{d + 1}g{(g + 1) % self.rails}")
             for d in range(0, self.domains - 1, 2)

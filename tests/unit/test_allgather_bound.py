@@ -17,7 +17,7 @@ small_grids = [(x, y) for x, y in product(range(1, 7), repeat=2) if 2 <= x * y <
 
 
 def term(a: Matrix, hb: int, rail: int, rails_are_apart: bool) -> Fraction:
-    """What is maximised, word for word: A or its negation, sums, and full rows and columns counted."""
+    """Return what is maximised, word for word: A or its negation, sums, and full rows and columns counted."""
     y, x = len(a), len(a[0])
     negation = tuple(tuple(not cell for cell in row) for row in a)
 

@@ -88,7 +88,7 @@ def test_single_rail_below_its_bound_is_named() -> None:
     pair, unlike = (one.label for one in found.fabrics)
 
     def slowed(policy: str) -> list[bool | None]:
-        """Whether the bar is met on both fabrics, if one policy is slower than it on one of them."""
+        """Return whether the bar is met on both fabrics, if one policy is slower than it on one of them."""
         slow = [
             replace(p, mean_s=1.04 * p.mean_s) if (p.fabric, p.policy) == (unlike, policy) else p for p in found.points
         ]

@@ -1,4 +1,4 @@
-"""What the benchmark says of its figures, and what it refuses. What it measures needs root: see tests/emulation."""
+"""Reports of benchmarks and the input that they refuse. Measurements need root: see tests/emulation."""
 
 from pathlib import Path
 

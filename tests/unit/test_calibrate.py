@@ -1,4 +1,4 @@
-"""Which links are measured before a run is believed."""
+"""Choice of the links that are measured before a run."""
 
 from types import SimpleNamespace
 from typing import cast

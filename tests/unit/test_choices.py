@@ -1,4 +1,4 @@
-"""What agents choose, asked over a socket: what they say, that they have nothing, and that they aren't there."""
+"""Choices of agents, requested over a socket: an answer, no choice, and no agent."""
 
 import socket
 import threading

@@ -63,7 +63,7 @@ Cut = tuple[int, int]  # an end of a cable: datapath id and port
 
 
 def uplink_faults(fabric: Plan) -> list[tuple[frozenset[Cut], frozenset[int]]]:
-    """Every spine dead, every uplink cut, and every two of these: (both ends of cut cables, dead spines)."""
+    """Return every spine dead, every uplink cut, and every two of these: (both ends of cut cables, dead spines)."""
     ends = [frozenset({a, b}) for a, b in cables(fabric).items() if role_of(a[0])[0] == "rail"]
     spines = [s.dpid for s in fabric.switches if s.role == "spine"]
     single = [(cut, frozenset[int]()) for cut in ends] + [(frozenset[Cut](), frozenset({s})) for s in spines]

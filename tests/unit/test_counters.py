@@ -1,4 +1,4 @@
-"""What the kernel counted, read from its own text."""
+"""Counters of the kernel, read from its text."""
 
 import pytest
 

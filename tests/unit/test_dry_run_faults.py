@@ -1,4 +1,4 @@
-"""What dry-run tells of faults and scripts: each with its time, and how long all takes at least."""
+"""Dry run of faults and scripts: each with its time, and the minimum total time."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""Where a run writes: nothing there is ever lost, and nothing empty is left behind."""
+"""A run's folder: nothing in it is overwritten, and no empty folder is left behind."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a replay leaves in the records: times beside predictions, flows, and bytes counted three ways."""
+"""Records of a replay: times beside predictions, flows, and bytes counted three ways."""
 
 from contextlib import nullcontext
 from typing import Any

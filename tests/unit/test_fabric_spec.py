@@ -1,4 +1,4 @@
-"""What a user may say about a fabric, and what each mistake is answered with, to the letter."""
+"""Specifications of fabrics, and the exact message for each mistake."""
 
 from typing import Any
 

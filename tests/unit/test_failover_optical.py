@@ -1,4 +1,4 @@
-"""What optical switches say, as the brain takes it: places without light are dead, whosever fibre leads there."""
+"""Events of optical switches: the failover manager takes ports without a carrier as dead, whichever fibre leads."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What is made of a script's traffic, fault by fault: overlapping ones don't answer for each other."""
+"""Evaluation of a script's traffic, fault by fault, also of overlapping faults."""
 
 from collections.abc import Sequence
 from typing import Any

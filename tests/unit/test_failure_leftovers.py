@@ -1,4 +1,4 @@
-"""What faults leave behind is found and named, whatever the order in which kernels tell it."""
+"""Differences that faults leave behind are found and named, in any order of kernel entries."""
 
 import socket
 import struct

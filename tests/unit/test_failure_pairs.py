@@ -1,4 +1,4 @@
-"""Who talks while something breaks, on fabrics of all kinds and under all their policies."""
+"""Pairs that stream and are probed during a fault, on fabrics of all kinds and policies."""
 
 from typing import Any
 

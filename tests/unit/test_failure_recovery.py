@@ -1,4 +1,4 @@
-"""How long each step of a recovery took, from logs made by hand. Times in the logs are ns, a probe a millisecond."""
+"""Durations of recovery steps, from logs made by hand. Times in the logs are ns, with a probe a millisecond."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""When a replacement counts as there: by the slowest pair's first answer to what was asked since the decision."""
+"""Time at which a replacement is in place: the slowest pair's first answer to a probe since the decision."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -60,7 +60,7 @@ def alive(plan: Plan, dead: Impact) -> set[Cable]:
 
 
 def routes(plan: Plan, src: Gpu, dst: Gpu) -> Iterator[list[str]]:
-    """Every path that forwarding can take, as the nodes on it: by the kinds that the controller chooses from."""
+    """Return every path that forwarding can take, as the nodes on it: by the kinds that the controller chooses from."""
     if src.domain == dst.domain:
         yield [src.name, f"hb{src.domain}", dst.name]
         return
@@ -148,7 +148,7 @@ def _direct(left: dict[Cable, int], here: set[str], there: set[str]) -> int:
 
 
 def _placed(left: dict[Cable, int], here: set[str], there: set[str], node: str) -> int:
-    """What a switch costs on the better side; switches of one tier have no cables to each other."""
+    """Return what a switch costs on the better side; switches of one tier have no cables to each other."""
     ins = sum(rate for c, rate in left.items() if node in c and (c - {node}) <= here)
     outs = sum(rate for c, rate in left.items() if node in c and (c - {node}) <= there)
     return min(ins, outs)

@@ -1,4 +1,4 @@
-"""What the traffic's log says of bytes that were sent and of those that came."""
+"""Sent and received bytes in the log of traffic."""
 
 import pytest
 

@@ -26,7 +26,7 @@ AT_ONCE = parse_health({"smoothing": "none"})
 
 
 def stats(dpid: int, at_ms: float, sent: Mapping[int, int], dropped: int = 0, frames: int = 0) -> SwitchEvent:
-    """What a switch has sent by port since it started."""
+    """Return what a switch has sent by port since it started."""
     rest = {"rx_bytes": 0, "rx_packets": 0, "tx_packets": frames, "rx_dropped": 0, "tx_dropped": dropped}
     counters = {port: {"tx_bytes": total} | rest for port, total in sent.items()}
     return SwitchEvent("stats", dpid, round(at_ms * MS), counters=counters)

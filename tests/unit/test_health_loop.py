@@ -27,7 +27,7 @@ MS = 1_000_000
 
 
 class Kernel:
-    """In place of a PortReader: bridges on which nothing happens."""
+    """Stand-in for a PortReader: bridges on which nothing happens."""
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = nodes

@@ -50,7 +50,7 @@ class Star:
         self.number = 0
 
     def play(self, rounds: int, dead: Dead) -> list[frozenset[Gpu]]:
-        """What is silent after each round."""
+        """Return what is silent after each round."""
         seen = []
         for _ in range(rounds):
             self.number += 1

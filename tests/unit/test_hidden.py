@@ -1,4 +1,4 @@
-"""What is put back into a run's /tmp, and which paths it can't have."""
+"""Paths that are made visible in a run's /tmp, and paths that are refused."""
 
 import os
 import socket

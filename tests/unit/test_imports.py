@@ -26,7 +26,7 @@ STARTED = re.compile(r"(?:-m[\", ]+|MODULE[^=\n]*= |Worker\(|Child\()\"?railyard
 
 
 def modules() -> dict[str, Path]:
-    """Every product module by its name, such as `railyard.core.errors`."""
+    """Return every product module by its name, such as `railyard.core.errors`."""
     found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):

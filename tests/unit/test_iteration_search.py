@@ -27,7 +27,7 @@ from tests.unit.iteration_jobs import MODEL, job, seconds, size
 
 
 def plain(of: Job, rules: Rules) -> Iterator[Strategy[float]]:
-    """Every strategy, one by one, by trying all numbers."""
+    """Return every strategy, one by one, by trying all numbers."""
     k, domains = of.cluster.domain_gpus, of.cluster.gpus // of.cluster.domain_gpus
     batch, model = of.recipe.global_batch, of.model
     inside, outside = range(1, k + 1), range(1, domains + 1)

@@ -1,4 +1,4 @@
-"""What follows from what a machine has; and one look at the machine that the tests run on."""
+"""Conclusions from what a machine has, and one look at the machine that runs the tests."""
 
 import io
 import os

@@ -22,7 +22,7 @@ KINDS = ("tcp", "tcp tcp", "sharp", "tcp sharp", "glex sharp tcp")
 
 
 def parts(length: int, nodes: int, dtype: str, seed: int) -> list[np.ndarray[Any, Any]]:
-    """What each rank brings: the whole range of integers, floats of all sizes."""
+    """Return what each rank brings: the whole range of integers, floats of all sizes."""
     rng = np.random.default_rng(seed)
     kind = np.dtype(dtype)
     if kind.kind in "iu":

@@ -1,4 +1,4 @@
-"""What ranks put into operations, and what has to come out."""
+"""Inputs of ranks to operations, and the expected results."""
 
 from typing import Any
 

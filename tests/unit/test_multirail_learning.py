@@ -1,4 +1,4 @@
-"""What is learnt, and what isn't any more when rails have changed meanwhile."""
+"""Learned costs of rails, and what is forgotten when rails have changed."""
 
 from typing import Any
 

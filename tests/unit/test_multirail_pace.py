@@ -1,4 +1,4 @@
-"""What a rail's sender may hand on, by its clock; and that connections keep to it."""
+"""Pacing of a rail's sender by its clock, and connections that keep to it."""
 
 import os
 import resource
@@ -41,7 +41,7 @@ def test_bottleneck_link_gets_bytes_early_after_set_up() -> None:
 
 
 def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
-    """What arrives of messages, each of one frame, and how long that takes."""
+    """Return what arrives of messages, each of one frame, and how long that takes."""
     here, there = socket.socketpair()
     came = bytearray()
     for sock in (here, there):

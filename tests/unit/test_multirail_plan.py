@@ -1,4 +1,4 @@
-"""Where everything of a multi-rail fabric is: addresses, ports, cables and flows of any that may be asked for."""
+"""Plans of multi-rail fabrics: addresses, ports, cables and flows."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Every policy's plan covers the buffer once, on live rails only; and what is left of a part is what isn't done."""
+"""Policies' plans cover the buffer once, on live rails only; the rest of a part is what isn't done."""
 
 from itertools import pairwise
 

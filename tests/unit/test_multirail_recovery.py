@@ -1,4 +1,4 @@
-"""What is done again when a rail dies: enough for every node, and never more than is safe. Pure, on made-up reports."""
+"""Work that is repeated when a rail dies: enough for every node, and never more than is safe. Pure."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What may be asked of a multi-rail fabric, and which rates come of it."""
+"""Specifications of multi-rail fabrics and the rates that follow."""
 
 from typing import Any
 

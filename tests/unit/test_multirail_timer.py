@@ -1,4 +1,4 @@
-"""When a window is full, what is sent of it, and how long a rail took by what all nodes measured."""
+"""Windows of the balancer: when one is full, what it reports, and a rail's time by all nodes' measurements."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

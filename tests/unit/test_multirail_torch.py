@@ -19,7 +19,7 @@ PROGRAM_S = 100
 
 @pytest.fixture(scope="module")
 def ranks() -> Any:
-    """What each rank saw: `torch_ranks.Seen` as a dict."""
+    """Return what each rank saw: `torch_ranks.Seen` as a dict."""
     program = [sys.executable, "-m", "tests.unit.torch_ranks"]
     done = subprocess.run(program, cwd=PROJECT, stdout=subprocess.PIPE, check=True, timeout=PROGRAM_S)
     return pickle.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""What trainings send: the models' gradients in buckets, the computing that Nezha's Fig. 16 leaves beside them."""
+"""Traffic of trainings: gradients in buckets, and the compute time that Nezha's Fig. 16 leaves."""
 
 from itertools import pairwise
 

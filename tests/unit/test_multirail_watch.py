@@ -1,4 +1,4 @@
-"""Who is found dead: a rail that is silent while others speak, or still while all wait; never one whose node sleeps."""
+"""Detection of dead rails: silent while others send, or idle while all wait; never one whose node sleeps."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,7 +97,7 @@ def test_rare_heartbeats_make_no_rank_absent_too_early() -> None:
 
 
 def reported_at(lasting: list[float]) -> list[float]:
-    """When a node beats whose operations last so long, one after the other."""
+    """Return when a node beats whose operations last so long, one after the other."""
     found: list[float] = []
     now = due = latest = 0.0
     for seconds in lasting:

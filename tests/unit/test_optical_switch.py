@@ -54,7 +54,7 @@ class Optical(FakeSwitch):
         raise AssertionError(f"ports {news} still change")
 
     def crossed(self) -> dict[int, int]:
-        """Which fibre leads to which place, by its flows."""
+        """Return which fibre leads to which place, by its flows."""
         both = {(flow.in_port or 0): (flow.port or 0) for flow in self.tables.flows}
         assert all(both[out] == into for into, out in both.items())
         return {into: out for into, out in both.items() if into < NETWORK_PORT_OFFSET}

@@ -1,4 +1,4 @@
-"""What counts as a sweep, what is drawn of it, and that predictions and reports have it."""
+"""Sweeps: what counts as one, its figure, its predictions and its report."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is worked out beforehand is what would be worked out when it is needed."""
+"""Precomputed detours equal those that are computed on demand."""
 
 from itertools import combinations
 

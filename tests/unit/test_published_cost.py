@@ -1,4 +1,4 @@
-"""What the papers say of cost, power and the AllGather bound, against what is computed."""
+"""The papers' claims on cost, power and the AllGather bound, compared with computed values."""
 
 from fractions import Fraction
 

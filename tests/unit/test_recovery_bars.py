@@ -1,4 +1,4 @@
-"""What is wanted of recovery: met, missed, or not measured; and by whose time."""
+"""Recovery targets: met, missed, or not measured, and by which time."""
 
 from dataclasses import replace
 from itertools import product

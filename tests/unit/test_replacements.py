@@ -1,4 +1,4 @@
-"""Who takes whose place in each case of Rail-only IV-C, on which fabric, and what is foreseen of it."""
+"""Replacement of GPUs in each case of Rail-only IV-C: who replaces whom, on which fabric, and the prediction."""
 
 import io
 from types import SimpleNamespace

@@ -96,7 +96,7 @@ def on_the_wire(number: int, size: int) -> bytes:
 
 
 def receive(wire: bytes, schedule: Schedule) -> Outcome:
-    """What G(0,1) sees if that comes from G(0,0), whose end then closes."""
+    """Return what G(0,1) sees if that comes from G(0,0), whose end then closes."""
     theirs, ours = socket.socketpair()
     ours.setblocking(False)
 
@@ -132,7 +132,7 @@ def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int)
 
 
 def freed_ns(schedule: Schedule, number: int, here: int, seen: Outcome) -> int:
-    """When a task was over as far as this GPU is concerned; of what it sent only the start is known."""
+    """Return when a task was over as far as this GPU is concerned; of what it sent only the start is known."""
     task = schedule.tasks[number]
     return (seen.started_ns if isinstance(task, Transfer) and task.src == here else seen.ended_ns)[number]
 

@@ -1,4 +1,4 @@
-"""How a schedule is shared out among workers, and what each of them has to wait for."""
+"""Division of a schedule among workers, and the tasks that each of them waits for."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""What a steered run says of its policies: rows, checks, the screen, and what is left out because it isn't known."""
+"""Results of a steered run: rows, checks, terminal output, and unknown values that are left out."""
 
 import json
 from collections.abc import Callable

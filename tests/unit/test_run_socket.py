@@ -1,4 +1,4 @@
-"""How a live run is found: by the user who listens, not by the socket's name."""
+"""Discovery of a live run: by the user who listens, not by the socket's name."""
 
 import os
 import select
@@ -35,7 +35,7 @@ def answering(found: RunSocket) -> Iterator[None]:
 
 
 def texts() -> list[str]:
-    """What the sockets of this process say, and nothing of runs that are alive meanwhile."""
+    """Return what the sockets of this process say, and nothing of runs that are alive meanwhile."""
     found = announcements()
     for item in found:
         os.close(item.pidfd)

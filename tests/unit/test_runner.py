@@ -1,4 +1,4 @@
-"""In what order an experiment is run, that its bar reaches its end, and what is kept when it ends early."""
+"""Order of an experiment, its progress, and what is kept when it ends early."""
 
 import io
 from collections.abc import Callable, Iterator

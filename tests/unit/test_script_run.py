@@ -1,4 +1,4 @@
-"""What faults and scripts on a built fabric leave in the records, and how a script and a workload go together."""
+"""Records of faults and scripts on a built fabric, and scripts beside a workload."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What is recorded of a fabric that an experiment built, and of how hard the machine worked on it."""
+"""Records of a fabric that an experiment built, and of the machine's load."""
 
 import io
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from tests.unit.test_machine import FULL
 
 
 class Net:
-    """In place of a FabricNet: builds nothing, and says when it was started and stopped."""
+    """Stand-in for a FabricNet: builds nothing, and says when it was started and stopped."""
 
     def __init__(self, plan: Plan, datapath: str, controller: "Controller", backups: bool) -> None:
         self.plan, self.datapath, self.controller, self.backups = plan, datapath, controller, backups

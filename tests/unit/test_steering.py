@@ -1,4 +1,4 @@
-"""What one agent decides: routes follow its policy's choice, and only where it changes."""
+"""Decisions of one agent: routes follow its policy's choice, and change only with it."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

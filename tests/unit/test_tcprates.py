@@ -1,4 +1,4 @@
-"""What was acknowledged between two looks, by destination."""
+"""Bytes acknowledged between two reads, by destination."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""From sightings to the way a packet took, its kind, and the verdict on it."""
+"""Path of a packet from its observations, the path's kind, and the verdict on it."""
 
 import random
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def legs(*gpus: Gpu) -> Iterator[tuple[str, str, bool]]:
 
 
 def seen(*gpus: Gpu, lost_after: int | None = None) -> list[Observation]:
-    """What is seen of a packet by way of these GPUs, in any order; `lost_after` that many times it is lost."""
+    """Return what is seen of a packet by way of these GPUs, in any order; `lost_after` that many times it is lost."""
     places = list(legs(*gpus))[:lost_after]
     found = [Observation(*place, 1000 + n) for n, place in enumerate(places)]
     random.Random(len(places)).shuffle(found)

@@ -1,4 +1,4 @@
-"""What is wrong with a trace is told in one line that says where."""
+"""Mistakes in a trace are reported in one line with their place."""
 
 import json
 from pathlib import Path

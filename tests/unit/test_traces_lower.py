@@ -1,4 +1,4 @@
-"""From neutral operations to tasks: bytes are conserved, dependencies kept, and what can't be matched is told."""
+"""Neutral operations become tasks: bytes are conserved, dependencies kept, and mismatches reported."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def everyone(call: Call, gpus: int) -> Trace:
 
 
 def ends_before(schedule: Schedule, early: int, late: int) -> bool:
-    """Whether task `late` can only begin when `early` has ended."""
+    """Return whether task `late` can only begin when `early` has ended."""
     todo, seen = [late], set()
     while todo:
         number = todo.pop()

@@ -1,4 +1,4 @@
-"""What was measured, in the trace's own form; protobuf there and back."""
+"""Measurements in the trace's own form; protobuf round trip."""
 
 import json
 from pathlib import Path

@@ -51,7 +51,7 @@ WORD = re.compile(r"[a-z]+(?:_off)?")
 
 @cache
 def modules() -> dict[Path, str]:
-    """Every product module with its source."""
+    """Return every product module with its source."""
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return {path: path.read_text(encoding="utf-8") for path in files if path.name != "old_names.py"}
 
@@ -65,7 +65,7 @@ def words(text: str) -> Iterator[str]:
 
 
 def found_in_code() -> Counter[str]:
-    """How often each word of INSTEAD is in identifiers, docstrings, messages and comments."""
+    """Return how often each word of INSTEAD is in identifiers, docstrings, messages and comments."""
     found: Counter[str] = Counter()
     for source in modules().values():
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -75,7 +75,7 @@ def found_in_code() -> Counter[str]:
 
 
 def allowed() -> dict[str, int]:
-    """How often each word may still be used."""
+    """Return how often each word may still be used."""
     lines = ALLOWED_FILE.read_text(encoding="utf-8").splitlines()
     return {word: int(count) for word, count in (line.split() for line in lines if line and line[0] != "#")}
 

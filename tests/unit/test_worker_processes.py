@@ -1,4 +1,4 @@
-"""Each worker process of the project serves a job without GPUs, which needs no namespaces."""
+"""Worker processes of the project: each serves a job without GPUs, which needs no namespaces."""
 
 import pytest
 

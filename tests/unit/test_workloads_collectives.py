@@ -1,4 +1,4 @@
-"""What each collective sends, to whom, and after what."""
+"""Collectives: what each sends, to which rank, and after which tasks."""
 
 from collections import Counter, defaultdict
 

@@ -1,4 +1,4 @@
-"""Where ranks go when dimensions span HB domains, and which groups are grids."""
+"""Placement of ranks when dimensions span HB domains, and the groups that are grids."""
 
 import numpy as np
 import pytest

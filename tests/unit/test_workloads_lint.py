@@ -1,4 +1,4 @@
-"""What a layout is told: whose traffic changes rails, and why; and nothing where nothing does."""
+"""Lint of layouts: the groups whose traffic changes rails, with the reason."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

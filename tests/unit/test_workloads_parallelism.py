@@ -1,4 +1,4 @@
-"""Where ranks go, and what doesn't fit."""
+"""Placement of ranks, and layouts that don't fit."""
 
 import pytest
 from hypothesis import given

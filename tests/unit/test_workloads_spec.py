@@ -1,4 +1,4 @@
-"""What YAML may say of a workload, and what comes of it on a fabric."""
+"""Workloads in YAML, and what follows from them on a fabric."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a rank that takes over is given, by whom, and how long that takes at least."""
+"""State that a replacement rank receives, its sources, and the minimum time."""
 
 import pytest
 

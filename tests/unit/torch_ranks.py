@@ -45,7 +45,7 @@ class Seen:
 
 
 def collectives(rank: int) -> dict[str, Any]:
-    """Every collective once; numbers small enough that their sums are exact in any order."""
+    """Return every collective once; numbers small enough that their sums are exact in any order."""
     found: dict[str, Any] = {}
     for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.float16):
         tensor = (torch.arange(1001) % 7 + rank).to(dtype).reshape(7, 11, 13)
