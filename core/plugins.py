@@ -21,8 +21,6 @@ from railyard.core.errors import BadInput
 ENVIRONMENT: Final = "RAILYARD_PLUGINS"
 GROUP: Final = "railyard.plugins"
 """The entry point group of installed packages: each entry point names a module that registers definitions."""
-
-
 Origin = Literal["built-in", "plugin", "package"]
 origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")  # of what is being imported at the moment
 

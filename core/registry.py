@@ -23,8 +23,6 @@ from railyard.core.errors import unknown_name_hint
 from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 
 T = TypeVar("T")
-
-
 REGISTRIES: Final[dict[str, "Registry[object]"]] = {}  # every registry by what it holds, such as "fault kind"
 
 

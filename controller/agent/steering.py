@@ -104,7 +104,6 @@ STEERED_METRIC: Final = 15  # wins over the base routes (20); a detour (10) wins
 SATISFIED_SHARE: Final = 0.7  # a flow alone on a link gets 0.9 of it and more, one of two half
 RECHECK_NS: Final = 90_000_000  # until rates are measured anew (topologies/measure/counters.py)
 Rates = Mapping[str, float | None]
-ReadRates = Callable[[], Rates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class Source:
         self._active: dict[Gpu, ActivePaths] = {}
         self._routes: dict[Gpu, Route] = {}
 
-    def decide(self, scores: Scores, now_ns: int, read_rates: ReadRates = dict) -> Change:
+    def decide(self, scores: Scores, now_ns: int, read_rates: Callable[[], Rates] = dict) -> Change:
         """Return the change that follows from new scores. `read_rates` is called at most once, and only if needed."""
         put, remove, chosen, rechecks_ns = [], [], {}, []
         rates: Rates | None = None
@@ -207,10 +206,9 @@ def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[in
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]
 SOCKET: Final = File("/run/railyard/choices.sock")
 ANSWER_S: Final = 5.0
-Chosen = Callable[[Gpu, Gpu], Shares | None]
 
 
-def serve_choices(chosen: Chosen) -> None:
+def serve_choices(chosen: Callable[[Gpu, Gpu], Shares | None]) -> None:
     """Serve, from a thread, what `chosen(src, dst)` returns: None while no policy steers."""
 
     class Handler(StreamRequestHandler):

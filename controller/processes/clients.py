@@ -20,8 +20,7 @@ from railyard.topologies.build.ovs import CONTROLLER_PORT, set_controller_port
 from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
 
-HOST: Final = "127.0.0.1"
-ADDRESS: Final = (HOST, CONTROLLER_PORT)
+ADDRESS: Final = ("127.0.0.1", CONTROLLER_PORT)
 PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
 GRACE_S: Final = 0.2  # after a restart, until switches count as dead; they connect in 90 ms at 8x8 on two cores
 
@@ -34,7 +33,7 @@ def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[sock
     found = []
     for name in switches:
         with namespaces.inside(name):
-            found.append(socket.create_server((HOST, port)))
+            found.append(socket.create_server((ADDRESS[0], port)))
     return found
 
 
