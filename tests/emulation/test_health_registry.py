@@ -11,7 +11,7 @@ import threading
 import time
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pytest
 
@@ -36,9 +36,7 @@ threading.Event().wait()
 
 class Server(Protocol):
     address: str
-
-    @property
-    def pid(self) -> int: ...
+    process: Any
 
     def start(self) -> None: ...
 
@@ -52,18 +50,14 @@ class Embedded:
         self.address = f"unix:{path}"
         self._path = path
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def start(self) -> None:
         self._path.unlink(missing_ok=True)
-        self._process = subprocess.Popen([sys.executable, "-c", SERVE, str(self._path)], cwd=ROOT)
+        self.process = subprocess.Popen([sys.executable, "-c", SERVE, str(self._path)], cwd=ROOT)
         eventually(self._path.exists)
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
 class Reader:
@@ -163,14 +157,14 @@ def test_hanging_server_blocks_no_client_and_continues(kind: Kind, slow: float) 
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
     eventually(lambda: reader.has(1))
-    os.kill(server.pid, signal.SIGSTOP)
+    os.kill(server.process.pid, signal.SIGSTOP)
     before_s = time.monotonic()
     for version in range(2, 102):
         healthd.put(scores(version))
     assert time.monotonic() - before_s < 2.0 * slow  # if one waited, a hundred would take far longer
     eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
     time.sleep(3 * STALE_S)  # while everybody tries again and again
-    os.kill(server.pid, signal.SIGCONT)
+    os.kill(server.process.pid, signal.SIGCONT)
     eventually(lambda: reader.has(101), BACK_S * slow)
 
 
@@ -240,7 +234,7 @@ def test_new_etcd_takes_address_and_data_of_the_one_left() -> None:
     successor = EtcdServer(Path("/run/etcd"))
     assert successor.address == server.address
     successor.start()
-    assert successor.pid != server.pid
+    assert len({each.process.pid for each in (server, successor) if each.process}) == 2
     late = Reader(successor)
     eventually(lambda: late.has(1))
 

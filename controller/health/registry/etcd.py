@@ -54,14 +54,7 @@ class EtcdServer:
         self._port: Final = port
         self._endpoint: Final = f"127.0.0.1:{self._port}"
         self.address = f"etcd:{self._endpoint}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        """The process id, for SIGSTOP and SIGCONT."""
-        if self._process is None:
-            raise ValueError("etcd is not running")
-        return self._process.pid
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Return when it answers. RailyardError with its last output, or MissingRequirement without an etcd."""
@@ -76,7 +69,7 @@ class EtcdServer:
         log_file = self._folder / "etcd.log"
         with log_file.open("ab") as log:
             try:
-                self._process = process = subprocess.Popen(
+                self.process = process = subprocess.Popen(
                     argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
             except FileNotFoundError:
@@ -90,10 +83,10 @@ class EtcdServer:
 
     def stop(self) -> None:
         """SIGKILL. What it has acknowledged is on its disk."""
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
             self._pid_file.unlink(missing_ok=True)
 
     def _answers(self) -> bool:
