@@ -226,7 +226,7 @@ class PlannerSet:
         self.current = self._used[policy]
 
     def received(self, table: dict[str, Any]) -> None:
-        """Take a table of medians, of whichever planner."""
+        """Take a table of medians, of any planner."""
         for learning in self._used.values():
             learning.received(table)
 

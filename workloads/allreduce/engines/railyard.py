@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import wait
 from signal import Signals
 from typing import Final
@@ -33,17 +34,13 @@ class Ranks(Group):
         self.layout = engine_kind.layout(net.plan, channels)
         group_timeouts = timeouts or jobs.Timeouts().dilated(net.plan.dilation)
         self._answer_timeout_s = group_timeouts.operation_s + engine_kind.SLACK_S
+        place = partial(engine_kind.placement, net.plan)
         self._tasks = [
-            jobs.RankConfig(
-                node, self.layout, engine_kind.placement(net.plan, node, nics=channels), group_timeouts, policy
-            )
+            jobs.RankConfig(node, self.layout, place(node, nics=channels), group_timeouts, policy)
             for node in range(net.plan.spec.nodes)
         ]
-        self._aggregator_tasks = [
-            jobs.AggregatorTask(nic.rail, self.layout, engine_kind.placement(net.plan, None, nic.rail))
-            for nic in net.plan.aggregators
-            if nic is not None and not channels
-        ]
+        rails = [rail for rail, address in enumerate(self.layout.aggregators) if address]
+        self._aggregator_tasks = [jobs.AggregatorTask(rail, self.layout, place(None, rail)) for rail in rails]
         self.processes: list[Worker] = []
         self._aggregators: list[Worker] = []
 

@@ -133,9 +133,9 @@ class DdpRanks(gloo.GlooRanks):
         """Start the ranks, and the aggregators of Railyard's rails."""
         super().start()
         for rail in [rail for rail, address in enumerate(self.layout.aggregators) if address]:
-            aggregator = Worker(WORKER, f"the aggregator of rail {rail}", Ready)
-            self._aggregators.append(aggregator)
-            aggregator.ask(Join(task=AggregatorTask(rail, self.layout, placement(self._plan, None, rail))), Ready)
+            self._aggregators.append(Worker(WORKER, f"the aggregator of rail {rail}", Ready))
+            task = AggregatorTask(rail, self.layout, placement(self._plan, None, rail))
+            self._aggregators[-1].ask(Join(task=task), Ready)
 
     def stop(self) -> None:
         """End the ranks and aggregators."""
