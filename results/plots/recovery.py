@@ -128,7 +128,16 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
             if rows:
                 _steps(panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0)
             if traces:
-                _goodput(panels, [t for t in traces if t.fabric == fabric])
+                above, below = panels
+                matching = [t for t in traces if t.fabric == fabric]
+                _goodput(above, matching, "bps")
+                _goodput(below, matching, "affected_bps")
+                if not any(any(t.affected_bps) for t in matching):
+                    where: dict[str, Any] = {"transform": below.transAxes, "ha": "center", "va": "center"}
+                    below.text(0.5, 0.5, "no flow crossed it", **where, color=style.MUTED)
+                below.sharex(above)
+                above.tick_params(labelbottom=False)
+                below.set_xlabel("ms after the fault")
         # goodputs beside each other have one scale, from 0, written once
         for line_panels, name in zip(grid[-2:], ("all flows", "flows that\ncrossed it"), strict=True) if traces else ():
             top = max(axes.get_ylim()[1] for axes in line_panels)
@@ -145,18 +154,7 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
         return style.finish(figure, f"recovery-{fault}", _alt(rows, traces, fabrics, fault), _CAPTION)
 
 
-def _goodput(panels: Sequence[Axes], matching: Sequence[GoodputTrace]) -> None:
-    _panel(panels[0], matching, "bps")
-    _panel(panels[1], matching, "affected_bps")
-    if not any(any(t.affected_bps) for t in matching):
-        where: dict[str, Any] = {"transform": panels[1].transAxes, "ha": "center", "va": "center"}
-        panels[1].text(0.5, 0.5, "no flow crossed it", **where, color=style.MUTED)
-    panels[1].sharex(panels[0])
-    panels[0].tick_params(labelbottom=False)
-    panels[1].set_xlabel("ms after the fault")
-
-
-def _panel(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
+def _goodput(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
     for reroute, colour in COLOUR.items():
         matching = [t for t in traces if t.reroute == reroute]
         bins = list(zip(*(getattr(t, field) for t in matching), strict=False))  # as many as every repeat has

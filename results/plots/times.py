@@ -15,7 +15,6 @@ from railyard.results.plots import style
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
 from railyard.results.theory.spine_condition import Cell
 from railyard.results.views.format import percent, ratio, seconds, workload_label
-from railyard.workloads.background.spec import GridSpec
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
@@ -184,9 +183,22 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
         panels = figure.subplots(1, max(3, len(spines)), squeeze=False, sharey=True)[0]
         for axes in panels[len(spines) :]:
             axes.set_visible(False)
+        rails, domains = (grid.loads if is_varied else (0.0,) for is_varied in (grid.rails, grid.domains))
+        norm = Normalize(-_MAX_LOG2_RATIO, _MAX_LOG2_RATIO, clip=True)
         for axes, spine in zip(panels, spines, strict=False):
-            _panel(axes, [c for c in cells if c.scene.spine == spine], grid)
-            axes.set_title(f"spines {percent(spine, 0)}" if grid.spine else "")
+            for cell in (c for c in cells if c.scene.spine == spine):
+                x, y = rails.index(cell.scene.rail), domains.index(cell.scene.domain)
+                factor = cell.latency["spine"] / cell.latency["rail-only"]
+                axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=_RAMP(norm(log2(factor))), lw=0))
+                text = f"× {max(factor, 1 / factor):.2f}"
+                axes.text(x, y, text, ha="center", va="center", color=_TEXT_COLOUR, fontsize=10)
+                if not cell.agrees:
+                    axes.plot(x + 0.34, y - 0.34, "x", ms=8, mew=2, color=_TEXT_COLOUR)
+            axes.set(xlim=(-0.5, len(rails) - 0.5), ylim=(len(domains) - 0.5, -0.5), aspect="equal")
+            axes.set_xticks(range(len(rails)), [percent(load, 0) for load in rails])
+            axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
+            axes.spines[["left", "bottom"]].set_visible(False)
+            style.quiet(axes, xlabel="rail of the source", title=f"spines {percent(spine, 0)}" if grid.spine else "")
         panels[0].set_ylabel("HB domain of the source")
         cross: dict[str, Any] = {"ls": "none", "marker": "x", "ms": 8, "mew": 2, "color": style.INK}
         handles = [
@@ -197,20 +209,3 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
         style.top_legend(figure, handles)
         caption = "In each cell: the slower way's latency over the other's."
         return style.finish(figure, f"rail-only-{name}", alt_text, caption)
-
-
-def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
-    rails, domains = (grid.loads if is_varied else (0.0,) for is_varied in (grid.rails, grid.domains))
-    norm = Normalize(-_MAX_LOG2_RATIO, _MAX_LOG2_RATIO, clip=True)
-    for cell in cells:
-        x, y = rails.index(cell.scene.rail), domains.index(cell.scene.domain)
-        factor = cell.latency["spine"] / cell.latency["rail-only"]
-        axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=_RAMP(norm(log2(factor))), lw=0))
-        axes.text(x, y, f"× {max(factor, 1 / factor):.2f}", ha="center", va="center", color=_TEXT_COLOUR, fontsize=10)
-        if not cell.agrees:
-            axes.plot(x + 0.34, y - 0.34, "x", ms=8, mew=2, color=_TEXT_COLOUR)
-    axes.set(xlim=(-0.5, len(rails) - 0.5), ylim=(len(domains) - 0.5, -0.5), aspect="equal")
-    axes.set_xticks(range(len(rails)), [percent(load, 0) for load in rails])
-    axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
-    axes.spines[["left", "bottom"]].set_visible(False)
-    style.quiet(axes, xlabel="rail of the source")

@@ -14,6 +14,7 @@ from railyard.results.plots import recovery as recovery_steps
 from railyard.results.runs import timeline
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
+from railyard.results.views.report import SECTIONS
 from railyard.results.views.sections import faults, scripts
 from tests.unit import shown
 from tests.unit.recovery_sample import connectivity_check, recovery_run, screen
@@ -151,7 +152,7 @@ def test_targets_of_one_fault_kind_have_rows_of_their_own() -> None:
         *(f"{kind} {target}, {side}" for target in ("d0g1", "d1g0") for side in ("source", "far")),
         *(f"{kind}, {side}" for side in ("source", "far")),
     ]
-    names = [part["name"] for part in faults.failures(Analysis(run))]
+    names = [part["name"] for part in SECTIONS["failures"]().parts(Analysis(run))["failures"]]
     assert names == [f"{kind} d0g1", f"{kind} d1g0", kind, "rail-switch-crash", "gpu-crash"]
     assert [(r["target"], r["repeats"]) for r in summarise(run)["headline"]["recovery"][:4:2]] == [
         ("d0g1", 2), ("d1g0", 2),

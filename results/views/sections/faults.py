@@ -46,14 +46,24 @@ class _Failures(Section):
         return bool(analysis.recovery_rows or analysis.target_outcomes or is_traced)
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        rows, targets = analysis.recovery_rows, analysis.target_outcomes
+        rows, targets, failures = analysis.recovery_rows, analysis.target_outcomes, []
+        # a part a kind with all its fabrics; where one had several targets of that kind, a part each
+        alone = [t for t in analysis.run.goodput if not (t.script or t.link)]
+        several = stats.with_several_targets([*(r for row in rows for r in row.repeats), *alone])
+        names = [stats.fault_name(t.fault, t.target, (t.fabric, t.fault) in several) for t in alone]
+        for name in dict.fromkeys([*(row.name for row in rows), *names]):
+            fault_rows = [row for row in rows if row.name == name]
+            traces = [t for t, name_of_trace in zip(alone, names, strict=True) if name_of_trace == name]
+            hit = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
+            plot = recovery.recovery(fault_rows, traces, name)
+            failures.append({"name": name, "targets": hit, "plot": plot, "repeats": repeats_table(fault_rows)})
         return {
             "first_packets": first_packets_table(rows, analysis.judgement),
             "steps": steps_table(rows),
             "targets": targets_table(targets),
             "published": published_table(rows),
             "published_sources": [other.source for other in PUBLISHED_SYSTEMS],
-            "failures": failures(analysis),
+            "failures": failures,
             "heartbeats": heartbeats_table(analysis.heartbeat_rows),
         }
 
@@ -295,21 +305,6 @@ def _heartbeat_medians(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     for row in rows:
         for fabric, spread in row.by_fabric.items():
             found.setdefault(fabric, {})[row.metric] = spread.median
-    return found
-
-
-def failures(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return a part a kind with all its fabrics; where one had several targets of that kind, a part each."""
-    found, rows = [], analysis.recovery_rows
-    alone = [t for t in analysis.run.goodput if not (t.script or t.link)]
-    several = stats.with_several_targets([*(r for row in rows for r in row.repeats), *alone])
-    names = [stats.fault_name(t.fault, t.target, (t.fabric, t.fault) in several) for t in alone]
-    for name in dict.fromkeys([*(row.name for row in rows), *names]):
-        fault_rows = [row for row in rows if row.name == name]
-        traces = [t for t, name_of_trace in zip(alone, names, strict=True) if name_of_trace == name]
-        targets = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
-        plot = recovery.recovery(fault_rows, traces, name)
-        found.append({"name": name, "targets": targets, "plot": plot, "repeats": repeats_table(fault_rows)})
     return found
 
 

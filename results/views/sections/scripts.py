@@ -1,7 +1,7 @@
 """Failure scripts and replacements of GPUs and domains in the report."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -22,7 +22,6 @@ from railyard.results.analysis.recovery import (
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fault_script, recovery
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import ConnectivityCheck
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
 from railyard.results.views.sections.faults import CONTROLLER_STEPS
@@ -41,14 +40,20 @@ class _Scripts(Section):
         return bool(analysis.script_rows)
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        drawn = []
+        drawn, failed = [], [c for c in analysis.run.connectivity_checks if c.done and c.mismatch_count]
+        columns = (
+            *texts("script", "fabric"),
+            *(text("after", "last_event"), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
+            *map(Column, ("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers")),
+            Column("failed parts forwarding", "forwarding_failed_parts"),
+        )
         for script, repeats in worst_repeats(analysis.script_rows):
             count_text = f", the worst of {repeats}" if repeats > 1 else ""
             name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}{count_text}"
             drawn.append((name, fault_script.script_timeline(script), script_faults_table(script)))
         return {
             "scripts": scripts_table(analysis.script_rows, analysis.judgement),
-            "failed_checks": failed_checks_table(analysis.run.connectivity_checks),
+            "failed_checks": Table(columns, failed),
             "drawn": drawn,
         }
 
@@ -114,17 +119,6 @@ def script_faults_table(script: ScriptRow) -> Table:
         Column("after repair", lambda r: r.probes_lost_after_repair if r in alone else None),
     )
     return Table(columns, script.faults)
-
-
-def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
-    """Return the connectivity checks that don't match the oracle."""
-    columns = (
-        *texts("script", "fabric"),
-        *(text("after", "last_event"), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
-        *map(Column, ("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers")),
-        Column("failed parts forwarding", "forwarding_failed_parts"),
-    )
-    return Table(columns, [c for c in connectivity_checks if c.done and c.mismatch_count])
 
 
 def worst_repeats(scripts: Sequence[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:

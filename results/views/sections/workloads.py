@@ -47,32 +47,26 @@ class _Fabrics(Section):
         return not analysis.run.rails
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        fabrics = analysis.run.fabrics
+        fabrics, names = analysis.run.fabrics, analysis.run.policies
+        in_turn = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+        built = (  # what the drawings and their captions don't show
+            text("fabric", "label"),
+            text("policy", lambda f: f"{in_turn} in turn" if in_turn else f.policy),
+            text("datapath"),
+            Column("switches", lambda f: len(f.switches)),
+            *(Column("HB", "hb_bps", unit="bit/s"), Column("rail", "rail_bps", unit="bit/s")),
+            Column("uplink", lambda f: f.uplink_bps if f.spines else None, unit="bit/s"),
+            *(Column("MTU", "mtu"), Column("built in", "build_s", unit="s")),
+            Column("down in", "stop_s", unit="s"),
+        )
         return {
             "drawings": [(f.label, plot_fabric.draw(f)) for f in fabrics],
             "are_small": all(plot_fabric.is_small(f) for f in fabrics),
-            "built": fabrics_table(analysis.run),
+            "built": Table(built, fabrics),
         }
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         return {"fabrics": list(analysis.labels.values())}
-
-
-def fabrics_table(run: Run) -> Table:
-    """Return what the drawings and their captions don't show."""
-    names = run.policies
-    in_turn = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-    columns = (
-        text("fabric", "label"),
-        text("policy", lambda f: f"{in_turn} in turn" if in_turn else f.policy),
-        text("datapath"),
-        Column("switches", lambda f: len(f.switches)),
-        *(Column("HB", "hb_bps", unit="bit/s"), Column("rail", "rail_bps", unit="bit/s")),
-        Column("uplink", lambda f: f.uplink_bps if f.spines else None, unit="bit/s"),
-        *(Column("MTU", "mtu"), Column("built in", "build_s", unit="s")),
-        Column("down in", "stop_s", unit="s"),
-    )
-    return Table(columns, run.fabrics)
 
 
 @section("workloads")
