@@ -89,17 +89,16 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
         if trait not in _TRAITS or any(traits.get(trait, "auto") == "auto" for _, traits in members):
             continue
         if len(members) >= MIN_POINTS:
-            axis, number = _TRAITS[trait]
-            places = [Place(n, number(t[trait]), _tick(trait, t)) for n, t in members]
+            (axis, number), places = _TRAITS[trait], []
+            for name, traits in members:
+                value = traits[trait]
+                tick = f"{value:g}" if isinstance(value, int | float) else str(value)
+                # where domains and rails both vary, the axis shows rails alone
+                tick += f"\n({traits['domains']} x {traits['rails']})" if trait in _SIZE else ""
+                places.append(Place(name, number(value), tick))
             if len({place.x for place in places}) == len(places):
                 title = members[0][1].get("model", kind)
                 yield str(title), axis, sorted(places, key=lambda place: place.x)
-
-
-def _tick(trait: str, traits: Mapping[str, Any]) -> str:
-    """Its value; of domains and rails both, since where both vary the axis shows rails alone."""
-    size = f"{traits[trait]:g}" if isinstance(traits[trait], int | float) else str(traits[trait])
-    return f"{size}\n({traits['domains']} x {traits['rails']})" if trait in _SIZE else size
 
 
 def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tuple[str, str]]]], timed: Timed) -> Curve:

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -19,7 +19,7 @@ from railyard.results.runs.records import Flow
 from railyard.results.views.format import percent, short, size
 from railyard.topologies.addresses import gpu_of_name
 
-_RAMP: Final = LinearSegmentedColormap.from_list("traffic", ("#d6e6f4", "#6aaed6", "#2070b4", "#083471"))
+_RAMP: Final = ("#d6e6f4", "#6aaed6", "#2070b4", "#083471")
 _EMPTY_COLOUR: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
 # text on a bar of that kind: what reads best on its colour
 _TEXT_COLOURS: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP": "#111111", "collective": "#111111"}
@@ -53,7 +53,14 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
     with style.drawing(style.WIDTH / 2 * 0.84, style.WIDTH / 2) as figure:
         axes = figure.subplots()
         axes.set_facecolor(_EMPTY_COLOUR)
-        _cells(figure, axes, total)
+        if total.any():
+            bar = byte_image(axes, total, _RAMP, 0.85, 8)
+            if total.max() / total[total > 0].min() >= 100:
+                bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=9))
+            bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
+            bar.outline.set_visible(False)
+        else:
+            axes.set(xlim=(-0.5, len(total) - 0.5), ylim=(len(total) - 0.5, -0.5), aspect="equal")
         _outline(axes, grid)
         step = max(1, grid.domains // 8)
         places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
@@ -70,21 +77,20 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
         return style.finish(figure, f"heatmap-{name}", alt, pair_shares(flows, grid))
 
 
-def _cells(figure: Figure, axes: Axes, total: NDArray[np.float64]) -> None:
-    sent = total[total > 0]
-    if not sent.size:
-        axes.set(xlim=(-0.5, len(total) - 0.5), ylim=(len(total) - 0.5, -0.5), aspect="equal")
-        return
-    low, high = float(sent.min()), float(sent.max())
+def byte_image(axes: Axes, total: NDArray[np.float64], ramp: Sequence[str], shrink: float, fontsize: float) -> Colorbar:
+    """Draw a matrix of bytes, not all of them 0, in colours of a logarithmic scale; return its colour bar."""
+    low, high = float(total[total > 0].min()), float(total.max())
     # a single value still needs a scale with two ends
     norm = LogNorm(low / 2, high * 2) if low == high else LogNorm(low, high)
-    image = axes.imshow(np.ma.masked_equal(total, 0), cmap=_RAMP, norm=norm, interpolation="none")
-    bar = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
-    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low >= 100 else (1.0, 2.0, 5.0), numticks=9))
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
+    colours = LinearSegmentedColormap.from_list("traffic", ramp)
+    image = axes.imshow(np.ma.masked_equal(total, 0), cmap=colours, norm=norm, interpolation="none")
+    assert axes.figure is not None
+    bar = axes.figure.colorbar(image, ax=axes, shrink=shrink, pad=0.02)
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=fontsize)
+    return bar
 
 
 def _outline(axes: Axes, grid: Grid) -> None:

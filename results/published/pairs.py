@@ -7,14 +7,13 @@ from typing import Final, TypeVar
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from railyard.results.plots import style
+from railyard.results.plots.traffic import byte_image
 from railyard.results.published.catalogue import Cell
 from railyard.results.views.format import percent, size
 from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic
@@ -58,11 +57,6 @@ def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: M
 
 def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> None:
     """Bytes, sender down, receiver across; HB domains of `rails` GPUs in orange, pairs of one rail on pink lines."""
-    sent = matrix[matrix > 0]
-    low, high = float(sent.min()), float(sent.max())
-    ramp = LinearSegmentedColormap.from_list("traffic", _RAMP)
-    norm = LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2)
-    image = axes.imshow(np.ma.masked_equal(matrix, 0), cmap=ramp, norm=norm, interpolation="none")
     gpus = len(matrix)
     # pairs of one rail lie on diagonals, `rails` apart: thin, so that the bytes are seen
     apart = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
@@ -71,12 +65,7 @@ def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> 
     for first in range(0, gpus, rails):
         box = Rectangle((first - 0.5,) * 2, rails, rails, fill=False, edgecolor=style.ORANGE, linewidth=1.2, zorder=2)
         axes.add_patch(box)
-    assert axes.figure is not None
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
-    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    bar.ax.tick_params(labelsize=7)
+    byte_image(axes, matrix, _RAMP, 0.8, 7)
     axes.set(title=title, xlabel="receiver, GPU number", ylabel="sender, GPU number", aspect="equal")
     style.quiet(axes)
 

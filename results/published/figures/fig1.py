@@ -29,7 +29,7 @@ def figure() -> Figure:
             for n in networks
         ],
         draw=_draw,
-        claims=(*_at_scale(), *_ranges()),
+        claims=_claims(),
         notes=(
             f"Rail-only has HB domains of {DOMAIN}: what Table II assumes without saying so (see table2). 30,000 GPUs "
             "are no whole number of those.",
@@ -46,8 +46,8 @@ def _networks(radix: int, scales: tuple[int, ...]) -> tuple[list[Network], list[
     return wide, [rail_only(gpus, DOMAIN, radix) for gpus in scales if gpus % DOMAIN == 0]
 
 
-def _at_scale() -> tuple[Claim, ...]:
-    """What the introductions say, set against three tiers of radix 64."""
+def _claims() -> tuple[Claim, ...]:
+    # what the introductions say, set against three tiers of radix 64
     small, large = rail_optimized(SMALL, 64), rail_optimized(LARGE, 64)
     four_tiers, next_up = rail_optimized(SMALL, 32), rail_optimized(32_768, 64)
     two_tiers = rail_optimized(LARGE, 512)
@@ -65,26 +65,24 @@ def _at_scale() -> tuple[Claim, ...]:
         f"{next_up.gpus:,} GPUs draw {_mw(next_up):.2f} MW, {_mw(next_up) / 1.024:.2f} in units of 1,024 kW, in which "
         "the ranges below were also given"
     )
-    return (
+    at_scale = (
         Claim("65,536 GPUs", 300, _million(large), "million USD", within=15),
         Claim("65,536 GPUs", 6, _mw(large), "MW", within=0.3, note=no_transceivers),
         Claim("30,000 GPUs", 200, _million(small), "million USD", within=10, note=more_tiers),
         Claim("30,000 GPUs", 4.6, _mw(small), "MW", within=0.23, note=rounded_up),
     )
-
-
-def _ranges() -> tuple[Claim, ...]:
-    """The smallest and largest savings over Table II, as its section states them."""
+    # the smallest and largest savings over Table II, as its section states them
     pairs = [table2.pair(row) for row in table2.printed()]
     cost = [both.cost_saving_pct for both in pairs]
     power = [both.power_saving_pct for both in pairs]
-    large = [both for both in pairs if both.wide.gpus == LARGE]
-    money = [both.saved_usd / 1e6 for both in large]
+    largest = [both for both in pairs if both.wide.gpus == LARGE]
+    money = [both.saved_usd / 1e6 for both in largest]
     watts = [both.saved_w / 1e6 for both in pairs]
     fewest = min(both.saved_usd / 1e6 for both in pairs)
     of_large = f"over the rows of 65,536 GPUs; over all six the least is {fewest:.1f}"
     kilo = "{:.2f} in units of 1,024 kW, as the paper seems to have divided"
     return (
+        *at_scale,
         Claim("cost saved, least of Table II", 38, min(cost), "%", within=0.5),
         Claim("cost saved, most", 77, max(cost), "%", within=0.5, note="76% in the introductions"),
         Claim("power saved, least", 37, min(power), "%", within=0.5),
