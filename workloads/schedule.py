@@ -248,8 +248,3 @@ def real_rates(platform: Platform, emulated: Rates) -> Rates:
     """The platform's rail rate, and the HB rate that stands to it as in the emulation."""
     rail = platform.rail_bps / 8
     return Rates(hb=rail * emulated.hb / emulated.rail, rail=rail)
-
-
-def project(scale: Scale, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Emulated seconds by phase, as seconds of the real job of the same shape on the real platform."""
-    return {name: value / scale.time_factor for name, value in seconds.items()}

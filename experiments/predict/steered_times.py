@@ -200,7 +200,7 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
         for workload_label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             scenes = [(workload_label, spec.background)]
             if spec.grid:
-                scenes = [(scene.label(workload_label), scene.background(fabric)) for scene in spec.grid.scenes]
+                scenes = [(f"{workload_label}, {scene.name}", scene.background(fabric)) for scene in spec.grid.scenes]
             for name, background in scenes:
                 for seed in range(spec.seed, spec.seed + (spec.repeats if seeds is None else seeds)):
                     yield label, name, InitialState(plan, spec.routing, workload, background, seed)

@@ -18,7 +18,7 @@ from railyard.workloads.collectives.algorithm import operation_of
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
 from railyard.workloads.replay.job import PhaseEndCallback, Windows, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
-from railyard.workloads.schedule import Scale, Schedule, payload_rates, project
+from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
@@ -64,7 +64,7 @@ def run_workload(
     after = _counted(session)
     times = _record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))
     # what the times mean on the real cluster
-    same = project(workload.scale, times)
+    same = {phase: seconds / workload.scale.time_factor for phase, seconds in times.items()}
     full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
     for metric, projected in (("projected_same_shape", same), ("projected_full_size", full)):
         run.measurements += [Measurement(interval, phase, metric, value, "s") for phase, value in projected.items()]

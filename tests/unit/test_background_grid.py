@@ -29,7 +29,7 @@ def test_every_combination_has_a_scene_by_its_loads() -> None:
         "d0 0% g1 0% S 90%", "d0 0% g1 90% S 90%", "d0 90% g1 0% S 90%", "d0 90% g1 90% S 90%",
     ]  # fmt: skip
     assert len(grid(**ALL, loads=[0, 0.5, 0.9]).scenes) == 27
-    assert [scene.label("transfers") for scene in grid(rails=[0, 2], loads=[0.125]).scenes] == ["transfers, g0,2 12.5%"]
+    assert [scene.name for scene in grid(rails=[0, 2], loads=[0.125]).scenes] == ["g0,2 12.5%"]
 
 
 @pytest.mark.parametrize(

@@ -296,10 +296,6 @@ class Scene:
         parts = ((f"d{d}", d, self.domain), (f"g{g}", g, self.rail), ("S", self.grid.spine, self.spine))
         return " ".join(f"{name} {100 * load:.3g}%" for name, is_named, load in parts if is_named)
 
-    def label(self, workload: str) -> str:
-        """Return the label of a workload in this scene."""
-        return f"{workload}, {self.name}"
-
     def background(self, fabric: FabricSpec) -> tuple[BackgroundSpec, ...]:
         """Return this scene's background. Load of spines crosses rails too: a rail gets only the rest of its own.
 

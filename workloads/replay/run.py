@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -64,17 +63,6 @@ class Replay:
         return dict(found)
 
 
-def _outcome(worker: Worker, on_progress: Callable[[int], None], phases: PhaseTracker) -> Outcome:
-    """Read what a worker reports until its outcome; RailyardError if it dies."""
-    while not isinstance(message := worker.receive_any(timeout_s=None), Outcome):
-        match message:
-            case PhaseEnd():
-                phases.receive(message)
-            case Delivered():
-                on_progress(message.size)
-    return message
-
-
 def replay(
     schedule: Schedule,
     windows: Windows,
@@ -103,6 +91,16 @@ def replay(
         for worker in workers:
             worker.receive(Ready, timeout_s=None)
 
+    def outcome_of(number: int) -> Outcome:
+        """Read what a worker reports until its outcome; RailyardError if it dies."""
+        while not isinstance(message := workers[number].receive_any(timeout_s=None), Outcome):
+            match message:
+                case PhaseEnd():
+                    phases.receive(message)
+                case Delivered():
+                    delivered[number] = message.size
+        return message
+
     try:
         for job in worker_jobs:
             replies = (Ready, Delivered, PhaseEnd, Outcome)
@@ -116,10 +114,7 @@ def replay(
         for worker in workers:
             worker.send(Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
         started(start_ns)
-        outcomes = [
-            pool.submit(_outcome, worker, partial(delivered.__setitem__, number), phases)
-            for number, worker in enumerate(workers)
-        ]
+        outcomes = [pool.submit(outcome_of, number) for number in range(len(workers))]
         while not all(outcome.done() for outcome in outcomes):
             if abort.wait(POLL_INTERVAL_S):
                 raise Aborted("the replay was ended")
