@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic_core import PydanticCustomError
 
@@ -78,8 +78,8 @@ class Registry(Generic[T]):
 
     def _problems(self, name: str, definition: T) -> Iterable[str]:
         """Return what is missing or wrong in a definition, a phrase each."""
-        given = definition if isinstance(definition, type) and self._holds_classes else type(definition)
-        if self._base is not None and not issubclass(given, self._base):
+        given: Any = definition if self._holds_classes else type(definition)
+        if self._base is not None and not (isinstance(given, type) and issubclass(given, self._base)):
             return [f"must be {'a subclass' if self._holds_classes else 'an instance'} of {self._base.__name__}"]
         attributes = {part: part.partition("(")[0] for part in self._required}
         missing = [p for p, a in attributes.items() if getattr(given, a, None) is getattr(self._base, a, None)]

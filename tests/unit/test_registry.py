@@ -102,3 +102,36 @@ def test_unknown_name_gives_a_near_miss(animals: Registry[object], tmp_path: Pat
         Model(kind="cta")
     with pytest.raises(KeyError, match="'dog' is no animal: cat"):
         animals["dog"]
+
+
+class Shape:
+    sides = 0
+
+    def area(self, unit: float) -> float:
+        raise NotImplementedError
+
+
+class Square(Shape):
+    sides = 4
+
+    def area(self, unit: float) -> float:
+        return unit**2
+
+
+@pytest.mark.parametrize(
+    ("of_classes", "definition", "message"),
+    [
+        (False, Shape(), "sides is missing; area(unit) is missing"),
+        (False, Square, "must be an instance of Shape"),
+        (True, Square(), "must be a subclass of Shape"),
+        (True, int, "must be a subclass of Shape"),
+    ],
+)
+def test_registry_checks_base_and_required_parts(of_classes: bool, definition: object, message: str) -> None:
+    registry = Registry[object]("shape", None, Shape, ["sides", "area(unit)"], holds_classes=of_classes)
+    with pytest.raises(BadInput) as caught:
+        registry.add("mine", definition)
+    assert str(caught.value).endswith(f"'mine' is not a whole shape: {message}")
+    registry.add("square", Square if of_classes else Square())
+    assert registry.names() == ("square",)
+    del REGISTRIES["shape"]
