@@ -23,7 +23,6 @@ from railyard.results.runs.targets import Outcome, Sample, Target
 from railyard.results.views.format import times
 
 SINGLE: Final = "single"  # a policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost
-_COLUMNS: Final = ("policy", "size", "repeat", "mean_s", "typical_s", "split")
 
 
 def is_single(policy: str) -> bool:
@@ -44,8 +43,8 @@ class FabricMeasurements:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """A row for each point."""
-        rows = [[getattr(point, name) for name in _COLUMNS] for point in self.points]
-        return pd.DataFrame(rows, columns=list(_COLUMNS))
+        columns = ["policy", "size", "repeat", "mean_s", "typical_s", "split"]
+        return pd.DataFrame([[getattr(point, name) for name in columns] for point in self.points], columns=columns)
 
     @cached_property
     def seconds(self) -> dict[str, dict[int, float]]:
@@ -148,8 +147,6 @@ Scope = Literal["run", "fabric", "fault", "DDP run"]
 Measure = Callable[[Any], float | tuple[float | None, str] | None]
 """From a part of the results to its value, or a value (None: never) and of what it is; None where it has none."""
 _MEASURES: Final[dict[Target, tuple[Scope, Measure]]] = {}
-
-
 _WRONG: Final = "elements other than numpy's sum"
 _LOSSES: Final = "DDP: losses differ from Gloo's by"
 

@@ -170,11 +170,13 @@ def _row(
     Ratios are of the same repeat: another repeat is another seed, so other traffic.
     """
     own = by_policy[policy]
-    known = [(n, e.detail) for n, s in enumerate(own_intervals) for e in rerouted(s) if e.detail["ms"] is not None]
-    reactions = pd.DataFrame([(n, d["version"], float(d["ms"])) for n, d in known], columns=["of", "version", "ms"])
+    changed = [  # each change of scores that changed routes
+        (s, e) for s in own_intervals for e in s.events if (e.source, e.what) == ("steering", "changed")
+    ]
+    known = [(s.interval, e.detail) for s, e in changed if e.detail["ms"] is not None]
+    reactions = pd.DataFrame([(of, d["version"], float(d["ms"])) for of, d in known], columns=["of", "version", "ms"])
     reactions_ms = reactions.groupby(["of", "version"]).ms.max()  # the last of the routes that follow from scores
     duration_s = sum((s.finished_ns - s.started_ns) / 1e9 for s in own_intervals)
-    changed = ((s, e) for s in own_intervals for e in rerouted(s))
     routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
     return PolicyRow(
         *(fabric, work, policy),
@@ -193,11 +195,6 @@ def _row(
 def _median(values: pd.Series) -> float | None:
     """Return the median of the known values, which are above 0; None if there is none."""
     return none_if_nan(values[(values > 0) & (values < inf)].median())
-
-
-def rerouted(interval: MeasurementInterval) -> tuple[Event, ...]:
-    """Each change of scores that changed routes."""
-    return tuple(e for e in interval.events if (e.source, e.what) == ("steering", "changed"))
 
 
 def most_changed_pair(own_intervals: Iterable[MeasurementInterval], dwell: float) -> MostChangedPair | None:
