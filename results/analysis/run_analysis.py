@@ -1,18 +1,49 @@
-"""Analysis of a run: what views show, each part computed once, and its records as pandas frames."""
+"""Analysis of a run: what views show, each part computed once, and the checks that a run has to pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import pandas as pd
+
+from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.records import IntervalId, Recovery
+from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
-from railyard.results.runs.allreduce import AllreduceResults
-from railyard.results.runs.checks import Check, checks
+from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory.spine_condition import Cell, cells
+from railyard.results.views.format import interval_label, size, workload_label
+from railyard.workloads.spec import traffic_kind
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, and the figures by which it passed or failed.
+
+    `value` of the quantity, at most `limit`, in `unit`; `interval`: where it is worst.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+    quantity: str = ""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    interval: IntervalId | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        plain = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in ("", None)}
+        if self.interval:
+            plain["interval"] = self.interval.as_dict()
+        return plain
 
 
 def _of_run(compute: Callable[[Run], T]) -> "cached_property[T]":
@@ -36,8 +67,16 @@ class Analysis:
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
-        """Claims that passed or failed."""
-        return checks(self.run, self.judgement, self.outcomes, self.intervals, self.performance, self.allreduce.skipped)
+        """Those checks for which the run has records: one that fails makes the exit status 1."""
+        run, verdict, reasons = self.run, self.judgement.verdict, self.judgement.reasons
+        believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"
+        return (
+            *([Check("the run went to its end", False, run.failed)] if run.failed else []),
+            Check("the emulation is believable", verdict != "invalid", believable),
+            *(*_bytes(run), *_dense_training(run), *_recovery(run), *_connectivity(run)),
+            *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
+            *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
+        )
 
     @cached_property
     def rows(self) -> tuple[aggregate.Row, ...]:
@@ -96,3 +135,149 @@ class Analysis:
     def passed(self) -> bool:
         """True if every check passed."""
         return all(check.passed for check in self.checks)
+
+
+def _bytes(run: Run) -> Iterator[Check]:
+    rows = run.bytes
+    if rows:
+        wrong = sum(c.pairs_wrong for c in rows)
+        asked, delivered = sum(c.asked_bytes for c in rows), sum(c.delivered_bytes for c in rows)
+        same = wrong == 0 and all(c.asked_bytes == c.delivered_bytes for c in rows)
+        detail = f"{delivered:,} of {asked:,} bytes over {len(rows)} workload runs, {wrong} GPU pairs differ"
+        worst = max(rows, key=lambda c: (c.pairs_wrong, abs(c.asked_bytes - c.delivered_bytes)))
+        figures = ("bytes missing", abs(asked - delivered), 0, "B", worst.interval)
+        yield Check("every byte delivered, for every pair", same, detail, *figures)
+
+
+def _dense_training(run: Run) -> Iterator[Check]:
+    """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
+    kinds = aggregate.kinds_of(run.flows)
+    dense = {
+        work for (work, phase), names in kinds.items() if not phase and all(traffic_kind(n).is_dense for n in names)
+    }
+    rows = [c for c in run.bytes if c.interval.work in dense]
+    if rows:
+        crossed = sum(c.cross_rail_bytes for c in rows)
+        names = ", ".join(dict.fromkeys(workload_label(c.interval) for c in rows))
+        worst = max(rows, key=lambda c: c.cross_rail_bytes)
+        figures = ("bytes between rails", crossed, 0, "B", worst.interval)
+        detail = f"{size(crossed)} between rails ({names})"
+        yield Check("dense training stays within its rails", crossed == 0, detail, *figures)
+
+
+def _recovery(run: Run) -> Iterator[Check]:
+    """Check that traffic recovers from faults that rerouting helps against, and returns after their repair.
+
+    Faults that came alone, and by their first packets those of scripts beside workloads: for other scripts,
+    connectivity checks show what had to recover. In scripts, other faults may make the return unknowable; what died
+    beside the data plane has no detours to withdraw.
+    """
+    checked_scripts = {c.interval for c in run.connectivity_checks if c.script}
+    kinds = {r: definition_of(r.fault) for r in run.recoveries if r.reroute == "on"}
+    rerouted = [r for r, kind in kinds.items() if kind.is_rerouted]
+    rows = [r for r in rerouted if r.interval not in checked_scripts]
+    rows = [r for r in rows if r.is_probed or (not r.script and r.has_goodput_evidence)]
+    failed = [r for r in rows if not (r.first_packet_ms is not None if r.script else r.recovered)]
+    alone = [r for r in rerouted if not r.script and not kinds[r].is_control_plane]
+    stayed = [r for r in alone if r.primary_path_ms is None]
+    for claim, faults, bad in (
+        ("traffic recovers when rerouting is on", rows, failed),
+        ("traffic returned to its primary path after each repair", alone, stayed),
+    ):
+        if faults:
+            names = f"; not: {', '.join(map(_fault_label, bad[:3]))}" if bad else ""
+            figures = ("faults that failed", len(bad), 0, "faults", bad[0].interval if bad else None)
+            yield Check(claim, not bad, f"{len(faults) - len(bad)} of {len(faults)} faults{names}", *figures)
+
+
+def _connectivity(run: Run) -> Iterator[Check]:
+    """Without rerouting too: nothing has to recover then, but failed parts must not forward anything."""
+    rows = run.connectivity_checks
+    if rows:
+        failed = [c for c in rows if c.done and c.mismatch_count]
+        done = pd.DataFrame([(c.fabric, c.done) for c in rows], columns=["fabric", "done"])
+        shares = done.groupby("fabric", sort=False).done.mean()
+        under_checked = list(shares[shares < 0.5].index)  # fewer than half of the due checks could be done
+        detail = recovery.checks_text(rows)
+        if under_checked:
+            detail += f"; too few on {', '.join(under_checked)}"
+        if failed:
+            worst = max(failed, key=lambda c: c.mismatch_count)
+            where = " ".join(filter(None, (worst.fabric, worst.script)))
+            detail += f"; worst: {where} repeat {worst.repeat} after {worst.last_event}: "
+            detail += f"{worst.not_recovered} pairs not recovered, {worst.unexpected_answers} unexpected answers, "
+            detail += f"{worst.forwarding_failed_parts} failed or slow parts forwarded too much"
+        figures = ("connectivity checks that differ", len(failed), 0, "checks", failed[0].interval if failed else None)
+        passed = not failed and not under_checked
+        yield Check("every connectivity check matches the oracle", passed, detail, *figures)
+
+
+def _too_fast(run: Run) -> Iterator[Check]:
+    """With rerouting or without: more than the oracle allows went where nothing should."""
+    if rows := [r for r in run.recoveries if r.reroute]:
+        total, worst = sum(r.above_max_flow for r in rows), max(rows, key=lambda r: r.above_max_flow)
+        detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
+        figures = ("streams above their max-flow", total, 0, "streams", worst.interval)
+        yield Check("no stream gets more than the max-flow of what is left", total == 0, detail, *figures)
+
+
+def _losses(run: Run) -> Iterator[Check]:
+    """Check that nothing was lost with rerouting on; a failed GPU loses its own connections.
+
+    Each fault of a script has what the whole script lost: that counts once.
+    """
+    rows = [r for r in run.recoveries if r.reroute == "on"]
+    with_failed_gpus = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
+    others = [r for r in rows if r.interval not in with_failed_gpus]
+    lost_bytes = ("no fault loses a byte when rerouting is on", "{:,} bytes lost over {} faults and scripts")
+    connections = ("TCP connections are lost only where a GPU failed", "{} lost over {} other faults and scripts")
+    for (claim, detail), counted, column, quantity, unit in (
+        (lost_bytes, rows, "lost_bytes", "bytes lost", "B"),
+        (connections, others, "connections_lost", "connections lost", "connections"),
+    ):
+        if counted:
+            values = [(r.interval, getattr(r, column), r) for r in counted]
+            frame = pd.DataFrame(values, columns=["interval", "lost", "fault"])
+            first = frame.loc[frame.groupby("interval", sort=False).lost.idxmax()]
+            total, worst = int(first.lost.sum()), first.fault.iloc[int(first.lost.to_numpy().argmax())]
+            place = f"; most: {worst.fabric} {worst.script or f'{worst.fault} {worst.target}'} repeat {worst.repeat}"
+            text = detail.format(total, len(first)) + (place if total else "")
+            yield Check(claim, total == 0, text, quantity, total, 0, unit, worst.interval)
+
+
+def _fault_label(r: Recovery) -> str:
+    return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
+
+
+def _claims(outcomes: Sequence[Outcome]) -> Iterator[Check]:
+    """Check the targets that a run must meet on any machine, with the value that is furthest from the limit."""
+    for target in dict.fromkeys(o.target for o in outcomes if o.target.claim):
+        if found := [o for o in outcomes if o.target == target and o.samples]:
+            worst = max(found, key=lambda o: o.value or 0.0)
+            detail = "; ".join(f"{target.text(o.value)} {o.worst.of} ({o.fabric})" for o in found)
+            if target.unit == "probes":  # what a data plane loses while nothing in it is broken: of all faults together
+                samples = [sample for o in found for sample in o.samples]
+                total, pairs = sum(s.value or 0 for s in samples), sum(s.pairs for s in samples)
+                detail = f"{total:,.0f} probes lost over {len(samples)} faults, of {pairs} probed pairs"
+                detail += f"; most: {worst.fabric} {worst.worst.of}" if total else ""
+            figures = (target.quantity, worst.value, next(iter(target.limits.values())), target.unit)
+            yield Check(target.claim, all(o.met for o in found), detail, *figures, worst.worst.interval)
+
+
+def _policies(run: Run, skipped: Sequence[Skipped]) -> Iterator[Check]:
+    if run.rails:
+        failed = [s for s in skipped if s.failed]
+        detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
+        yield Check("every policy went through", not failed, detail, "policies that failed", len(failed), 0, "policies")
+
+
+def _dwell(run: Run, intervals: Sequence[steering.MeasurementInterval]) -> Iterator[Check]:
+    """Check the law of damping: in any time t a pair changes its paths at most 1 + t / dwell times."""
+    undamped = {name for name, policy in HEALTH_POLICIES.items() if not policy.is_damped}  # a plugin may not be loaded
+    dwell = run.dwell_s
+    worst = steering.most_changed_pair([s for s in intervals if s.policy not in undamped], dwell) if dwell else None
+    if worst:
+        where = interval_label(worst.interval.interval, f"{worst.interval.fabric} {worst.interval.policy}")
+        detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
+        figures = ("route changes of a pair", worst.changes, worst.allowed, "changes", worst.interval.interval)
+        yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail, *figures)
