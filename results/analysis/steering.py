@@ -4,6 +4,7 @@ A run is steered if its spec has `routing`. Then each fabric runs under each pol
 What the figures are: docs/results.md.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,46 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     return tuple(found)
 
 
+NO_PATH: Final = "none"
+_KINDS: Final = ("d", "r", "dr", "rd", "drd", "spine", NO_PATH)
+_WHOLE: Final = 720_720
+"""Parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact."""
+
+
+def path_shares(interval: MeasurementInterval, max_times: int) -> pd.DataFrame:
+    """Return the shares of paths among the pairs: a row for each of `max_times` + 1 times (ns) or fewer.
+
+    A pair with several paths counts as a part of each; before its first choice it takes its default path. The columns
+    are in the order of the paths' kinds, then rails; a row adds up to 1.
+    """
+    step = max(1, (interval.end_ns - interval.begin_ns) // max_times)
+    times = [*range(interval.begin_ns, interval.end_ns, step), interval.end_ns]
+    at_first = [(interval.begin_ns, pair, paths) for pair, paths in interval.default_paths.items()]
+    rows = [*at_first, *((c.monotonic_ns, (c.src, c.dst), c.paths) for c in interval.choices)]
+    chosen = pd.DataFrame(
+        [(at, pair, path.split(" + ")) for at, pair, path in rows], columns=["at", "pair", "path"]
+    ).astype({"at": "int64"})
+    chosen["until"] = chosen.groupby("pair", sort=False)["at"].shift(-1, fill_value=interval.end_ns + 1)
+    chosen["parts"] = _WHOLE // chosen.path.map(len)
+    chosen = chosen.explode("path").replace({"path": {"": NO_PATH}})
+    ended = chosen.assign(at=chosen.until, parts=-chosen.parts)
+    parts = pd.concat([chosen, ended]).groupby(["at", "path"]).parts.sum().unstack(fill_value=0).cumsum()
+    shares = parts.reindex(times, method="ffill") / (_WHOLE * max(1, len(at_first)))
+
+    def order(path: str) -> tuple[int, int, str]:
+        kind = path.partition(" ")[0]
+        return (_KINDS.index(kind) if kind in _KINDS else len(_KINDS)), rail_of(path), path
+
+    names = sorted(map(str, shares.columns[shares.any()]), key=order)
+    return shares[names]
+
+
+def rail_of(path: str) -> int:
+    """Return the rail of a path such as `drd by rail 4`; 0 where the name has none."""
+    found = re.search(r"by rail (\d+)$", path)
+    return int(found[1]) if found else 0
+
+
 BASELINE_POLICY: Final = "dr"
 ORACLE_POLICY: Final = "oracle"
 FabricWorkload = tuple[str, IntervalId]  # a fabric, and what ran on it
@@ -175,7 +216,8 @@ def _row(
     ]
     known = [(s.interval, e.detail) for s, e in changed if e.detail["ms"] is not None]
     reactions = pd.DataFrame([(of, d["version"], float(d["ms"])) for of, d in known], columns=["of", "version", "ms"])
-    reactions_ms = reactions.groupby(["of", "version"]).ms.max()  # the last of the routes that follow from scores
+    # the last of the routes that follow from scores
+    reactions_ms = reactions.groupby(["of", "version"], sort=False).ms.max()
     duration_s = sum((s.finished_ns - s.started_ns) / 1e9 for s in own_intervals)
     routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
     return PolicyRow(

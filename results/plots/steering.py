@@ -3,78 +3,22 @@
 On top, what background ran when; its times are shaded in every panel.
 """
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from railyard.results.analysis.steering import MeasurementInterval
+from railyard.results.analysis.steering import MeasurementInterval, path_shares, rail_of
 from railyard.results.plots import style as plots
 from railyard.results.runs.records import HealthSample
 from railyard.results.views.format import percent, workload_label
-
-NONE: Final = "none"
-_ORDER: Final = ("d", "r", "dr", "rd", "drd", "spine", NONE)
-
-
-_WHOLE: Final = 720_720  # parts of a pair: divided by any number up to 16 none is left over, so that sums stay exact
-Shares = Mapping[str, tuple[float, ...]]
-"""Path -> its share of the pairs at each of a list of times, from then on; at each time they add up to 1."""
-
-
-def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> tuple[tuple[int, ...], Shares]:
-    """Return `max_times` + 1 times (ns) or fewer, evenly over the interval, and the shares of paths at these.
-
-    A pair with several paths counts as a part of each; before its first choice it takes its default path. Paths are in
-    the order of their kind, then rail.
-    """
-    current_paths = {pair: paths_of(name) for pair, name in interval.default_paths.items()}
-    count = Counter[str]()
-
-    def add(paths: Sequence[str], parts: int) -> None:
-        for path in paths:
-            count[path] += parts // len(paths)
-
-    for paths in current_paths.values():
-        add(paths, _WHOLE)
-    step = max(1, (interval.end_ns - interval.begin_ns) // max_times)
-    times = (*range(interval.begin_ns, interval.end_ns, step), interval.end_ns)
-    applied, counts_over_time = 0, []
-    for at in times:
-        while applied < len(interval.choices) and interval.choices[applied].monotonic_ns <= at:
-            choice = interval.choices[applied]
-            pair, paths = (choice.src, choice.dst), paths_of(choice.paths)
-            add(current_paths[pair], -_WHOLE)
-            add(paths, _WHOLE)
-            current_paths[pair], applied = paths, applied + 1
-        counts_over_time.append({name: parts for name, parts in count.items() if parts})
-
-    def order(path: str) -> tuple[int, int, str]:
-        kind = path.partition(" ")[0]
-        return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER)), rail_of(path), path
-
-    names = sorted({name for parts in counts_over_time for name in parts}, key=order)
-    total = _WHOLE * max(1, len(current_paths))
-    return times, {name: tuple(parts.get(name, 0) / total for parts in counts_over_time) for name in names}
-
-
-def paths_of(paths_text: str) -> tuple[str, ...]:
-    """`dr by rail 2 + drd by rail 4` -> both; nothing chosen is the path `none`."""
-    return tuple(path for path in paths_text.split(" + ") if path) or (NONE,)
-
-
-def rail_of(path: str) -> int:
-    """Return the rail of a path such as `drd by rail 4`; 0 where the name has none."""
-    found = re.search(r"by rail (\d+)$", path)
-    return int(found[1]) if found else 0
-
 
 _MAX_NAMED: Final = 8  # lines or areas up to which each is named
 _MAX_POINTS: Final = 400  # of a line: a screen has no more
@@ -106,7 +50,7 @@ class Span(NamedTuple):
 def over_time(interval: MeasurementInterval) -> plots.Plot:
     """Four panels on one axis of seconds since the foreground's start."""
     name = f"{workload_label(interval.interval)} on {interval.fabric} under {interval.policy}"
-    spans, (times_ns, shares) = tuple(background(interval)), path_shares_over_time(interval, _MAX_POINTS)
+    spans, shares = tuple(background(interval)), path_shares(interval, _MAX_POINTS)
     rows = list(dict.fromkeys(span.what for span in spans))
     background_height = 0.24 * max(1, len(rows))
     with plots.drawing(7.0 + background_height) as figure:
@@ -119,7 +63,7 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
         grid[0].spines[["left", "bottom"]].set_visible(False)
         grid[0].set_ylim(max(1, len(rows)) - 0.4, -0.6)
         _lines(grid[1], interval, tuple(_ELEMENTS), "score", "h-score")
-        _areas(grid[2], [_seconds(interval, at) for at in times_ns], shares)
+        _areas(grid[2], [_seconds(interval, at) for at in shares.index], shares)
         _lines(grid[3], interval, ("rail",), "load", "load of rails")
         for axes, limits in zip(grid[1:], ((-3, 103), (0, 1), (0, 1.05)), strict=True):
             for span in spans:
@@ -196,14 +140,15 @@ def _shade(ends: tuple[str, str], number: int, count: int) -> str:
     return to_hex(LinearSegmentedColormap.from_list("rails", ends)(number / max(1, count - 1)))
 
 
-def _areas(axes: Axes, times: Sequence[float], shares: Shares) -> None:
+def _areas(axes: Axes, times: Sequence[float], shares: pd.DataFrame) -> None:
     """Draw the shares of the foreground's pairs, one on the other."""
-    rails = 1 + max(map(rail_of, shares), default=0)
-    colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in shares}
+    names = [str(name) for name in shares]
+    rails = 1 + max(map(rail_of, names), default=0)
+    colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in names}
     below = np.zeros(len(times))
-    for name, share in shares.items():
-        axes.fill_between(times, below, below + share, step="post", color=colours[name], lw=0)
-        below = below + share
+    for name, colour in colours.items():
+        axes.fill_between(times, below, below + shares[name], step="post", color=colour, lw=0)
+        below = below + shares[name].to_numpy()
     axes.set_ylabel("pairs by path")
     if len(colours) <= _MAX_NAMED:
         _legend(axes, [Patch(color=colour, label=name) for name, colour in reversed(colours.items())])
@@ -220,13 +165,13 @@ def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=8, handlelength=1.2)
 
 
-def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: Shares) -> str:
+def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: pd.DataFrame) -> str:
     """Say how low scores fell, what was chosen at the foreground's end, and how loaded rails were."""
     alt_parts = []
     for element, (plural, _) in _ELEMENTS.items():
         scores = [s.score for s in interval.health if s.element == element]
         alt_parts += [f"scores of {plural} from {min(scores)} to {max(scores)}"] if scores else []
-    at_end = [(path, over_time[-1]) for path, over_time in shares.items() if over_time[-1] > 0]
+    at_end = [(path, share) for path, share in shares.iloc[-1].items() if share > 0]
     alt_parts += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in at_end]
     loads = [s.load for s in interval.health if s.element == "rail"]
     alt_parts += [f"rails loaded to {percent(max(loads), 0)} at most"] if loads else []

@@ -16,8 +16,7 @@ from rich.console import Console
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import pairs, slowdowns
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.steering import MeasurementInterval, PolicyRow, intervals, most_changed_pair
-from railyard.results.plots.steering import path_shares_over_time, paths_of
+from railyard.results.analysis.steering import MeasurementInterval, PolicyRow, intervals, most_changed_pair, path_shares
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Choice, Event, Measurement, Run
 from tests.unit.results_sample import sample_run
@@ -231,22 +230,21 @@ def test_partial_runs_have_a_screen() -> None:
 
 def test_shares_of_paths_add_up_and_follow_the_choices() -> None:
     interval = next(s for s in intervals(small(policies=("health-spray",))))
-    times, shares = path_shares_over_time(interval, 50)
-    assert len(times) <= 52
-    for at in range(len(times)):
-        assert sum(share[at] for share in shares.values()) == pytest.approx(1)
-    assert shares["dr by rail 0"][0] == pytest.approx(1 / 5)
-    assert shares["dr by rail 0"][-1] == 0
-    assert shares["drd by rail 2"][-1] == pytest.approx((0.5 + 0.5 + 1) / 5)  # two sprays of two, one of twice 2
-    assert list(shares) == sorted(shares, key=lambda name: (["r", "dr", "drd"].index(name.split()[0]), name))
+    shares = path_shares(interval, 50)
+    assert len(shares) <= 52
+    assert shares.sum(axis="columns").to_list() == pytest.approx([1] * len(shares))
+    first, last = shares.iloc[0], shares.iloc[-1]
+    assert (first["dr by rail 0"], last["dr by rail 0"]) == (pytest.approx(1 / 5), 0)
+    assert last["drd by rail 2"] == pytest.approx((0.5 + 0.5 + 1) / 5)  # two sprays of two, one of twice 2
+    assert list(shares) == sorted(map(str, shares), key=lambda name: (["r", "dr", "drd"].index(name.split()[0]), name))
 
 
-@pytest.mark.parametrize(
-    ("message", "paths"),
-    [("dr by rail 2 + drd by rail 4", ("dr by rail 2", "drd by rail 4")), ("spine", ("spine",)), ("", ("none",))],
-)
-def test_names_of_paths(message: str, paths: tuple[str, ...]) -> None:
-    assert paths_of(message) == paths
+def test_pair_without_any_path_counts_as_none() -> None:
+    interval = next(s for s in intervals(small(policies=("health-drd",))))
+    last = replace(interval.choices[-1], paths="")
+    shares = path_shares(replace(interval, choices=(*interval.choices[:-1], last)), 50)
+    assert shares["none"].iloc[-1] == pytest.approx(1 / len(interval.default_paths))
+    assert path_shares(replace(interval, choices=(), default_paths={}), 50).empty
 
 
 def test_an_event_of_another_fabric_is_not_taken_for_ones_own() -> None:
