@@ -10,14 +10,7 @@ from typing import ClassVar, Final, Literal, Protocol
 
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
-from railyard.topologies.addresses import (
-    MAX_DOMAINS,
-    MAX_RAILS,
-    RAIL_DPID,
-    SPINE_DPID,
-    UPLINK_PORT,
-    SwitchRole,
-)
+from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, RAIL_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole
 from railyard.topologies.forwarding import FORWARDING_POLICIES
 
 Layer = Literal["rail", "hb"]

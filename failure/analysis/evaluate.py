@@ -108,12 +108,6 @@ class ScriptObservations:
         """Return the probe logs of these pairs."""
         return [log for pair, log in zip(self.probes, self.log.probes, strict=True) if pair in pairs]
 
-    def reachable_throughout(self, number: int) -> frozenset[Pair]:
-        """Return the pairs that had a path throughout this fault."""
-        begin, end = self.injected_ns[number], self.repair_start_ns[number]
-        moments = {begin, *(at for at in self.injected_ns if begin < at < end)}
-        return frozenset.intersection(*(self.bounds_at(now).lower.reachable for now in moments))
-
     def bounds_at(self, now_ns: int) -> Bounds:
         """Return what the active faults leave of the fabric at a moment."""
         times = enumerate(zip(self.injected_ns, self.repair_start_ns, strict=True))
@@ -169,13 +163,15 @@ class _FaultObservations:
         self.fault_ns, self.repair_ns = script.injected_ns[number], script.fault_end_ns[number]
         self.after_ns = self.repair_ns + int(AFTER_S * 1e9)
         self.is_alone = len(script.script.faults) == 1
+        begin, end = self.fault_ns, script.repair_start_ns[number]
         counted = frozenset((*script.streams, *script.probes))
         if not self.is_alone:
-            counted &= script.reachable_throughout(number)
+            for now in {begin, *(at for at in script.injected_ns if begin < at < end)}:
+                counted &= script.bounds_at(now).lower.reachable
         self.has_streams, self.affected = bool(selection.streams), selection.affected & counted
         self.probes, self.at_source = frozenset(selection.probes) & counted, selection.at_source & counted
         self.affected_trace = script.goodput_of(self.affected)
-        begin, end = self.fault_ns, script.repair_start_ns[number]  # of it or a concurrent fault
+        # of it or a concurrent fault
         active = (n for n, at in enumerate(script.injected_ns) if at < end and script.repair_start_ns[n] > begin)
         self.is_intermittent = any(script.script.faults[n].fault.definition.loses_packets_throughout for n in active)
 
