@@ -58,14 +58,12 @@ class Pattern:
 
     def next_change(self, t_s: float) -> float | None:
         """Return the next time after `t_s` at which an entry begins or ends; None if there is none."""
-        return min((at for spec in self.specs for at in _edges(spec.wave, t_s) if at > t_s), default=None)
-
-
-def _edges(wave: Wave, t_s: float) -> Iterator[float]:
-    """The beginnings and ends of a wave about `t_s`, the next one after it among them."""
-    period = floor(max(0.0, t_s - wave.first) / wave.every) if wave.every else 0
-    for start in (wave.first + n * (wave.every or 0.0) for n in (period, period + 1)):
-        yield from (start,) if wave.lasts is None else (start, start + wave.lasts)
+        changes = list[float]()
+        for wave in (spec.wave for spec in self.specs):
+            period = floor(max(0.0, t_s - wave.first) / wave.every) if wave.every else 0
+            for start in (wave.first + n * (wave.every or 0.0) for n in (period, period + 1)):
+                changes += [start] if wave.lasts is None else [start, start + wave.lasts]
+        return min((at for at in changes if at > t_s), default=None)
 
 
 def as_fair_share(flows: Iterable[BackgroundFlow]) -> list[Background]:

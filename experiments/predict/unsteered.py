@@ -117,17 +117,16 @@ def to_png(rows: Sequence[Prediction], spec: ExperimentSpec) -> bytes:
     fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
     workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))
     found = sweep.curves(fabrics, workloads, timed)
-    is_sweep = sweep.covers(found, timed)
-    return png(f"{spec.name}: predicted times", lambda: _curves(found) if is_sweep else _panels(rows))
 
+    def curves() -> Figure:
+        heights = [sweep.height(curve) for curve in found]
+        figure = style.new_figure(style.WIDTH, 0.4 + sum(heights))
+        parts = figure.subfigures(len(found), 1, squeeze=False, height_ratios=heights)
+        for part, curve in zip(parts[:, 0], found, strict=True):
+            sweep.draw(part, curve)
+        return figure
 
-def _curves(found: Sequence[sweep.Curve]) -> Figure:
-    heights = [sweep.height(curve) for curve in found]
-    figure = style.new_figure(style.WIDTH, 0.4 + sum(heights))
-    parts = figure.subfigures(len(found), 1, squeeze=False, height_ratios=heights)
-    for part, curve in zip(parts[:, 0], found, strict=True):
-        sweep.draw(part, curve)
-    return figure
+    return png(f"{spec.name}: predicted times", curves if sweep.covers(found, timed) else lambda: _panels(rows))
 
 
 def _panels(rows: Sequence[Prediction]) -> Figure:

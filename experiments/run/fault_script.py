@@ -15,7 +15,7 @@ from railyard.core.records import IntervalId
 from railyard.core.wait import poll
 from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.session import FabricSession
-from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
+from railyard.experiments.run.traffic import Workload, record, replay_broken
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
@@ -77,7 +77,7 @@ class FaultInjector:
                 else:
                     seen, done = self._during(script, selections, workload, seed, progress)
             if workload is not None:
-                record_broken(session, workload, interval, done, self.run)
+                record(session, workload, interval, done, self.run, {}, None)
         self._record(interval, seen)
 
     def _await_detours_withdrawn(self) -> None:

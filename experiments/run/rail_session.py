@@ -6,10 +6,10 @@ void, and so is what a policy had learnt of the size until then.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Self
+from typing import Final
 
 from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
@@ -107,7 +107,7 @@ class MultirailSession(Session):
         self, sizes: Sequence[int], policies: Sequence[str], repeat: int, turns: Callable[[str, float], Turns]
     ) -> None:
         """Measure the sizes with new processes. A policy that can't run, or fails, is left out of the rest."""
-        with EnginePool(self) as pool:
+        with closing(EnginePool(self)) as pool:
             sweep = SizeSweep(self, pool)
             left = [policy for policy in policies if sweep.attempt(policy, lambda _: None)]
             for size in sizes:
@@ -150,9 +150,17 @@ class MonitoredEngine:
 
     def run(self, operations: Operations) -> Sequence[RankReport]:
         """Run operations on all ranks. CheckFailed if a rank fails."""
-        reports = self._ranks.run(operations)
-        self.lost |= _lost_rails(reports)
+        before = self.lost
+        reports = self._run(operations)
+        self.lost |= before
         check_complete(reports)
+        return reports
+
+    def _run(self, operations: Operations) -> Sequence[RankReport]:
+        """Run operations; note which rails were lost meanwhile."""
+        reports = self._ranks.run(operations)
+        died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
+        self.lost = frozenset(died.union(*(report.dead_rails for report in reports)))
         return reports
 
     def wait_for_rails(self, operations: Operations, within_s: float) -> None:
@@ -162,19 +170,12 @@ class MonitoredEngine:
         """
 
         def all_back() -> bool:
-            reports = self._ranks.run(operations)
-            check_complete(reports)
-            self.lost = _lost_rails(reports)
+            check_complete(self._run(operations))
             return not self.lost
 
         if self.lost:
             poll(all_back, 0 if self.lost <= self._abandoned else within_s, PAUSE_S)
         self._abandoned = self.lost
-
-
-def _lost_rails(reports: Sequence[RankReport]) -> frozenset[int]:
-    died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
-    return frozenset(died.union(*(report.dead_rails for report in reports)))
 
 
 class EnginePool:
@@ -190,11 +191,9 @@ class EnginePool:
         self._started: dict[str, tuple[ExitStack, MonitoredEngine]] = {}
         self._active: str | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with ExitStack() as ends:  # an engine that can't be ended keeps no other from it
+    def close(self) -> None:
+        """End all engines; one that can't be ended keeps no other from it."""
+        with ExitStack() as ends:
             for name in reversed(self._started):
                 ends.callback(self.drop, name)
 

@@ -8,6 +8,7 @@ the iterations since the last checkpoint, and continues.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.measure.rates import auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
-from railyard.workloads.schedule import Schedule
 
 
 def run_replacement(
@@ -42,10 +42,11 @@ def run_replacement(
     `interval`: the experiment's fabric, the replacement's name there as script, and the repeat. CheckFailed if the
     fault has no effect or isn't detected, or if the job can't continue.
     """
-    timeline = ReplacementTimeline(session, job, seed)
+    timeline, gpus = ReplacementTimeline(session, job, seed), session.plan.gpus
+    used = [[gpus[n].name for n in sorted({*chain(*s.matrix)})] for s in (job.before, job.after)]
     before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
     redone = replacement.iterations % replacement.checkpoint_every  # iterations since the last checkpoint
-    with relaxed_tcp_timers(_names(session, job.before)), session.watched(run, before_interval):
+    with relaxed_tcp_timers(used[0]), session.watched(run, before_interval):
         before_s = median(timeline.play(job.before).seconds for _ in range(replacement.iterations))
     with ExitStack() as cleanup:
         with session.watched(run, during, faulted=True) as watch:
@@ -55,7 +56,7 @@ def run_replacement(
             if first_ns is None:
                 raise CheckFailed(f"{interval.script}: a replacement was never reached")
             timeline.step("replaced", first_ns)
-            cleanup.enter_context(relaxed_tcp_timers(_names(session, job.after)))
+            cleanup.enter_context(relaxed_tcp_timers(used[1]))
             state = timeline.play(job.state)
             timeline.step("state-moved", state.end_ns)
             for _ in range(redone):
@@ -89,11 +90,6 @@ def run_replacement(
         after_predicted_s=job.after_s,
     )
     run.replacements.append(row)
-
-
-def _names(session: FabricSession, schedule: Schedule) -> list[str]:
-    """Return the GPUs of a schedule."""
-    return [session.plan.gpus[n].name for n in sorted({gpu for pair in schedule.matrix for gpu in pair})]
 
 
 class Planned(NamedTuple):

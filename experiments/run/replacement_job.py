@@ -8,15 +8,16 @@ from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput
 from railyard.core.units import format_time
 from railyard.experiments.spec.replacements import (
+    WAYS,
     ReplacementMap,
     ReplacementSpec,
     Way,
-    check_replacement,
     replacement_map,
     with_spares,
 )
 from railyard.failure.probes.replacement import ProbePair
 from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
@@ -98,16 +99,28 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
         for number, fabric in enumerate(fabrics):
             if not replacement.is_on(number):
                 continue
-            check_replacement(replacement, fabric, field)
-            replacement_job(replacement, fabric, make_plan(with_spares(replacement, fabric), rail_bps), 0, field)
-            ways.append(replacement.way_on(fabric))
+            definition, way, fault = fabric.definition, replacement.way_on(fabric), replacement.fault
+            if not definition.takes_optics:
+                kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)
+                raise BadInput(f"{field}.case", replacement.case, f"is for {kinds} fabrics, not {fabric.kind}")
+            if way not in (allowed := WAYS[replacement.case, definition.joins_rails]):
+                problem = f"is not for {replacement.case} on {fabric.kind}: {', '.join(allowed)} is"
+                raise BadInput(f"{field}.way", replacement.way, problem)
+            if found := fault.definition.target_problem(make_plan(fabric, rail_bps), fault.target):
+                raise BadInput(f"{field}.failed", replacement.failed, found)
+            if replacement.gpus > fabric.rails:
+                problem = f"must be {fabric.rails} or less: a domain has no more"
+                raise BadInput(f"{field}.gpus", replacement.gpus, problem)
+            spared = make_plan(with_spares(replacement, fabric, field), rail_bps)
+            replacement_job(replacement, fabric, spared, 0, field)
+            ways.append(way)
             earlier = seen.setdefault((replacement.case, ways[-1], replacement.failed, number), n)
             if earlier != n:
                 same = f"is replacements.{earlier}'s too, with the same case and way on fabric {number}"
                 raise BadInput(f"{field}.failed", replacement.failed, f"{same}: let another one fail")
         if replacement.switching_time is not None and "optical" not in ways:
-            allowed = f"is for way optical: {replacement.case} goes by {' and '.join(dict.fromkeys(ways))} here"
-            raise BadInput(f"{field}.switching_time", format_time(replacement.switching_time), allowed)
+            problem = f"is for way optical: {replacement.case} goes by {' and '.join(dict.fromkeys(ways))} here"
+            raise BadInput(f"{field}.switching_time", format_time(replacement.switching_time), problem)
 
 
 def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> float | None:

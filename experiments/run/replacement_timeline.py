@@ -22,7 +22,6 @@ from railyard.failure.probes.replacement import Prober
 from railyard.failure.scenario.script import inject
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.network import FabricNet
-from railyard.workloads.replay.job import windows_for_links
 from railyard.workloads.replay.run import Aborted, Replay, replay
 from railyard.workloads.schedule import Schedule
 
@@ -57,10 +56,8 @@ class ReplacementTimeline:
         abort: threading.Event | None = None,
     ) -> Replay:
         """Replay a schedule. CheckFailed if some of it didn't arrive."""
-        plan = self.job.plan
-        windows = windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
         deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
-        done = replay(schedule, windows, self.seed, deadline_s, started=started, abort=abort)
+        done = replay(schedule, self.session.windows, self.seed, deadline_s, started=started, abort=abort)
         if len(done.delivered) < len(schedule.transfers):
             missing = len(schedule.transfers) - len(done.delivered)
             raise CheckFailed(f"{schedule.name}: {missing} transfers didn't arrive: {'; '.join(done.broken[:2])}")

@@ -16,18 +16,10 @@ from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
 from railyard.topologies.measure.rates import calibrate
 from railyard.topologies.plan import Plan
+from railyard.workloads.replay.job import Windows, windows_for_links
 
 ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, what, detail)
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
-
-
-@dataclass
-class _Interval:
-    """An interval so far. `row`: its place among the run's loads."""
-
-    row: int | None = None
-    meter: LoadMeter = field(default_factory=lambda: LoadMeter())
-    spent: Counters = field(default_factory=lambda: Counters(0, 0, 0))
 
 
 @dataclass
@@ -37,7 +29,7 @@ class Watch:
     net: EmulatedNet
     counted: Counters
     dilation: float = 1.0
-    _intervals: dict[IntervalId, _Interval] = field(default_factory=dict)
+    _intervals: dict[IntervalId, tuple[int, LoadMeter, Counters]] = field(default_factory=dict)
 
     @contextmanager
     def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator[None]:
@@ -46,22 +38,24 @@ class Watch:
         An interval of several parts, with others between them, gets one record. The losses of a part that fails belong
         to no later interval.
         """
-        interval = self._intervals.setdefault(interval_id, _Interval())
+        # the place among the run's loads (the next one if it is negative), the meter and the losses so far
+        row, meter, spent = self._intervals.get(interval_id, (-1, LoadMeter(), Counters(0, 0, 0)))
         before = self.counted
         try:
-            with interval.meter:
+            with meter:
                 yield
         finally:
             self.counted = count(self.net)
-        interval.spent += self.counted - before
-        spent, load = interval.spent.non_negative, interval.meter.load
-        lost = (spent.retransmits, spent.segments, spent.drops)
-        found = Load(
-            interval_id, load.busy, load.foreign, load.lag_p99_ms, *lost,
-            transfers_faulted=faulted, dilation=self.dilation,
-        )  # fmt: skip
-        interval.row = len(run.loads) if interval.row is None else interval.row
-        run.loads[interval.row : interval.row + 1] = [found]
+            self._intervals[interval_id] = row, meter, spent
+        row, spent = row if row >= 0 else len(run.loads), spent + (self.counted - before)
+        self._intervals[interval_id] = row, meter, spent
+        lost, load = spent.non_negative, meter.load
+        run.loads[row : row + 1] = [
+            Load(
+                interval_id, load.busy, load.foreign, load.lag_p99_ms, lost.retransmits, lost.segments, lost.drops,
+                transfers_faulted=faulted, dilation=self.dilation,
+            )
+        ]  # fmt: skip
 
 
 @dataclass
@@ -97,6 +91,11 @@ class FabricSession(Session):
     def plan(self) -> Plan:
         """The plan of its network."""
         return self.net.plan
+
+    @property
+    def windows(self) -> Windows:
+        """TCP windows of transfers on its links."""
+        return windows_for_links(self.plan.hb_bps, self.plan.rail_bps, self.plan.spec.mtu)
 
     @property
     def policy(self) -> str:
@@ -147,31 +146,23 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         events = [event for event in list(received) if event[1] not in _SAMPLES]
         run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]
         if not any(fabric.label == label for fabric in run.fabrics):  # once, however often it is built
-            _record_fabric(label, net, run)
-
-
-def _record_fabric(label: str, net: FabricNet, run: Run) -> None:
-    plan = net.plan
-    run.fabrics.append(
-        FabricRun(
-            label=label,
-            policy=plan.spec.chosen_policy,
-            kind=plan.spec.kind,
-            domains=plan.spec.domains,
-            rails=plan.spec.rails,
-            rail_bps=plan.rail_bps,
-            hb_bps=plan.hb_bps,
-            mtu=plan.spec.mtu,
-            platform=plan.spec.platform,
-            spines=plan.spec.spine_count,
-            uplink_bps=plan.uplink_bps if plan.uplinks else 0,
-            switches=tuple(switch.name for switch in plan.switches),
-            datapath=net.datapath,
-            build_s=net.build_s,
-            stop_s=net.stop_s,
-            optics=tuple(plan.optics),
-        )
-    )
+            spec = plan.spec
+            same = {name: getattr(spec, name) for name in ("kind", "domains", "rails", "mtu", "platform")}
+            row = FabricRun(
+                **same,
+                label=label,
+                policy=spec.chosen_policy,
+                rail_bps=plan.rail_bps,
+                hb_bps=plan.hb_bps,
+                spines=spec.spine_count,
+                uplink_bps=plan.uplink_bps if plan.uplinks else 0,
+                switches=tuple(switch.name for switch in plan.switches),
+                datapath=net.datapath,
+                build_s=net.build_s,
+                stop_s=net.stop_s,
+                optics=tuple(plan.optics),
+            )
+            run.fabrics.append(row)
 
 
 def check_links(session: FabricSession, run: Run) -> None:

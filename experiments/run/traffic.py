@@ -16,7 +16,7 @@ from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.workloads.collectives.algorithm import operation_of
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
-from railyard.workloads.replay.job import PhaseEndCallback, Windows, windows_for_links
+from railyard.workloads.replay.job import PhaseEndCallback
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
@@ -60,9 +60,9 @@ def run_workload(
     predicted, within_s = _expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
     with relaxed_tcp_timers(session.net.gpu_names), session.watched(run, interval):
-        done = replay(workload.schedule, _windows(session), seed, within_s, progress)
+        done = replay(workload.schedule, session.windows, seed, within_s, progress)
     after = _counted(session)
-    times = _record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))
+    times = record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))
     # what the times mean on the real cluster
     same = {phase: seconds / workload.scale.time_factor for phase, seconds in times.items()}
     full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
@@ -85,13 +85,8 @@ def replay_broken(
 ) -> Replay:
     """Replay it while faults are injected, with the kernel's own TCP timers. It may take `extra_s` longer."""
     _, within_s = _expected(session, workload, None)
-    windows = _windows(session)
-    return replay(workload.schedule, windows, seed, within_s + extra_s, started=started, abort=abort, watched=watched)
-
-
-def record_broken(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
-    """Record such a replay without a prediction, and its bytes without port counters, which count detours too."""
-    _record(session, workload, interval, done, run, {}, None)
+    within_s += extra_s
+    return replay(workload.schedule, session.windows, seed, within_s, started=started, abort=abort, watched=watched)
 
 
 def _expected(session: FabricSession, workload: Workload, predicted_s: float | None) -> tuple[dict[str, float], float]:
@@ -105,21 +100,25 @@ def _expected(session: FabricSession, workload: Workload, predicted_s: float | N
     return predicted, whole * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
 
 
-def _windows(session: FabricSession) -> Windows:
-    return windows_for_links(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
-
-
-def _record(
+def record(
     session: FabricSession,
     workload: Workload,
     interval: IntervalId,
     done: Replay,
     run: Run,
-    predicted: dict[str, float],
+    predicted: Mapping[str, float],
     counted: tuple[int, int] | None,
 ) -> dict[str, float]:
-    """Record a replay: events, flows, bytes and measurements; return its times in s. `counted`: see `_counted`."""
-    what, times = interval.as_dict(), _times(workload, done)
+    """Record a replay: events, flows, bytes and measurements; return s by phase, and of the whole (none if broken).
+
+    `counted`: see `_counted`; None while faults are injected, since detours cross the same ports.
+    """
+    what, times = interval.as_dict(), dict[str, float]()
+    if len(done.delivered) == len(workload.schedule.transfers):
+        times[WHOLE] = done.seconds
+        if workload.iteration or len(workload.schedule.phases) > 1:
+            spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
+            times |= {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
     names, phases = [gpu.name for gpu in session.plan.gpus], workload.schedule.phases
@@ -139,7 +138,23 @@ def _record(
             operation=operations[t.phase],
         )
         run.flows.append(flow)
-    run.bytes.append(_bytes(session, workload, interval, done, counted))
+    # Bytes at receivers and ports. Cross-rail bytes are those of the matrix, or of the uplinks if more. On a steered or
+    # broken fabric, and beside a background, the ports carry more than the schedule says.
+    schedule, got = workload.schedule, done.delivered_matrix
+    known = counted is not None and not session.steered_by
+    on_rails = int(port_bytes(schedule, session.plan.spec).rail_out.sum()) if known else 0
+    gpu_ports, uplinks = counted or (0, 0)
+    run.bytes.append(
+        ByteCheck(
+            interval=interval,
+            asked_bytes=sum(schedule.matrix.values()),
+            delivered_bytes=sum(got.values()),
+            pairs_wrong=sum(1 for p in schedule.matrix.keys() | got.keys() if schedule.matrix.get(p) != got.get(p)),
+            rail_port_bytes=gpu_ports,
+            rail_expected_bytes=round(on_rails / payload_fraction(session.plan.spec.mtu)),
+            cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks),
+        )
+    )
     if times:
         rate = sum(done.delivered.values()) * 8 / done.seconds
         run.measurements.append(Measurement(interval, WHOLE, "throughput", rate, "bit/s"))
@@ -148,8 +163,8 @@ def _record(
         whole = phase == WHOLE
         metric = "iteration_time" if whole and workload.iteration else "completion_time"
         prediction = predicted.get(phase, only_phase if whole else None)
-        known = prediction if (prediction or 0) > MIN_PREDICTED_S else None
-        run.measurements.append(Measurement(interval, phase, metric, value, "s", known))
+        prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
+        run.measurements.append(Measurement(interval, phase, metric, value, "s", prediction))
     return times
 
 
@@ -164,34 +179,3 @@ def _counted(session: FabricSession) -> tuple[int, int]:
             elif switch.role == "rail":
                 uplinks += values["tx_bytes"]
     return gpus, uplinks
-
-
-def _bytes(
-    session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, counted: tuple[int, int] | None
-) -> ByteCheck:
-    """Count bytes at receivers and ports. Cross-rail bytes are those of the matrix, or of the uplinks if more."""
-    schedule = workload.schedule
-    requested, got = schedule.matrix, done.delivered_matrix
-    # on a steered or broken fabric, and beside a background, the ports carry more than the schedule says
-    on_rails = (
-        0 if session.steered_by or counted is None else int(port_bytes(schedule, session.plan.spec).rail_out.sum())
-    )
-    gpu_ports, uplinks = counted or (0, 0)
-    return ByteCheck(
-        interval=interval,
-        asked_bytes=sum(requested.values()),
-        delivered_bytes=sum(got.values()),
-        pairs_wrong=sum(1 for pair in requested.keys() | got.keys() if requested.get(pair) != got.get(pair)),
-        rail_port_bytes=gpu_ports,
-        rail_expected_bytes=round(on_rails / payload_fraction(session.plan.spec.mtu)),
-        cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks),
-    )
-
-
-def _times(workload: Workload, done: Replay) -> dict[str, float]:
-    """Return s by phase (median of its runs), and of the whole; nothing if a part never arrived."""
-    if len(done.delivered) < len(workload.schedule.transfers):
-        return {}
-    spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
-    phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
-    return {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}

@@ -34,7 +34,7 @@ def names() -> list[str]:
 
 def path_of(name_or_file: str) -> Path:
     """Return the path of an experiment's YAML. A word with a slash or a suffix is a file; any other is a name."""
-    if _is_file(name_or_file):
+    if "/" in name_or_file or name_or_file.endswith((".yaml", ".yml")):
         return Path(name_or_file)
     check_no_figure(name_or_file)
     name_or_file = old_names.experiment_name(name_or_file)
@@ -52,13 +52,10 @@ def check_no_figure(name: str) -> None:
 
 def is_figure(name_or_file: str) -> bool:
     """Return True for a figure, False for an experiment or file. BadInput, with a near miss, for neither."""
-    if name_or_file not in (*FIGURES, *names(), *old_names.EXPERIMENTS) and not _is_file(name_or_file):
+    is_file = "/" in name_or_file or name_or_file.endswith((".yaml", ".yml"))
+    if name_or_file not in (*FIGURES, *names(), *old_names.EXPERIMENTS) and not is_file:
         raise _unknown(name_or_file, "experiment or figure", [*names(), *FIGURES])
     return name_or_file in FIGURES
-
-
-def _is_file(name_or_file: str) -> bool:
-    return "/" in name_or_file or name_or_file.endswith((".yaml", ".yml"))
 
 
 def _unknown(name: str, what: str, known: list[str]) -> BadInput:

@@ -22,8 +22,6 @@ from railyard.core.errors import BadInput
 from railyard.core.units import Time
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.gpt import GptSpec
 from railyard.workloads.jobs.migration import stateful_kinds
@@ -32,7 +30,6 @@ from railyard.workloads.spec import WorkloadSpec
 Case = Literal["server", "idle-gpu", "small-domain", "large-domain"]
 Way = Literal["optical", "direct", "migration", "any-gpu"]
 
-ANY_BPS: Final = 100_000_000  # which GPUs there are doesn't depend on their rates
 LAYERS: Final[Mapping[Case, list[str]]] = {"idle-gpu": ["rail"], "large-domain": ["rail", "hb"]}
 """Where optical switches bring a spare in, these have to reconfigure."""
 WAYS: Final[Mapping[tuple[Case, bool], tuple[Way, ...]]] = {
@@ -105,27 +102,19 @@ class ReplacementMap:
     to: Mapping[Gpu, Gpu]
     dead: frozenset[Gpu]
 
-    def numbers(self, rails: int) -> dict[int, int]:
-        """Return `to` by GPU number, on a fabric with `rails` GPUs to a domain."""
-        return {old.domain * rails + old.rank: new.domain * rails + new.rank for old, new in self.to.items()}
-
 
 def replacement_map(replacement: ReplacementSpec, job: FabricSpec) -> ReplacementMap:
     """Return which spare replaces which GPU. `job`: the fabric without spares, which come after all others."""
     if replacement.case == "server":
         domain = int(replacement.failed.removeprefix("hb"))
-        dead = frozenset(Gpu(domain, rank) for rank in range(job.rails))
-        return ReplacementMap(_to_spare_domain(dead, job), dead)
+        dead = [Gpu(domain, rank) for rank in range(job.rails)]
+        return ReplacementMap({gpu: Gpu(job.domains, gpu.rank) for gpu in dead}, frozenset(dead))
     failed = gpu_of_name(replacement.failed)
     if replacement.case == "idle-gpu":
         return ReplacementMap({failed: Gpu(failed.domain, job.rails)}, frozenset({failed}))
     count = job.rails if replacement.case == "small-domain" else replacement.gpus
-    leaving = frozenset(Gpu(failed.domain, (failed.rank + n) % job.rails) for n in range(count))
-    return ReplacementMap(_to_spare_domain(leaving, job), frozenset({failed}))
-
-
-def _to_spare_domain(leaving: frozenset[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]:
-    return {gpu: Gpu(job.domains, gpu.rank) for gpu in sorted(leaving)}
+    leaving = sorted(Gpu(failed.domain, (failed.rank + n) % job.rails) for n in range(count))
+    return ReplacementMap({gpu: Gpu(job.domains, gpu.rank) for gpu in leaving}, frozenset({failed}))
 
 
 def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "replacements") -> FabricSpec:
@@ -141,22 +130,3 @@ def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "rep
     except ValidationError as error:
         problem = find_problems(error)[0]
         raise BadInput(f"{field}, with its spares: {problem[0]}", *problem[1:]) from error
-
-
-def check_replacement(replacement: ReplacementSpec, job: FabricSpec, field: str) -> None:
-    """Raise BadInput for a case, way or target that this fabric doesn't support."""
-    if not job.definition.takes_optics:
-        kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)
-        raise BadInput(f"{field}.case", replacement.case, f"is for {kinds} fabrics, not {job.kind}")
-    allowed = WAYS[replacement.case, job.definition.joins_rails]
-    if replacement.way_on(job) not in allowed:
-        raise BadInput(
-            f"{field}.way", replacement.way, f"is not for {replacement.case} on {job.kind}: {', '.join(allowed)} is"
-        )
-    fault = replacement.fault
-    problem = fault.definition.target_problem(make_plan(job, ANY_BPS), fault.target)
-    if problem:
-        raise BadInput(f"{field}.failed", replacement.failed, problem)
-    if replacement.gpus > job.rails:
-        raise BadInput(f"{field}.gpus", replacement.gpus, f"must be {job.rails} or less: a domain has no more")
-    with_spares(replacement, job, field)

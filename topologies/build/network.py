@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from mininet.net import Mininet
 from mininet.topo import Topo
@@ -90,6 +90,8 @@ class EmulatedNet(Mininet):
     name. `build_s`, `stop_s`: seconds that it took. A subclass says what its plan means for a namespace and a link.
     """
 
+    host_class: ClassVar[type[NamespaceNode]] = NamespaceNode
+
     def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
         super().__init__(topo=topo, controller=None, build=False)
@@ -166,9 +168,6 @@ class EmulatedNet(Mininet):
         """Return lines for `tc -batch` that shape what leaves an interface."""
         raise NotImplementedError
 
-    def _make_host(self, name: str) -> NamespaceNode:
-        return NamespaceNode(name)
-
     def _make_interface(self, end: End) -> PlannedIntf:
         """Return an interface as Mininet has it."""
         raise NotImplementedError
@@ -216,7 +215,7 @@ class EmulatedNet(Mininet):
     def _register(self) -> None:
         """Register nodes and links with Mininet, for `get`, `pingAll`, `iperf` and the CLI."""
         hosts = set(self.plan.hosts)
-        self.hosts = [self._make_host(name) for name in self.plan.hosts]
+        self.hosts = [self.host_class(name) for name in self.plan.hosts]
         self.switches = [SwitchNode(name) for name in self.node_names if name not in hosts]
         self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
         for link in self.plan.links:
@@ -230,6 +229,7 @@ class FabricNet(EmulatedNet):
     """
 
     plan: Plan
+    host_class = GpuNode
 
     def __init__(
         self, plan: Plan, datapath: Datapath, controller: FabricController | None = None, backups: bool = True
@@ -297,9 +297,6 @@ class FabricNet(EmulatedNet):
         namespaces.run(["ip", "-batch", "-"], bridge + members)
         fdb_entries = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
         namespaces.run(["bridge", "-batch", "-"], "".join(fdb_entries))
-
-    def _make_host(self, name: str) -> GpuNode:
-        return GpuNode(name)
 
     def _make_interface(self, end: End) -> PlannedIntf:
         gpu, node = self._gpus.get(end.node), self.nameToNode[end.node]

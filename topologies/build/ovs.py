@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -40,27 +39,6 @@ def prepare() -> None:
     OVS_DIR.mkdir(parents=True, exist_ok=True)
     if not EMPTY_DATABASE.exists():
         namespaces.run(["ovsdb-tool", "create", str(EMPTY_DATABASE), str(SCHEMA)])
-
-
-def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapath) -> list[str]:
-    """One ovs-vsctl transaction: the bridge, its ports with their numbers, its controller. No flow until that says so.
-
-    A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it takes
-    up, but those marked linux-noop.
-    """
-    arguments = ["set", "Open_vSwitch", ".", *(f"other_config:n-{of}-threads=1" for of in ("handler", "revalidator"))]
-    if datapath == "netdev-tso":
-        arguments += ["other_config:userspace-tso-enable=true"]
-    kind = "system" if datapath == "system" else "netdev"
-    arguments += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}", "protocols=OpenFlow13"]
-    arguments += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
-    arguments += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
-    arguments += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
-    arguments += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
-    for port in ports:
-        arguments += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
-        arguments += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
-    return arguments
 
 
 def set_controller_port(switch: str, port: int) -> None:
@@ -125,6 +103,28 @@ class PrivateSwitch:
         """PID of its ovs-vswitchd."""
         return self.processes["ovs-vswitchd"].pid
 
+    def setup_command(self) -> list[str]:
+        """Return one ovs-vsctl transaction: the bridge, its ports with their numbers, its controller, but no flows.
+
+        A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it
+        takes up, but those marked linux-noop.
+        """
+        name, kind = self.name, "system" if self.datapath == "system" else "netdev"
+        arguments = ["set", "Open_vSwitch", ".", "other_config:n-handler-threads=1"]
+        arguments += ["other_config:n-revalidator-threads=1"]
+        if self.datapath == "netdev-tso":
+            arguments += ["other_config:userspace-tso-enable=true"]
+        arguments += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}"]
+        arguments += ["protocols=OpenFlow13", "fail_mode=secure", f"other_config:datapath-id={self.dpid:016x}"]
+        arguments += ["other_config:disable-in-band=true"]
+        arguments += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
+        arguments += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
+        arguments += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
+        for port in self.ports:
+            arguments += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
+            arguments += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
+        return arguments
+
     def start_database(self) -> None:
         """Start ovsdb-server on a fresh copy of the empty database, in the switch's namespace."""
         self.folder.mkdir(parents=True)
@@ -140,7 +140,7 @@ class PrivateSwitch:
 
     def start(self) -> None:
         """Write the configuration, then start the switch, which takes it all up at once. In the switch's namespace."""
-        self.vsctl("--no-wait", "init", "--", *setup_command(self.name, self.dpid, self.ports, self.datapath))
+        self.vsctl("--no-wait", "init", "--", *self.setup_command())
         self.start_vswitchd()
 
     def start_vswitchd(self) -> None:

@@ -1,15 +1,8 @@
 """Commands that set up the namespaces of a multi-rail fabric: input for `ip -batch` and `tc -batch`, and sysctls.
 
-- TCP windows are bounded to what a rail moves in 30 ms, by the `window` of the routes, since rails differ. A round trip
-  takes a few ms, so no link idles. Unbounded windows grow to megabytes, which wait for half a second at 100 Mbit/s:
-  heartbeats wait behind them, and TCP takes the delay for a loss. Shapers queue 10,000 frames, more than all windows.
-- HTB gives data the rail's rate, and packets with `CONTROL_TOS` (DSCP "expedited forwarding", RFC 3246) a class of
-  their own with priority, as real clusters do for the control plane. It comes on top of the rate (some 1 Mbit/s on 8
-  nodes): two classes that borrow from each other cost a ring of 8 nodes 7 to 13% of the rate.
-- A link's idle credit is a millisecond of its rate, and a NIC hands on at most what it sends in 4 ms (GSO): 64 KB at
-  once would occupy a link of 15 Mbit/s for 34 ms.
-- Stock MPTCP sockets use all rails: each node announces its NICs' addresses, and a client adds a subflow to each. The
-  listener must listen at 0.0.0.0. It tries subflows to the client's addresses too, in vain; the limit allows for that.
+docs/topologies.md ("Queues", "MPTCP") has the reasons for windows of 30 ms, the class of control messages (DSCP EF, RFC
+3246) on top of the rate, and short bursts. Two classes that borrow from each other instead cost a ring of 8 nodes 7 to
+13% of the rate.
 """
 
 import socket
@@ -57,11 +50,9 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
     )
 
 
-SYSCTLS: Final[dict[str, int | str]] = {
+NODE_SYSCTLS: Final[dict[str, int | str]] = {
     "net/ipv6/conf/default/disable_ipv6": "1",  # no router solicitations among the measured packets
     "net/ipv6/conf/all/disable_ipv6": "1",
-}
-NODE_SYSCTLS: Final = SYSCTLS | {
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
     "net/ipv4/conf/default/ignore_routes_with_linkdown": "1",  # to call over a dead NIC fails at once, not in seconds

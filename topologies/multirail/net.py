@@ -12,12 +12,11 @@ from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import EmulatedNet
+from railyard.topologies.build.network import SWITCH_SYSCTLS, EmulatedNet
 from railyard.topologies.build.nodes import PlannedIntf
-from railyard.topologies.build.ovs import START_S, Port, PrivateSwitch, is_listening, setup_command
+from railyard.topologies.build.ovs import START_S, Port, PrivateSwitch, is_listening
 from railyard.topologies.fabric_kinds import End, Link, Switch
 from railyard.topologies.multirail.commands import (
-    SYSCTLS,
     has_mptcp,
     link_command,
     mptcp_commands,
@@ -42,11 +41,9 @@ class RailSwitch(PrivateSwitch):
 
     flows: str = ""
 
-    def start(self) -> None:
-        """Write the configuration, start the switch, and return when it has its flows."""
-        arguments = setup_command(self.name, self.dpid, self.ports, self.datapath)
-        self.vsctl("--no-wait", "init", "--", *arguments, "--", "del-controller", self.name)
-        self.start_vswitchd()
+    def setup_command(self) -> list[str]:
+        """Return the same without a controller."""
+        return [*super().setup_command(), "--", "del-controller", self.name]
 
     def start_vswitchd(self) -> None:
         """Start it (again), and return when it has its flows. RailyardError if it doesn't take them."""
@@ -69,7 +66,7 @@ class MultirailNet(EmulatedNet):
     plan: MultirailPlan
 
     def __init__(self, plan: MultirailPlan, datapath: Datapath) -> None:
-        self._nics = {(nic.namespace, nic.interface): nic for name in plan.namespaces for nic in plan.nics_of(name)}
+        self._nics = {(nic.namespace, nic.interface): nic for nic in plan.nics}
         self.has_mptcp = has_mptcp()
         super().__init__(plan, datapath)
 
@@ -78,7 +75,7 @@ class MultirailNet(EmulatedNet):
         return RailSwitch(switch.name, switch.dpid, ports, self.datapath, flows=flows)
 
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
-        return SYSCTLS if node in self.ovs else node_sysctls(self.plan)
+        return SWITCH_SYSCTLS if node in self.ovs else node_sysctls(self.plan)
 
     def _link_command(self, link: Link) -> str:
         return link_command(self.plan, self._nics[link.a.node, link.a.interface], link)

@@ -5,18 +5,13 @@
     |+----|+----|+----|+---- rail1 ---- agg1
     +-----+-----+-----+----- rail0
 
-Rates are bit/s on the wire, per link and direction. An aggregator's link stands for the inside of a switch, which sums
-as frames come in and sends a sum out on all its ports at once. So it has the rail's rate times the nodes squared.
-The scale says how many times slower than the paper's the rails are (Nezha Table 1 and 2; there the CPU limits every
-rail far below its NIC's rate, so `RailKind.effective_bps` is scaled). A frame of a ring passes one switch; a sum in the
-network takes two passages, to the aggregator and back.
+Rates are bit/s on the wire, per link and direction. docs/topologies.md says why scale and aggregators' rates are so.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, log10
-from typing import Any, Final
+from typing import Final
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
@@ -100,17 +95,6 @@ class MultirailPlan(FabricPlan):
         rates = tuple(round(rate * self.dilation / factor) for rate in self.rates_bps)
         return replace(self, rates_bps=rates, dilation=factor)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for another process; `from_dict` makes the same plan of it again."""
-        data = {"rates_bps": self.rates_bps, "scale": self.scale, "dilation": self.dilation}
-        return {"spec": self.spec.model_dump(mode="json"), **data}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "MultirailPlan":
-        """Return the plan of such data."""
-        spec = MultirailSpec.model_validate(data["spec"])
-        return cls(spec, tuple(data["rates_bps"]), data["scale"], data["dilation"])
-
     @property
     def rails(self) -> tuple[RailSpec, ...]:
         """The rails as specified."""
@@ -142,28 +126,28 @@ class MultirailPlan(FabricPlan):
         return ()
 
     @cached_property
-    def _named_links(self) -> dict[str, Link]:
-        nics = (nic for rail in range(len(self.rails)) for nic in self.nics_on(rail))
-        return {f"{self.rails[nic.rail].name} of {nic.namespace}": self.link(nic) for nic in nics}
+    def _named_nics(self) -> dict[str, Nic]:
+        return {f"{self.rails[nic.rail].name} of {nic.namespace}": nic for nic in self.nics}
 
     def link_names(self, layer: Layer) -> tuple[str, ...]:
         """Return the names of all rail links, as faults have them: `tcp0 of n1`."""
-        return tuple(self._named_links) if layer == "rail" else ()
+        return tuple(self._named_nics) if layer == "rail" else ()
 
     def link_of(self, name: str, layer: Layer) -> Link:
         """Return a link by its name: `a` is the NIC."""
-        return self._named_links[name]
+        return self.link(self._named_nics[name])
 
     def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
         """Return the ends of a link by its name: at the node, and at the rail's switch."""
-        return self._named_links[name].a, self._named_links[name].b
+        link = self.link_of(name, layer)
+        return link.a, link.b
 
     def place_of(self, target: str) -> tuple[int, int]:
         """Return the rail of a fault's target, a link or a switch, and a node at which its effect shows."""
-        for nic in (nic for rail in range(len(self.rails)) for nic in self.nics_on(rail)):
-            if target == f"{self.rails[nic.rail].name} of {nic.namespace}":
-                return nic.rail, 1 if nic.node is None else nic.node
-        return next(switch.index for switch in self.switches if switch.name == target), 1
+        if target not in self._named_nics:
+            return next(switch.index for switch in self.switches if switch.name == target), 1
+        nic = self._named_nics[target]
+        return nic.rail, 1 if nic.node is None else nic.node
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -177,6 +161,11 @@ class MultirailPlan(FabricPlan):
             Nic(rail, None) if RAIL_KINDS[spec.kind].sums_in_network else None for rail, spec in enumerate(self.rails)
         )
 
+    @cached_property
+    def nics(self) -> tuple[Nic, ...]:
+        """All NICs, rail by rail."""
+        return tuple(nic for rail in range(len(self.rails)) for nic in self.nics_on(rail))
+
     def nics_on(self, rail: int) -> tuple[Nic, ...]:
         """All NICs on a rail, an aggregator's last."""
         aggregator = self.aggregators[rail]
@@ -184,7 +173,7 @@ class MultirailPlan(FabricPlan):
 
     def nics_of(self, namespace: str) -> tuple[Nic, ...]:
         """All NICs of a node or aggregator."""
-        return tuple(nic for rail in range(len(self.rails)) for nic in self.nics_on(rail) if nic.namespace == namespace)
+        return tuple(nic for nic in self.nics if nic.namespace == namespace)
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
@@ -207,7 +196,7 @@ class MultirailPlan(FabricPlan):
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """The cables of all NICs."""
-        return tuple(self.link(nic) for rail in range(len(self.rails)) for nic in self.nics_on(rail))
+        return tuple(map(self.link, self.nics))
 
     def payload_bps(self, rail: int) -> float:
         """Return the most that TCP gets of a NIC's rate, bit/s: headers count."""

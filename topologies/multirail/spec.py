@@ -1,13 +1,7 @@
 """Specification of a multi-rail fabric, checked before anything is built, and the addresses of its NICs.
 
-| NIC                 | namespace, interface | IP           | MAC               | port of switch `rail<r>` |
-|---------------------|----------------------|--------------|-------------------|--------------------------|
-| node 0, rail 0      | n0, rail0            | 198.18.0.1   | 02:4d:00:00:00:00 | 1                        |
-| node 5, rail 2      | n5, rail2            | 198.18.2.6   | 02:4d:00:00:02:05 | 6                        |
-| rail 2's aggregator | agg2, rail2          | 198.18.2.254 | 02:4d:00:00:02:ff | 255                      |
-
-A rail is a subnet of its own, 198.18.<r>.0/24, so the source address of a packet decides on its rail.
-4d is ASCII M, to recognise these MACs in a packet capture.
+docs/topologies.md has a table of them. A rail is a subnet of its own, 198.18.<r>.0/24, so the source address of a
+packet decides on its rail. 4d in MACs is ASCII M, to recognise them in a packet capture.
 """
 
 import re
@@ -128,20 +122,15 @@ class RailSpec(ConfigModel):
         return rate
 
 
-def _size_or_none(given: object) -> int | None:
-    """Return a size; None for what pydantic will report as none."""
-    try:
-        return parse_size(given)
-    except ValueError:
-        return None
-
-
 def _distinct_sizes(given: object) -> object:
     """Refuse equal sizes: as keys the last one would replace the others."""
-    found: dict[int | None, str] = {}
+    found: dict[int, str] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
-        size = _size_or_none(name)
-        if size is not None and size in found:
+        try:
+            size = parse_size(name)
+        except ValueError:  # pydantic reports what is no size
+            continue
+        if size in found:
             raise field_error(str(name), value, f"is for the size {found[size]}, which is given twice")
         found[size] = str(name)
     return given
