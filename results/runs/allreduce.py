@@ -211,7 +211,7 @@ class Skipped:
 
     def add_to(self, run: Run, at_ns: int = 0) -> None:
         """Add its event, of now or `at_ns`; only once for a fabric, whatever the policy is missing from."""
-        if self not in skipped_policies(run.events):
+        if asdict(self) not in _details(run.events, _SKIPPED):
             run.events.append(Event(at_ns or time.monotonic_ns(), SOURCE, _SKIPPED, asdict(self)))
 
 
@@ -230,11 +230,6 @@ class LostRails(Record):
         """Add its event, of now or `at_ns`."""
         detail = {**self.interval.as_dict(), "rails": list(self.rails), "kept": self.kept}
         run.events.append(Event(at_ns or time.monotonic_ns(), SOURCE, _LOST, detail))
-
-
-def skipped_policies(events: Iterable[Event]) -> list[Skipped]:
-    """Return the policies that didn't run."""
-    return [Skipped(**detail) for detail in _details(events, _SKIPPED)]
 
 
 def lost_rails(events: Iterable[Event]) -> list[LostRails]:
@@ -279,7 +274,7 @@ class AllreduceResults:
         results = cls(
             fabrics=run.rails,
             rates=[trace for trace in run.goodput if trace.link],
-            skipped=skipped_policies(run.events),
+            skipped=[Skipped(**detail) for detail in _details(run.events, _SKIPPED)],
             lost=lost_rails(run.events),
         )
         for r in run.recoveries:

@@ -34,10 +34,6 @@ class Limit:
     origin: Origin
     why: str
 
-    def judge(self, value: float) -> Verdict:
-        """Return the verdict on a value."""
-        return "invalid" if value > self.invalid else "degraded" if value > self.degraded else "ok"
-
     def show(self, value: float) -> str:
         """Return a value as text."""
         if math.isinf(value):
@@ -88,7 +84,8 @@ class Finding(Record):
     @property
     def verdict(self) -> Verdict:
         """Verdict on its value."""
-        return self.limit.judge(self.value)
+        value, limit = self.value, self.limit
+        return "invalid" if value > limit.invalid else "degraded" if value > limit.degraded else "ok"
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, with the limit that it exceeds, or else the first one that it could."""

@@ -7,12 +7,12 @@ run's other records, so nothing has to be guessed.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from railyard.core.records import INTERVAL_FIELDS, IntervalId
+from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.results.runs import allreduce
 from railyard.results.runs.records import GoodputTrace, Rails, Run
@@ -107,13 +107,11 @@ def _known_workloads(
         ]
         found = next((i for i in (*identities, *ways) if workload_label(i) == label), None)
         if found:
-            yield (row["fabric"], label), {name: getattr(found, name) for name in INTERVAL_FIELDS}
+            yield (row["fabric"], label), asdict(found)
     for row, (phase, part) in product(parts["replacements"], _PHASES.items()):
         for failed in ("", f", {row['failed']}"):
             what = f"{row['case']} by {row['method']}{failed}"
-            identity = IntervalId(script=what, part=part)
-            values = {name: getattr(identity, name) for name in INTERVAL_FIELDS}
-            yield (f"{row['fabric']}, {what}", f"{what}: {phase}"), values
+            yield (f"{row['fabric']}, {what}", f"{what}: {phase}"), asdict(IntervalId(script=what, part=part))
 
 
 def read_multirail(run: Run, file: Path) -> None:
