@@ -77,7 +77,7 @@ def _whole(curve: Curve) -> Mapping[str, Sequence[tuple[Place, Spread]]]:
 
 
 def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]]:
-    """(title, axis, places in order) of each kind of which 3 or more differ in one trait, each from each."""
+    """Yield (title, axis, places in order) of each kind of which 3 or more differ in one trait, each from each."""
     kinds: defaultdict[str, list[Named]] = defaultdict(list)
     for name, traits in named:
         kinds[str(traits.get("kind", ""))].append((name, traits))
@@ -86,19 +86,18 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
         keys = dict.fromkeys(key for _, traits in members for key in traits)
         differing = {key for key in keys if len({repr(traits.get(key)) for _, traits in members}) > 1}
         trait = "rails" if differing == _SIZE else "".join(differing) if len(differing) == 1 else ""
-        if trait not in _TRAITS or any(traits.get(trait, "auto") == "auto" for _, traits in members):
+        is_number = trait in _TRAITS and all(traits.get(trait, "auto") != "auto" for _, traits in members)
+        if not is_number or len(members) < MIN_POINTS:
             continue
-        if len(members) >= MIN_POINTS:
-            (axis, number), places = _TRAITS[trait], []
-            for name, traits in members:
-                value = traits[trait]
-                tick = f"{value:g}" if isinstance(value, int | float) else str(value)
-                # where domains and rails both vary, the axis shows rails alone
-                tick += f"\n({traits['domains']} x {traits['rails']})" if trait in _SIZE else ""
-                places.append(Place(name, number(value), tick))
-            if len({place.x for place in places}) == len(places):
-                title = members[0][1].get("model", kind)
-                yield str(title), axis, sorted(places, key=lambda place: place.x)
+        (axis, number), places = _TRAITS[trait], []
+        for name, traits in members:
+            value = traits[trait]
+            tick = f"{value:g}" if isinstance(value, int | float) else str(value)
+            # where domains and rails both vary, the axis shows rails alone
+            tick += f"\n({traits['domains']} x {traits['rails']})" if trait in _SIZE else ""
+            places.append(Place(name, number(value), tick))
+        if len({place.x for place in places}) == len(places):
+            yield str(members[0][1].get("model", kind)), axis, sorted(places, key=lambda place: place.x)
 
 
 def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tuple[str, str]]]], timed: Timed) -> Curve:
