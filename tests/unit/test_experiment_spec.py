@@ -243,7 +243,7 @@ def test_what_a_sweep_holds_still_is_still() -> None:
     assert len(seen) == 1
 
 
-def test_transfers_are_called_so_and_distinguished_by_what_differs() -> None:
+def test_transfers_are_named_by_what_differs_between_them() -> None:
     transfers = {"kind": "transfers", "ranks": [0, 1]}
     several = [transfers, {**transfers, "stripes": 4}, {**transfers, "stripes": 4, "to": "shuffled"}]
     assert parse(experiment(workloads=[transfers])).workload_labels == ("transfers",)

@@ -195,7 +195,7 @@ def test_a_gpu_is_silent_if_both_its_links_are() -> None:
     assert watched("rail-only", 4, 4, hb_links=[gone]) == SilentComponents(hb_links=frozenset({gone}))
 
 
-def test_with_two_domains_a_silent_gpu_is_distinguished_from_its_rail() -> None:
+def test_with_two_domains_a_silent_gpu_is_not_taken_for_its_rail() -> None:
     gone = Gpu(1, 2)
     found = watched("rail-only", 2, 4, gpus=[gone])
     assert found == SilentComponents(rails=frozenset({2}), gpus=frozenset({gone}), hb_links=frozenset({gone}))
