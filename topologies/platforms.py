@@ -26,8 +26,8 @@ class Platform(ConfigModel):
     `domain_gpus`: GPUs of an HB domain (K).
 
     What only the model of iteration time asks for may be None: then it is the A100's
-    (`railyard.results.theory.iteration.job`, which says what each is). `memory_bytes_per_s`: HBM, by the data
-    sheet; `hb_latency_s`, `rail_latency_s`: of a hop.
+    (`results/theory/iteration/iteration_time.py` says what each is). `memory_bytes_per_s`: HBM, by the data sheet;
+    `hb_latency_s`, `rail_latency_s`: of a hop.
     """
 
     hb_bps: Annotated[int, Field(ge=1)]

@@ -11,7 +11,7 @@ from railyard.experiments.commands.options import console
 from railyard.experiments.run import folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
-from railyard.results.views import summary
+from railyard.results.views import report
 
 
 def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
@@ -23,5 +23,5 @@ def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fol
             raise BadInput("DIR", str(run), store.NO_RUN) from None
         analysis = Analysis(store.load(run))
         store.save_drawn(analysis, run)
-    summary.print_summary(analysis, console())
+    report.print_summary(analysis, console())
     print(run / "report.html")

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
-from railyard.results.theory.iteration.job import Job, Recipe, make_cluster, taken_from_a100
+from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS

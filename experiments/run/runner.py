@@ -20,7 +20,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
-from railyard.results.views import summary
+from railyard.results.views import report
 from railyard.topologies.measure import rates
 
 
@@ -56,7 +56,7 @@ def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)
             if run.failed and console:
-                summary.print_summary(analysis, console)
+                report.print_summary(analysis, console)
     if console:
-        summary.print_summary(analysis, console)
+        report.print_summary(analysis, console)
     return 0 if analysis.passed else 1

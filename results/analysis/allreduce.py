@@ -147,7 +147,6 @@ Scope = Literal["run", "fabric", "fault", "DDP run"]
 Measure = Callable[[Any], float | tuple[float | None, str] | None]
 """From a part of the results to its value, or a value (None: never) and of what it is; None where it has none."""
 _MEASURES: Final[dict[Target, tuple[Scope, Measure]]] = {}
-_WRONG: Final = "elements other than numpy's sum"
 _LOSSES: Final = "DDP: losses differ from Gloo's by"
 
 
@@ -184,7 +183,12 @@ def _target(scope: Scope, quantity: str, unit: str, **more: Any) -> Callable[[Me
     return register
 
 
-@_target("run", _WRONG, "elements", most=0, claim=f"{_WRONG}: none")
+def _none_target(scope: Scope, quantity: str, unit: str) -> Callable[[Measure], Target]:
+    """Register a target of 0 that every run has to meet."""
+    return _target(scope, quantity, unit, most=0, claim=f"{quantity}: none")
+
+
+@_none_target("run", "elements other than numpy's sum", "elements")
 def correct_sums(found: AllreduceResults) -> tuple[float, str] | None:
     """All fabrics and policies together: a single wrong element is one too many."""
     checked = [p for p in found.points if p.checked]
@@ -217,15 +221,9 @@ def link_bound(m: FabricMeasurements) -> tuple[float, str] | None:
 
 def _like_rails(nodes: int) -> Target:
     """Register the gain on so many nodes."""
+    quantity, stated = f"two like rails, {nodes} nodes, large: of one", nezha.GAINS["tcp+tcp", nodes, "nezha"]
 
-    @_target(
-        "fabric",
-        f"two like rails, {nodes} nodes, large: of one",
-        "times",
-        least=nezha.GAINS["tcp+tcp", nodes, "nezha"],
-        source="Nezha 5.2.1",
-        goal=1.95,
-    )
+    @_target("fabric", quantity, "times", least=stated, source="Nezha 5.2.1", goal=1.95)
     def gain(m: FabricMeasurements) -> float | None:
         return m.gain("nezha", m.large) if _has_two_like_rails(m) and m.rails.nodes == nodes else None
 
@@ -344,32 +342,20 @@ migration_worst: Final = _target("fault", "NIC cut until migrated, worst", "ms",
 )
 
 
-@_target(
-    "fault",
-    "elements wrong while a rail was cut",
-    "elements",
-    most=0,
-    claim="elements wrong while a rail was cut: none",
-)
+@_none_target("fault", "elements wrong while a rail was cut", "elements")
 def correct_during_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Sum over the repeats."""
     return float(sum(c.wrong for c in cuts)), f"of {sum(c.checked for c in cuts):,}"
 
 
-@_target("fault", "cuts that ended the operations", "cuts", most=0, claim="cuts that ended the operations: none")
+@_none_target("fault", "cuts that ended the operations", "cuts")
 def aborted_by_cut(cuts: list[Cut]) -> tuple[float, str]:
     """Repeats with an error."""
     errors = [c.error for c in cuts if c.error]
     return float(len(errors)), next(iter(errors), f"of {len(cuts)}")
 
 
-@_target(
-    "fault",
-    "cuts after whose repair the rail stayed idle",
-    "cuts",
-    most=0,
-    claim="cuts after whose repair the rail stayed idle: none",
-)
+@_none_target("fault", "cuts after whose repair the rail stayed idle", "cuts")
 def rail_reused(cuts: list[Cut]) -> tuple[float, str] | None:
     """Repeats in which the rail carried something before its fault, and nothing after its repair."""
     carried = [c.home_ms for c in cuts if c.carried]

@@ -20,15 +20,7 @@ from railyard.core.records import Record, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.runs.fidelity import Judgement, worst_verdict
-from railyard.results.runs.records import (
-    ConnectivityCheck,
-    GoodputTrace,
-    Replacement,
-    Run,
-    Verdict,
-    columns_of,
-    to_plain,
-)
+from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Replacement, Run, Verdict, columns_of
 from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
@@ -336,7 +328,7 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
     for (case, method, fabric, policy, failed), group in grouped(
         run.replacements, "case", "method", "fabric", "policy", "failed"
     ).items():
-        frame = pd.DataFrame([to_plain(t) for t in group])
+        frame = pd.DataFrame(group)
         medians = frame[_MEDIANS].astype(float).median()
         intervals = (replace(t.interval, part=part) for t in group for part in INTERVAL_PARTS)
         in_ms = {name: frame[name] * (1e3 if name.endswith("_s") else 1.0) for name in SPREAD_COLUMNS}

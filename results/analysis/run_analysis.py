@@ -15,7 +15,7 @@ from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
-from railyard.results.theory.spine_condition import Cell, cells
+from railyard.results.theory import spine_condition
 from railyard.results.views.format import interval_label, size, workload_label
 from railyard.workloads.spec import traffic_kind
 
@@ -51,8 +51,16 @@ def _of_run(compute: Callable[[Run], T]) -> "cached_property[T]":
     return cached_property(lambda analysis: compute(analysis.run))
 
 
+def _of(compute: "Callable[[Analysis], T]") -> "cached_property[T]":
+    """Return a property that is computed once, from others."""
+    return cached_property(compute)
+
+
 class Analysis:
     """A run with everything that is derived from its records. The run must not change any more."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     labels = _of_run(aggregate.labels)  # (fabric, policy) -> the label in tables
     measurements = _of_run(aggregate.measurements_frame)  # a row for each measurement
@@ -61,9 +69,15 @@ class Analysis:
     recovery_rows = _of_run(recovery.recovery_rows)  # faults that were injected alone, repeats together
     script_rows = _of_run(recovery.script_runs)  # repeats of failure scripts
     allreduce = _of_run(AllreduceResults.of)  # allreduces on several rails
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
+    policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
+    cells = _of(lambda a: spine_condition.cells(a.run, a.intervals))  # the papers' condition for the spine, by scene
+    replacement_rows = _of(lambda a: recovery.replacement_rows(a.run, a.judgement))  # of GPUs and domains
+    outcomes = _of(lambda a: recovery_outcomes(a.run, a.recovery_rows, a.script_rows))  # of every recovery target
+    performance = _of(lambda a: allreduce.outcomes(a.allreduce) if a.allreduce else ())  # of targets, measured or not
+    heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
+    slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
+    passed = _of(lambda a: all(check.passed for check in a.checks))
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
@@ -79,11 +93,6 @@ class Analysis:
         )
 
     @cached_property
-    def rows(self) -> tuple[aggregate.Row, ...]:
-        """Measurements, repeats together."""
-        return aggregate.rows_of(self.run, self.measurements)
-
-    @cached_property
     def times(self) -> tuple[aggregate.Row, ...]:
         """Rows that are times, each workload's whole iteration first."""
         works = list(dict.fromkeys(row.work for row in self.rows))
@@ -91,50 +100,10 @@ class Analysis:
         return tuple(sorted(timed, key=lambda r: (works.index(r.work), aggregate.TIME_METRICS.index(r.metric))))
 
     @cached_property
-    def slowdowns(self) -> tuple[aggregate.Slowdown, ...]:
-        """Rail-only over rail-optimized."""
-        return aggregate.slowdowns(self.run, self.times)
-
-    @cached_property
-    def heartbeat_rows(self) -> tuple[aggregate.Row, ...]:
-        """The cost of heartbeats."""
-        return tuple(row for row in self.rows if row.work.workload == aggregate.HEARTBEATS)
-
-    @cached_property
-    def policy_rows(self) -> dict[steering.FabricWorkload, tuple[steering.PolicyRow, ...]]:
-        """Results of each policy, by fabric and workload."""
-        return steering.policy_rows(self.run, self.measurements, self.intervals)
-
-    @cached_property
-    def cells(self) -> tuple[Cell, ...]:
-        """The papers' condition for the spine, scene by scene."""
-        return cells(self.run, self.intervals)
-
-    @cached_property
-    def performance(self) -> tuple[Outcome, ...]:
-        """Performance targets, measured or not; none without allreduces on several rails."""
-        return allreduce.outcomes(self.allreduce) if self.allreduce else ()
-
-    @cached_property
-    def replacement_rows(self) -> tuple[recovery.ReplacementRow, ...]:
-        """Replacements of GPUs and domains, repeats together."""
-        return recovery.replacement_rows(self.run, self.judgement)
-
-    @cached_property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """Every recovery target, measured or not."""
-        return recovery_outcomes(self.run, self.recovery_rows, self.script_rows)
-
-    @cached_property
     def target_outcomes(self) -> tuple[Outcome, ...]:
         """The recovery targets; none where nothing failed, or rerouting was off."""
         has_targets = any(r.reroute == "on" for r in self.run.recoveries) or self.run.replacements
         return self.outcomes if has_targets else ()
-
-    @cached_property
-    def passed(self) -> bool:
-        """True if every check passed."""
-        return all(check.passed for check in self.checks)
 
 
 def _bytes(run: Run) -> Iterator[Check]:

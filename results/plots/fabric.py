@@ -20,6 +20,7 @@ _OPTICAL_SWITCH_HEIGHT: Final = 2.6  # how high an optical switch of a domain is
 _Y: Final = {"domain": 0.0, "gpu": 4.0, "domain_optics": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
 _OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
+Points = dict[tuple[int, int], Point]  # by GPU: domain and rank
 _PER_DOMAIN: Final = ("rail",)  # layers with optical switches where each domain has one of its own
 
 
@@ -28,9 +29,8 @@ def draw(fabric: FabricRun) -> style.Plot:
     rails = min(fabric.rails, _MAX_RAILS)
     domains = max(2, min(fabric.domains, _MAX_GPUS // rails))
     width = 100.0 if is_small(fabric) else 200.0
-    with style.styled():
-        top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
-        figure = style.new_figure(style.WIDTH * width / 200, style.WIDTH * (top + 5) / 208)
+    top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
+    with style.drawing(style.WIDTH * (top + 5) / 208, style.WIDTH * width / 200) as figure:
         axes = figure.subplots()
         axes.set(xlim=(-2, width + 2), ylim=(-5, top), aspect="equal")
         axes.set_axis_off()
@@ -59,7 +59,7 @@ def is_small(fabric: FabricRun) -> bool:
     return fabric.domains * fabric.rails <= _MAX_HALF_WIDTH_GPUS
 
 
-def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[int, int], Point]:
+def _domains(axes: Axes, domains: int, rails: int, width: float) -> Points:
     """Draw the HB domains; returns the top of each GPU (domain, rank)."""
     pitch = width / domains
     box = pitch * 0.9
@@ -78,7 +78,7 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[i
     return tops
 
 
-def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point], width: float) -> None:
+def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float) -> None:
     """Draw the rail switches, those of several planes beside each other, with their cables; and the spines above."""
     pitch = width / rails
     kind = _kind(fabric)
@@ -113,9 +113,7 @@ def _layers(fabric: FabricRun) -> tuple[str, ...]:
     return fabric.optics or tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
 
 
-def _domain_optical_switches(
-    axes: Axes, gpus: dict[tuple[int, int], Point], domains: int, width: float
-) -> dict[tuple[int, int], Point]:
+def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: float) -> Points:
     """Draw an optical switch over each domain, and the fibres into it; returns where each GPU's cable leaves it."""
     pitch = width / domains
     for d in range(domains):

@@ -1,4 +1,4 @@
-"""Recovery from a fault over time: its steps, goodput of all flows and of those whose path was hit; replacements."""
+"""Faults over time: steps of recovery and goodput around a fault, replacements, whole failure scripts."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,18 +8,21 @@ from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from railyard.core.records import Recovery
-from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, side_values
+from railyard.failure.faults import definition_of
+from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, ScriptRow, checks_text, side_values
 from railyard.results.plots import style
-from railyard.results.runs.records import Event, GoodputTrace
+from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace
 from railyard.results.views.format import milliseconds, rate
 
 COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}
 _LINE: Final = 0.25  # inches a step
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
 _NEVER: Final = 5500.0
+_REPEATS: Final[dict[str, Any]] = {"ls": "none", "marker": "|", "ms": 9, "mew": 0.8, "alpha": 0.45}
 
 
 def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
@@ -47,7 +50,7 @@ def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
         shift, colour = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0, COLOUR[row.reroute]
         for number, step in enumerate(steps):
             times_ms = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
-            _marks(axes, times_ms, number + shift, colour)
+            axes.plot(times_ms, [number + shift] * len(times_ms), color=colour, **_REPEATS)
         middle = median_repeat(row)
         times = enumerate(getattr(middle, step) for step in steps)
         points = [(_place(ms), number + shift, ms) for number, ms in times]
@@ -76,10 +79,6 @@ def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[flo
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: ticks.get(ms, f"{ms:g}")))
     style.quiet(axes, grid="x")
-
-
-def _marks(axes: Axes, times_ms: Sequence[float], y: float, colour: str) -> None:
-    axes.plot(times_ms, [y] * len(times_ms), ls="none", marker="|", ms=9, mew=0.8, color=colour, alpha=0.45)
 
 
 def _annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
@@ -230,7 +229,8 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
             axes = grid[0][number]
             axes.set_title(column)
             for y, step in enumerate(steps):
-                _marks(axes, [max(line[step], _MIN_MS) for line in timelines if step in line], y, style.BLUE)
+                times_ms = [max(line[step], _MIN_MS) for line in timelines if step in line]
+                axes.plot(times_ms, [y] * len(times_ms), color=style.BLUE, **_REPEATS)
             # the repeat in the middle by how long the job stood
             middle = sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
             reached = {y: middle[step] for y, step in enumerate(steps) if step in middle}
@@ -244,3 +244,103 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
             alt_parts.append(f"median repeat of {column}: {times}")
         alt_text = f"Steps of replacements, {case}. {'; '.join(alt_parts)}"
         return style.finish(figure, f"replacement-{case}", alt_text, _REPLACEMENT_CAPTION)
+
+
+_PART_COLOUR: Final = {
+    "link": style.BLUE,
+    "hb port": style.SKY,
+    "rail switch": style.ORANGE,
+    "spine": style.YELLOW,
+    "GPU": style.PINK,
+    "server": style.VERMILION,
+    "controller": style.GREY,
+    "other": style.MUTED,
+}
+_PREFIX: Final = {"hb-port": "hb port", "rail-switch": "rail switch", "gpu": "GPU"}
+_CHECK_STYLES: Final = {
+    "check matches": (style.GREEN, "|", 9),
+    "check differs": (style.VERMILION, "x", 7),
+    "not done": (style.MUTED, ".", 4),
+}
+_FAULT_LINE: Final = 0.17  # inches a fault
+_SCRIPT_CAPTION: Final = (
+    "A bar is a fault, from its injection to its repair; the dark part is until packets flowed again between the "
+    "probed pairs that it had cut off. A connectivity check probes every pair of GPUs: it matches if all that the "
+    "oracle calls reachable answered, and nothing else did."
+)
+
+
+def script_timeline(script: ScriptRow) -> style.Plot:
+    """One repeat of a script. Seconds count from the first thing that is known of it."""
+    zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.connectivity_checks)), default=0)
+    # the longest trace, with the injection of the fault (ns) from which it counts; none while a workload ran instead
+    injected = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
+    known = [(injected[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in injected]
+    traces = max(known, key=lambda found: len(found[1].t_ms), default=None)
+    fault_height = max(4, len(script.faults)) * _FAULT_LINE
+    heights = [fault_height, *[0.3] * bool(script.connectivity_checks), *[1.3] * bool(traces)]
+    with style.drawing(sum(heights) + 1.0) as figure:
+        panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+        panels[-1].set_xlabel("s after the first fault")
+        _faults(panels.pop(0), script.faults, zero)
+        if script.connectivity_checks:
+            _connectivity_checks(panels.pop(0), script.connectivity_checks, zero)
+        if traces:
+            start_ns, trace = traces
+            at = [(start_ns - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
+            panels[0].plot(at, trace.bps, color=style.BLUE, lw=1.0, drawstyle="steps-post")
+            panels[0].margins(x=0)
+            panels[0].yaxis.set_major_formatter(style.rate_tick)
+            style.quiet(panels[0], grid="y", ylim=(0, None), ylabel="goodput")
+        component_kinds = {component_kind(r.fault) for r in script.faults}
+        keys: list[Patch | Line2D] = [Patch(color=c, label=s) for s, c in _PART_COLOUR.items() if s in component_kinds]
+        outcomes = {_outcome(c) for c in script.connectivity_checks}
+        for outcome, (colour, marker, size) in _CHECK_STYLES.items():
+            if outcome in outcomes:
+                keys.append(Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome))
+        figure.legend(handles=keys, loc="outside upper right", ncols=9, fontsize=8)
+        begin_ns = min((r.t_fault for r in script.faults), default=0)
+        duration_s = (max((r.t_repair for r in script.faults), default=0) - begin_ns) / 1e9
+        alt = (
+            f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_s:.1f} s, "
+            f"connectivity checks: {checks_text(script.connectivity_checks)}"
+        )
+        name = f"script-{script.script}-{script.fabric}-{script.reroute}-{script.repeat}"
+        return style.finish(figure, name, alt, _SCRIPT_CAPTION)
+
+
+def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
+    """In the order of time, one below the other. The name stands right of its bar; left of it where that is late."""
+    end = max((r.t_repair for r in faults), default=zero)
+    for y, r in enumerate(faults):
+        start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
+        colour = _PART_COLOUR[component_kind(r.fault)]
+        outage_s = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
+        outage_s = outage_s if r.is_probed else 0.0
+        axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
+        axes.barh(y, outage_s, left=start, height=0.72, color=colour)
+        is_late = r.t_fault - zero > 0.75 * (end - zero)
+        x, shift, side = (start, -4, "right") if is_late else (stop, 4, "left")
+        where: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center", "ha": side}
+        axes.annotate(f"{r.fault} {r.target}", (x, y), fontsize=7, **where)
+    style.quiet(axes, grid="x", ylim=(max(4, len(faults)) - 0.4, -0.6), yticks=[], ylabel="faults")
+
+
+def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityCheck], zero: int) -> None:
+    for outcome, (colour, marker, size) in _CHECK_STYLES.items():
+        at = [(c.monotonic_ns - zero) / 1e9 for c in connectivity_checks if _outcome(c) == outcome]
+        axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
+    axes.set_ylabel("connectivity", rotation=0, ha="right", va="center")
+    style.quiet(axes, grid="x", ylim=(-1, 1), yticks=[])
+
+
+def component_kind(fault: str) -> str:
+    """Return the kind of component that fails, for colours: "other" where neither name nor definition tells it."""
+    prefixes = {**{name: name for name in _PART_COLOUR}, **_PREFIX}
+    by_name = next((name for prefix, name in prefixes.items() if fault.startswith(prefix)), "other")
+    return "controller" if definition_of(fault).is_control_plane else by_name
+
+
+def _outcome(connectivity_check: ConnectivityCheck) -> str:
+    result = "check differs" if connectivity_check.mismatch_count else "check matches"
+    return result if connectivity_check.done else "not done"

@@ -47,12 +47,15 @@ class Place(NamedTuple):
     tick: str
 
 
+Lines = Mapping[str, Sequence[tuple[Place, Spread]]]  # a kind of fabric, or a fabric -> its points in order
+
+
 class Curve(NamedTuple):
-    """Times over `axis`: phase -> line (a kind of fabric, or a fabric) -> its points in order. The whole is first."""
+    """Times over `axis`: phase -> its lines. The whole is first."""
 
     title: str
     axis: str
-    phases: Mapping[str, Mapping[str, Sequence[tuple[Place, Spread]]]]
+    phases: Mapping[str, Lines]
 
 
 def curves(fabrics: Sequence[Named], workloads: Sequence[Named], timed: Timed) -> tuple[Curve, ...]:
@@ -71,7 +74,7 @@ def curves(fabrics: Sequence[Named], workloads: Sequence[Named], timed: Timed) -
     return tuple(curve for curve in found if any(len(points) >= MIN_POINTS for points in _whole(curve).values()))
 
 
-def _whole(curve: Curve) -> Mapping[str, Sequence[tuple[Place, Spread]]]:
+def _whole(curve: Curve) -> Lines:
     """The lines of the whole; of the only phase where a workload is no more than that."""
     return next(iter(curve.phases.values()), {})
 
@@ -143,12 +146,7 @@ def draw(figure: Any, curve: Curve) -> None:
     figure.legend(handles=keys, loc="outside upper right", ncols=4)
 
 
-def _panel(
-    axes: Axes,
-    lines: Mapping[str, Sequence[tuple[Place, Spread]]],
-    palette: Mapping[str, str],
-    places: Mapping[float, str],
-) -> None:
+def _panel(axes: Axes, lines: Lines, palette: Mapping[str, str], places: Mapping[float, str]) -> None:
     for name, points in lines.items():
         predicted = [(p.x, s.predicted) for p, s in points if s.predicted is not None]
         if predicted:

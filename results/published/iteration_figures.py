@@ -15,7 +15,7 @@ import matplotlib.figure
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory.iteration.fit import leave_model_out_s, measured, predicted_s
-from railyard.results.theory.iteration.job import A100, Job, Recipe, make_cluster
+from railyard.results.theory.iteration.iteration_time import A100, Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import GptModel
@@ -86,7 +86,6 @@ def listed(name: str, values: Iterable[float]) -> str:
     return f"{name}: " + ", ".join(f"{value:.1f}%" for value in values)
 
 
-COLUMNS: Final = ("model", "mode", "published_s", "predicted_s", "error_pct", "rows_use", "left_out_error_pct")
 TABLE_NOTES: Final = (
     "one set of three constants for the A100, fitted on the rows so marked in korthikanti and megatron together: "
     f"matmuls at {A100.matmul_efficiency:.1%} of the peak, HBM at {A100.memory_efficiency:.1%}, "
@@ -135,7 +134,7 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
     return Figure(
         title=title,
         source=source,
-        columns=COLUMNS,
+        columns=("model", "mode", "published_s", "predicted_s", "error_pct", "rows_use", "left_out_error_pct"),
         rows=[(row.model, row.mode, row.seconds, s, error, used, left) for row, s, error, used, left in computed],
         draw=lambda drawn: _draw(drawn, [f"{row.model}, {row.mode}" for row in rows], use, errors),
         claims=tuple(claims),

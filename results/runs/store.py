@@ -22,7 +22,8 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import old_format, timeline
 from railyard.results.runs import records as rows
 from railyard.results.runs.records import Measurement, Run
-from railyard.results.views import report, summary
+from railyard.results.views import report
+from railyard.results.views import report as summary
 
 FORMAT: Final = 2
 Files = Iterator[tuple[str, bytes]]  # name and content

@@ -15,17 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
+from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.recovery import (
-    Figure,
-    RecoveryRow,
-    ScriptRow,
-    Side,
-    figure,
-    median_p95_ms,
-    pairs_probed,
-    traffic_returns,
-)
+from railyard.results.analysis.recovery import Figure, RecoveryRow, ScriptRow, Side
 from railyard.results.runs.records import Run
 from railyard.results.views import format as fmt
 
@@ -116,7 +108,7 @@ class Outcome:
     @cached_property
     def figure(self) -> Figure | None:
         """Statistics of the values; None where nothing was measured."""
-        return figure(self.values)
+        return stats.figure(self.values)
 
     @property
     def met(self) -> bool | None:
@@ -145,7 +137,7 @@ class Outcome:
         if self.figure is None:
             return fmt.NOTHING
         if self.target.median is not None and self.figure.has_p95:
-            return median_p95_ms(self.figure, "\u00a0ms")
+            return stats.median_p95_ms(self.figure, "\u00a0ms")
         return self.target.text(getattr(self.figure, next(iter(self.target.limits))))
 
     def as_dict(self) -> dict[str, Any]:
@@ -232,7 +224,7 @@ def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[S
     rows, names = [row for row in rows if row.reroute == "on"], labels(run)
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
     in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
-    returned = [*(found for found in alone if traffic_returns(found[1])), *in_scripts]
+    returned = [*(found for found in alone if stats.traffic_returns(found[1])), *in_scripts]
     crashes = ((fabric, r) for fabric, r in alone if definition_of(r.fault).stops_controller)
     replaced = (
         (t, names.get((t.fabric, t.policy), t.fabric), f"{t.failed}, repeat {t.repeat}")
@@ -265,7 +257,7 @@ def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -
     for row in rows:
         if row.fault == fault and not row.unaffected:
             for r in row.repeats:
-                if pairs_probed(r, side) if side else r.is_probed:
+                if stats.pairs_probed(r, side) if side else r.is_probed:
                     value = getattr(r, f"{side}_side_ms") if side else r.first_packet_ms
                     yield row.fabric, row.target if row.is_one_of_several else "", _sample(value, r)
 
@@ -291,7 +283,7 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
     for script in scripts:
         stops = {r: definition_of(r.fault).stops_controller for r in script.faults}
         outages = [r for r in script.faults if stops[r] and r.reroute == "on"]
-        faults = [r for r in script.faults if not stops[r] and pairs_probed(r, side)]
+        faults = [r for r in script.faults if not stops[r] and stats.pairs_probed(r, side)]
         for outage, r in product(outages, faults):
             if not outage.t_fault <= r.t_fault < outage.t_repair:
                 continue
@@ -305,7 +297,7 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
 
 def _sample(value: float | None, r: Recovery) -> Sample:
     what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
-    return Sample(value, what, r.interval, pairs_probed(r))
+    return Sample(value, what, r.interval, stats.pairs_probed(r))
 
 
 def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:

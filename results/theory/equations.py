@@ -1,16 +1,10 @@
 """Rail-only's equations of an iteration (Eq. 7 to 10), and the lower bound on the time of an AllGather (Eq. 12, 13).
 
-Eq. 1, 2, 3 and 11 are in `railyard.workloads.collectives`, each beside its algorithm.
-
-Eq. 7 to 10: times in seconds, data in bytes, bandwidths in bytes a second. `hb` is C_F and `rail` C_S, per GPU and
-direction. All take arrays too. The equations print transmission alone; what latency adds, which the paper says it
-counts too, is a function of its own beside each.
-
-Eq. 12 (rail-optimized) and 13 (rail-only): a grid has x GPUs in each of y HB domains. A matrix says on which side of a
-cut each GPU is: a row is an HB domain, a column a rail. The unit of data is what one GPU contributes; bandwidths are
-whole numbers, times exact fractions. A cut by its R full rows, C full columns and |S| cells takes
-max(|S|, xy - |S|) / ((C_F + C_S) |S| - x R C_F - y C C_S); Eq. 12 is without the last term. docs/published.md proves
-why xy pairs (R, C) suffice, and the closed form.
+Eq. 1, 2, 3 and 11 are in `railyard.workloads.collectives`, each beside its algorithm. `hb` is C_F and `rail` C_S, per
+GPU and direction. Eq. 7 to 10 are in s, bytes and bytes/s, and take arrays too; they print transmission alone, and what
+latency adds is a function of its own. Eq. 12 (rail-optimized) and 13 (rail-only) are of x GPUs in each of y HB domains;
+the unit of data is what one GPU contributes, bandwidths are whole numbers, times exact fractions. docs/published.md has
+the bound of a cut, the proof that xy cuts suffice, and the closed form.
 """
 
 from fractions import Fraction

@@ -1,14 +1,9 @@
-"""Comparison of rail-only and rail-optimized latency by health scores, beside what was measured. Pure.
+"""Latency of rail-only's path and of the spine's, by health scores and as measured: a cell for each scene of a grid.
 
 Source: Outshift health routing, part 2. From G1 = G(d1, g1) to G2 = G(d2, g2) the H of a path is the product of the
 scores of its links: H(d1) H(g2) for rail-only's path (dr), and H(g1) H(S) H(g2) over the spine layer S. "The greater
-the H, the lower the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Each scene of an
-experiment's grid tests that: a cell.
-
-Latency is the time of a round's transfer (of one stripe of it), from its start at the sender until its last byte was
-read; the median of all rounds. Scores are those of the last moments before the foreground begins, since the
-foreground's own load would count as background. Beside the product stands the prediction for a message of many
-frames: the slowest link of the path in bit/s, its capacity x its score.
+the H, the lower the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Beside the product stands
+the prediction for a message of many frames: the path's slowest link, capacity x score. docs/results.md has the figures.
 """
 
 from collections import defaultdict
@@ -64,7 +59,11 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Scores and latencies of one pair of GPUs (by name) in a scene. `latency`: s, by path."""
+    """Scores and latencies of one pair of GPUs (by name) in a scene.
+
+    `latency`: s, by path, of a transfer (of one stripe of it) until its last byte was read, the median of all rounds.
+    `scores`: of the last moments before the foreground begins, whose own load would count as background.
+    """
 
     fabric: str
     workload: str
@@ -78,11 +77,7 @@ class Cell:
     @property
     def predicted(self) -> Winner:
         """Winner by the papers' condition. H(g2) is in both products."""
-        h = self.scores
-        rail_only, spine = (
-            np.prod([np.clip(s + _STEPS, 0, 1) for s in of], 0) for of in ([h.domain], [h.rail, h.spine])
-        )
-        return _compare(Range(*rail_only.tolist()), Range(*spine.tolist()))
+        return _compare(_product(self.scores.domain), _product(self.scores.rail, self.scores.spine))
 
     @property
     def by_slowest_link(self) -> Winner:

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from railyard.results.theory.iteration.iteration_time import gpu_bytes, iteration_time
-from railyard.results.theory.iteration.job import FloatArray, Job, Recipe, Strategy, make_cluster
+from railyard.results.theory.iteration.iteration_time import (
+    FloatArray,
+    Job,
+    Recipe,
+    Strategy,
+    gpu_bytes,
+    iteration_time,
+    make_cluster,
+)
 from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.layout import Parallelism
 

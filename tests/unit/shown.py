@@ -9,15 +9,15 @@ from railyard.results.analysis.steering import FabricWorkload, PolicyRow
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome
 from railyard.results.theory.spine_condition import Cell
-from railyard.results.views import report, summary
+from railyard.results.views import report
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    return summary.summarise(Analysis(run))
+    return report.summarise(Analysis(run))
 
 
 def print_summary(run: Run, console: Console) -> None:
-    summary.print_summary(Analysis(run), console)
+    report.print_summary(Analysis(run), console)
 
 
 def render(run: Run) -> str:

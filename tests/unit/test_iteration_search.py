@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.iteration.job import (
+from railyard.results.theory.iteration.iteration_time import (
     A100,
     Job,
     Recipe,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from railyard.results.theory.iteration.job import Job
+from railyard.results.theory.iteration.iteration_time import Job
 from railyard.results.theory.iteration.search import best_strategy
 from tests.unit.iteration_jobs import MODEL, STRATEGY, job, seconds, size, with_constants
 

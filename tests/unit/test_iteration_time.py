@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from railyard.results.theory.iteration import job
+from railyard.results.theory.iteration import iteration_time as theory
 from railyard.results.theory.iteration.fit import (
     as_job,
     fitted_constants,
@@ -16,12 +16,16 @@ from railyard.results.theory.iteration.fit import (
     predicted_s,
 )
 from railyard.results.theory.iteration.iteration_time import (
+    A100,
+    Job,
+    Recipe,
+    Strategy,
     activation_bytes,
     gpu_bytes,
     iteration_time,
+    make_cluster,
     stage_parameters,
 )
-from railyard.results.theory.iteration.job import A100, Job, Recipe, Strategy, make_cluster
 from railyard.workloads.models.catalogue import GptModel
 from tests.unit.iteration_jobs import one, with_constants
 
@@ -32,12 +36,13 @@ def test_flops_are_the_published_formulas() -> None:
     """Narayanan Eq. 3 and Korthikanti Eq. 7, term by term; selective adds one forward of attention, 4 s^2 h."""
     s, h, layers, v, batch = 2048, 25_600, 128, 51_200, 3072
     parts = {
-        mode: batch * (layers * job.layer_flops(GPT_1T, mode) + 6 * s * h * v) for mode in ("none", "selective", "full")
+        mode: batch * (layers * theory.layer_flops(GPT_1T, mode) + 6 * s * h * v)
+        for mode in ("none", "selective", "full")
     }
     assert parts["full"] == pytest.approx(96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h)))
-    assert parts["full"] == pytest.approx(job.hardware_flops(GPT_1T, "full", batch))
+    assert parts["full"] == pytest.approx(theory.hardware_flops(GPT_1T, "full", batch))
     assert parts["none"] == pytest.approx(72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h)))
-    assert parts["none"] == pytest.approx(job.hardware_flops(GPT_1T, "none", batch))
+    assert parts["none"] == pytest.approx(theory.hardware_flops(GPT_1T, "none", batch))
     assert parts["selective"] - parts["none"] == pytest.approx(batch * layers * 4 * s**2 * h)
 
 
@@ -89,7 +94,7 @@ def test_memory_by_hand() -> None:
 
 
 def test_the_constants_are_those_of_the_fit() -> None:
-    """job.py holds what `python -m railyard.results.theory.iteration.fit` prints, to its four digits."""
+    """iteration_time.py holds what `python -m railyard.results.theory.iteration.fit` prints, to its four digits."""
     found = fitted_constants([row for row in measured() if row.fitted])
     assert found.matmul_efficiency == pytest.approx(A100.matmul_efficiency, rel=5e-4)
     assert found.memory_efficiency == pytest.approx(A100.memory_efficiency, rel=5e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import fault_script, recovery
+from railyard.results.plots import recovery
 from railyard.results.plots import recovery as recovery_steps
 from railyard.results.runs import timeline
 from railyard.results.runs.fidelity import judge
@@ -370,15 +370,15 @@ def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
 
 def test_script_without_streams_or_checks_is_drawn(run: Run) -> None:
     script_timeline = script_runs(run)[0]
-    assert "check matches" in fault_script.script_timeline(script_timeline).svg
-    bare = fault_script.script_timeline(replace(script_timeline, connectivity_checks=(), goodput=()))
+    assert "check matches" in recovery.script_timeline(script_timeline).svg
+    bare = recovery.script_timeline(replace(script_timeline, connectivity_checks=(), goodput=()))
     ElementTree.fromstring(bare.svg)
     assert "goodput" not in bare.svg
     wrong = replace(
         script_timeline,
         connectivity_checks=(connectivity_check(script_timeline.faults[0].t_fault, "x", 0, not_recovered=2),),
     )
-    assert "connectivity checks: 1 of 1 done, 0 match" in fault_script.script_timeline(wrong).alt
+    assert "connectivity checks: 1 of 1 done, 0 match" in recovery.script_timeline(wrong).alt
     missed = replace(
         script_timeline,
         connectivity_checks=(
@@ -386,7 +386,7 @@ def test_script_without_streams_or_checks_is_drawn(run: Run) -> None:
             *script_timeline.connectivity_checks,
         ),
     )
-    drawn = fault_script.script_timeline(missed)
+    drawn = recovery.script_timeline(missed)
     assert "connectivity checks: 16 of 17 done, all match" in drawn.alt
     assert ">not done<" in drawn.svg
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from railyard.core.errors import BadInput
 from railyard.experiments.commands.lint import PlacementSpec, layouts
-from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import best_strategy
 from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
 from railyard.topologies.plan import make_plan

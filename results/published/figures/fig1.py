@@ -13,7 +13,6 @@ RADICES: Final = (64, 128, 256)
 SCALES: Final = (2048, 4096, 8192, 16_384, 30_000, 32_768, 65_536)
 STEP: Final = 1024  # of the curves; whole HB domains
 DOMAIN: Final = table2.DOMAIN
-COLUMNS: Final = ("gpus", "radix", "design", "tiers", "switches", "transceivers", "cost_usd", "power_w")
 SMALL, LARGE = 30_000, 65_536  # the scales that the two papers' introductions give numbers for
 
 
@@ -23,7 +22,7 @@ def figure() -> Figure:
     return Figure(
         title="What a network costs and draws, against scale",
         source="Spine-free Fig. 1",
-        columns=COLUMNS,
+        columns=("gpus", "radix", "design", "tiers", "switches", "transceivers", "cost_usd", "power_w"),
         rows=[
             (n.gpus, n.radix, n.design, n.tiers, n.switches, n.transceivers, n.cost_usd(), n.power_w())
             for n in networks

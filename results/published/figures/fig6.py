@@ -1,7 +1,5 @@
 """Switches by layer of both designs (Rail-only Fig. 1 and 6)."""
 
-from typing import Final
-
 import matplotlib.figure
 from matplotlib.patches import Patch
 
@@ -9,8 +7,6 @@ from railyard.results.plots.style import PAPER, SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import table2
 from railyard.results.theory.clos import Network
-
-COLUMNS: Final = ("gpus", "radix", "design", "tier", "layer", "switches", "transceivers_below")
 
 
 def figure() -> Figure:
@@ -25,7 +21,7 @@ def figure() -> Figure:
     return Figure(
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
-        columns=COLUMNS,
+        columns=("gpus", "radix", "design", "tier", "layer", "switches", "transceivers_below"),
         rows=[row for network in networks for row in _rows(network)],
         draw=lambda drawn: _draw(drawn, networks),
         claims=tuple(claims),

@@ -8,7 +8,7 @@ import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published import iteration_figures as shared
-from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 
 HB: Final = (2.4e12, 4.8e12, 9.6e12)
 NETWORK: Final = (100e9, 200e9, 300e9, 400e9)
@@ -59,9 +59,7 @@ def _times(reading: shared.Reading, gpus: int, batch: int) -> dict[Key, float]:
     }
 
 
-def _rows(
-    reading: shared.Reading, gpus: int, batch: int, times: dict[Key, float]
-) -> list[tuple[str | int | float, ...]]:
+def _rows(reading: shared.Reading, gpus: int, batch: int, times: dict[Key, float]) -> list[tuple[Cell, ...]]:
     return [
         (reading.name, gpus, batch, k, hb / 1e12, network / 1e9, seconds) for (k, hb, network), seconds in times.items()
     ]

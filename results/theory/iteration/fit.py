@@ -1,9 +1,7 @@
 """Published iteration times, the model's prediction of each, and the A100's constants fitted on part of them.
 
-`python -m railyard.results.theory.iteration.fit` prints the constants for job.py. The predicted time is linear in
-1/matmul_efficiency, overhead_flops/matmul_efficiency and 1/memory_efficiency, so ordinary least squares on relative
-errors finds them, without a start value.
-
+`python -m railyard.results.theory.iteration.fit` prints them. The predicted time is linear in 1/matmul_efficiency,
+overhead_flops/matmul_efficiency and 1/memory_efficiency, so ordinary least squares on relative errors finds them.
 Rows that are fitted: both ends of Korthikanti's four (22B, 1T), and every other one of Megatron-LM's ten, so that a row
 held out lies between fitted ones. `leave_model_out_s` is stricter: it leaves a model out of both tables.
 """
@@ -17,19 +15,8 @@ from typing import Final, cast
 
 import numpy as np
 
-from railyard.results.theory.iteration.iteration_time import compute_parts, iteration_time
-from railyard.results.theory.iteration.job import (
-    A100,
-    Constants,
-    FloatArray,
-    Job,
-    Recipe,
-    Recompute,
-    Strategy,
-    hardware_flops,
-    make_cluster,
-    place_strategy,
-)
+from railyard.results.theory.iteration import iteration_time as theory
+from railyard.results.theory.iteration.iteration_time import Constants, FloatArray, Job, Recipe, Recompute, Strategy
 from railyard.workloads.models.catalogue import GptModel
 
 ROWS: Final = Path(__file__).parent / "measured.csv"
@@ -68,20 +55,20 @@ def measured() -> tuple[Measured, ...]:
 def as_job(row: Measured) -> tuple[Job, Strategy[FloatArray]]:
     """Return the row's job, on DGX A100, and the strategy that it was measured with."""
     model = GptModel.load(row.model)
-    cluster = make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
-    strategy = place_strategy(model.training, cluster.domain_gpus)
+    cluster = theory.make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
+    strategy = theory.place_strategy(model.training, cluster.domain_gpus)
     return Job(model, row.recipe, cluster), Strategy(*(np.array([float(n)]) for n in strategy.columns))
 
 
 def predicted_s(row: Measured) -> float:
     """Seconds by Eq. 6 and the fitted constants."""
-    return float(iteration_time(*as_job(row)).total_s[0])
+    return float(theory.iteration_time(*as_job(row)).total_s[0])
 
 
 def hfu_pct(row: Measured, seconds: float) -> float:
     """Hardware FLOPs utilisation, percent: FLOPs as Korthikanti Eq. 8 counts them over what the GPUs could do."""
     job, _ = as_job(row)
-    done = hardware_flops(job.model, row.recipe.recompute, row.recipe.global_batch)
+    done = theory.hardware_flops(job.model, row.recipe.recompute, row.recipe.global_batch)
     return 100 * done / (seconds * job.cluster.gpus * job.cluster.flops)
 
 
@@ -90,8 +77,8 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
     columns, targets = [], []
     for row in rows:
         job, strategy = as_job(row)
-        parts = compute_parts(job, strategy)
-        network_s = float(iteration_time(job, strategy).network_s[0])
+        parts = theory.compute_parts(job, strategy)
+        network_s = float(theory.iteration_time(job, strategy).network_s[0])
         columns.append([float(part[0]) / row.seconds for part in (parts.matmul_s, parts.pass_s, parts.memory_s)])
         targets.append(1 - network_s / row.seconds)
     matrix = np.array(columns)
@@ -99,7 +86,7 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
     solved, *_ = np.linalg.lstsq(matrix / scale, np.array(targets), rcond=None)
     slowness, overhead, memory = (float(x) for x in solved / scale)
     return replace(
-        A100, matmul_efficiency=1 / slowness, memory_efficiency=1 / memory, overhead_flops=overhead / slowness
+        theory.A100, matmul_efficiency=1 / slowness, memory_efficiency=1 / memory, overhead_flops=overhead / slowness
     )
 
 
@@ -113,11 +100,11 @@ def leave_model_out_s(row: Measured) -> float:
     others = [r for r in measured() if shape(r) != shape(row)]
     job, strategy = as_job(row)
     cluster = replace(job.cluster, constants=fitted_constants(others))
-    return float(iteration_time(replace(job, cluster=cluster), strategy).total_s[0])
+    return float(theory.iteration_time(replace(job, cluster=cluster), strategy).total_s[0])
 
 
 def main() -> None:
-    """Print the constants of the rows to be fitted, and every row's error with those of job.py."""
+    """Print the constants of the rows to be fitted, and every row's error with those of iteration_time.py."""
     found = fitted_constants([row for row in measured() if row.fitted])
     print(f"matmul_efficiency={found.matmul_efficiency:.4f}")
     print(f"memory_efficiency={found.memory_efficiency:.4f}")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.iteration.iteration_time import IterationTime, gpu_bytes, iteration_time
-from railyard.results.theory.iteration.job import FloatArray, Job, Strategy
+from railyard.results.theory.iteration import iteration_time as theory
+from railyard.results.theory.iteration.iteration_time import FloatArray, IterationTime, Job, Strategy
 
 IntArray = NDArray[np.int64]
 
@@ -81,7 +81,7 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
     """Return all of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
     rules = rules or Rules()
     found = candidates(job, rules)
-    sizes = gpu_bytes(job, found)
+    sizes = theory.gpu_bytes(job, found)
     fitting = sizes <= (job.cluster.memory_bytes if rules.fits_memory else np.inf)
     if not fitting.any():
         reason = (
@@ -93,7 +93,7 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
         allowed = f"can't train this model with a batch of {job.recipe.global_batch:,}: no strategy {reason}"
         raise BadInput("gpus", job.cluster.gpus, allowed)
     found = Strategy(*(column[fitting] for column in found.columns))
-    return Weighed(found, iteration_time(job, found), sizes[fitting])
+    return Weighed(found, theory.iteration_time(job, found), sizes[fitting])
 
 
 def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:

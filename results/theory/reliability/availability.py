@@ -1,13 +1,9 @@
 """Failures a year, and the share of GPU-time that they take: Monte Carlo, and a closed form to first order beside it.
 
 Rail-only IV-C: a GPU whose link (NIC, two transceivers) or switch is out is unavailable, in both designs alike. With
-rerouting by the HB domain it isn't: its domain's m of K rails that are out are carried by the others. The domain's rail
-traffic then takes K/(K-m) times as long, so with the share c of an iteration that waits for it, an iteration is
-1 + c m/(K-m) long. Only a domain without any rail loses all its time.
-
-Failures above the first tier reduce bandwidth and disconnect no GPU. Not counted: a job that waits as a whole for its
-slowest domain, restarts and lost iterations; two domains without a common working rail. GPUs are numbered domain by
-domain, as a plan numbers them.
+rerouting by the HB domain, the others carry the m of K rails that are out, and an iteration is 1 + c m/(K-m) long, with
+c the share of it that waits for rails (docs/reliability.md). Not counted: a job that waits as a whole for its slowest
+domain, restarts and lost iterations; two domains without a common working rail. GPUs are numbered domain by domain.
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,6 @@ _NAMES: Final = {
     "rail_bytes_per_s": "rail rate, for payload",
     "hb_bytes_per_s": "HB rate, for payload",
     "bytes_per_transfer": "bytes of a transfer",
-    "seconds": "seconds",
 }
 _PROJECTED: Final = {SAME_SHAPE: "same shape", FULL_SIZE: "full size"}
 

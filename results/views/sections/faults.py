@@ -233,16 +233,13 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 
         return Column(title, cell)
 
-    def withdrawn(r: Recovery) -> str:
-        return fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)
-
     columns = (
         *(text("fabric", fabrics.__getitem__), text("reroute"), text("target")),
         Column("repeat"),
         *CONTROLLER_STEPS,
         *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
         *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
-        Column("detours withdrawn", withdrawn),
+        Column("detours withdrawn", lambda r: None if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)),
         *_costs(getattr),
     )
     return Table(columns, list(fabrics))
@@ -308,9 +305,6 @@ def _heartbeat_medians(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
-# On the terminal ------------------------------------------------------------------------------------------------------
-
-
 class _FaultLine(NamedTuple):
     """A fault on a fabric: its row (with rerouting, if there is one), its line with rerouting, and its row without."""
 
@@ -334,12 +328,6 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
 
         return Column(title, on(cell), drop=drop)
 
-    def first(line: Line) -> str:
-        return fmt.NOTHING if missing_reason(line.row) else median_p95_ms(line.first)
-
-    def connections(line: Line) -> str:
-        return str(line.row.total("connections_lost")) if line.is_first_line else ""
-
     def without(x: _FaultLine) -> str:
         ms = x.off.steps["goodput_ms"].median if x.off else 0
         return fmt.NOTHING if x.off is None or (missing_reason(x.off) and ms == 0) else fmt.milliseconds(ms)
@@ -353,14 +341,15 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         text("fabric", lambda x: x.row.fabric),
         Column("n", lambda x: len(x.row.repeats)),
         *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
-        Column(_FIRST_PACKET, on(first)),
-        Column(
-            "target ms",
-            on(lambda line: line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING),
-        ),
+        Column(_FIRST_PACKET, on(lambda line: fmt.NOTHING if missing_reason(line.row) else median_p95_ms(line.first))),
+        Column("target ms", on(lambda line: line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING)),
         Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else ""),
         step("goodput", "goodput_ms", 2),
-        Column("conns\nlost", on(connections), drop=5),
+        Column(
+            "conns\nlost",
+            on(lambda line: str(line.row.total("connections_lost")) if line.is_first_line else ""),
+            drop=5,
+        ),
         Column("no reroute", without, drop=1),
         Column("fidelity", fidelity),
     )

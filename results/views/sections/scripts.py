@@ -9,18 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import grouped
-from railyard.results.analysis.recovery import (
-    SPREAD_COLUMNS,
-    ReplacementRow,
-    ScriptRow,
-    checks_text,
-    median_and_p95,
-    median_p95_ms,
-    verdict,
-)
+from railyard.results.analysis.recovery import ReplacementRow, ScriptRow, checks_text
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import fault_script, recovery
+from railyard.results.plots import recovery
+from railyard.results.plots import recovery as fault_script
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Section, section
@@ -82,20 +76,17 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
         ms, _, found = max(known, default=(None, 0, None))
         return f"{fmt.milliseconds(ms)}: {found.fault} {found.target}" if found else fmt.NOTHING
 
-    def checks(s: ScriptRow) -> str:
-        return checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING
-
     def matched(s: ScriptRow) -> int:
         return sum(c.done and not c.mismatch_count for c in s.connectivity_checks)
 
     columns = (
         *(text(name, key=name) for name in ("script", "fabric", "reroute")),
-        text("fidelity", lambda s: verdict(s.faults, judgement), key="verdict"),
+        text("fidelity", lambda s: stats.verdict(s.faults, judgement), key="verdict"),
         Column("repeat", key="repeat"),
         Column("faults", lambda s: len(s.faults), key="faults"),
         Column("until their repair", lambda s: sum(r.first_packet_ms is None and r.is_probed for r in s.faults)),
         Column("slowest first packet", slowest),
-        Column("connectivity checks", checks),
+        Column("connectivity checks", lambda s: checks_text(s.connectivity_checks) if s.connectivity_checks else None),
         Column("", lambda s: len(s.connectivity_checks), key="connectivity_checks"),
         Column("", lambda s: sum(c.done for c in s.connectivity_checks), key="connectivity_checks_done"),
         Column("", matched, key="connectivity_checks_passed"),
@@ -208,10 +199,10 @@ def spread_table(rows: Sequence[ReplacementRow]) -> Table:
 
     columns = (
         *map(of_first, _NAMES),
-        text("figure", lambda x: SPREAD_COLUMNS[x[1]]),
+        text("figure", lambda x: stats.SPREAD_COLUMNS[x[1]]),
         Column("n", lambda x: x[2].n),
-        Column("median", lambda x: median_and_p95(x[2])[0]),
-        Column("p95", lambda x: median_and_p95(x[2])[1]),
+        Column("median", lambda x: stats.median_and_p95(x[2])[0]),
+        Column("p95", lambda x: stats.median_and_p95(x[2])[1]),
     )
     return Table(columns, [(row, name, found) for row in rows for name, found in row.figures.items()])
 
@@ -222,8 +213,8 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
     columns = (
         *_NAMES[:3],
         text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
-        Column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"]), drop=3),
-        Column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
+        Column("replaced\nms", lambda r: stats.median_p95_ms(r.figures["replaced_ms"]), drop=3),
+        Column("interruption\nms", lambda r: stats.median_p95_ms(r.figures["interruption_ms"])),
         _median("iter.\nlost", "iterations_lost", "{:g}".format),
         _median("moved", "moved_bytes", fmt.size, drop=1),
         _median("iteration\nbefore", "before_s", fmt.seconds, drop=2),

@@ -160,9 +160,6 @@ def _side_by_side(analysis: Analysis) -> tuple[Row, ...]:
     return () if analysis.run.is_steered or analysis.run.rails else analysis.times
 
 
-# Tables ---------------------------------------------------------------------------------------------------------------
-
-
 def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
     """Return fabrics side by side, each with measured, predicted and ratio; then the slow-down, if of one pair."""
     columns = [text("workload"), text("phase", plot_times.label)]
@@ -278,9 +275,6 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     )
     more = sum(len(row.by_fabric) for row in rows) - len(shown)
     return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=more)
-
-
-# Figures --------------------------------------------------------------------------------------------------------------
 
 
 def _volumes(flows: Mapping[str, Mapping[Place, Sequence[Flow]]], names: Mapping[Place, str]) -> Plot | None:
