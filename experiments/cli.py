@@ -34,9 +34,8 @@ def commands() -> dict[str, str]:
         source = path.read_text(encoding="utf-8")
         if "\ndef command(" not in source:
             continue  # shared by commands
-        docstring = re.search(
-            r'\ndef command\(.*?\n    """(.*?)"""', source, re.DOTALL
-        )  # ast.parse takes ten times as long
+        # ast.parse takes ten times as long
+        docstring = re.search(r'\ndef command\(.*?\n    """(.*?)"""', source, re.DOTALL)
         found[path.stem.replace("_", "-")] = cleandoc(docstring[1]) if docstring else ""
     return found
 

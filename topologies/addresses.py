@@ -162,9 +162,7 @@ def gpu_of_optical_port(port: int) -> Gpu:
 
 
 def gpu_at(dpid: int, port: int) -> Gpu | None:
-    """Return the GPU on a switch's port; None if the port leads to another switch, or is an optical switch's, whose
-    cross-connects change.
-    """
+    """Return the GPU on a switch's port; None for one to another switch, and at optical switches, which reconfigure."""
     role, index = role_of(dpid)
     if role == "single":
         return Gpu(*divmod(port - 1, MAX_RAILS))

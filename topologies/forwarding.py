@@ -2,13 +2,8 @@
 
 A policy is one rule, `path(src, dst, fabric)`. Everything else is derived from it: route tables (routing.py), detours
 around failures (controller/failover), expected traffic per port and predicted times (workloads/matrix), and the path
-that `trace` expects. Built-in policies are the modules of topologies/policies; plugins register theirs the same way:
-
-    class Mine(ForwardingPolicy):
-        def path(self, src, dst, fabric):
-            return path_of("rd", src.rank)
-
-    FORWARDING_POLICIES.add("mine", Mine())
+that `trace` expects. Built-in policies are the modules of topologies/policies; plugins register theirs the same way
+(docs/extending.md).
 """
 
 from collections.abc import Iterator
@@ -142,9 +137,7 @@ class ForwardingPolicy:
     """Whether a path depends on the two ranks alone. The rule is then asked once for two ranks, not for each pair."""
 
     def fits(self, joins_rails: bool) -> bool:
-        """Return whether a fabric kind can use this policy. `joins_rails`: its NIC network carries frames between
-        rails.
-        """
+        """Return whether a fabric kind can use this policy. `joins_rails`: its NIC network joins the rails."""
         return True
 
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path | Shares:

@@ -18,7 +18,6 @@ from mininet.node import Host, Switch
 from mininet.topo import Topo
 
 from railyard.topologies.addresses import gpu_of_name
-from railyard.topologies.fabric_kinds import Link
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import gpu_commands
 from railyard.topologies.spec import gpu_fabric_kinds, parse_fabric
@@ -96,22 +95,19 @@ class FabricTopo(Topo):
         for switch in self.plan.switches:
             self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13")
         for link in self.plan.links:
-            self._cable(link)
-
-    def _cable(self, link: Link) -> None:
-        """Add a link. Under `mn` all switches share a namespace, so far ends need names that differ (15 characters)."""
-        a, b, mac = link.a, link.b, dict[str, str]()
-        if link.kind == "uplink":
-            near, far = f"{a.node}-{b.node}", f"{b.node}-{a.node}"
-        elif link in self.plan.trunks:
-            near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
-        else:
-            near, far = a.interface, f"{a.node}-{a.interface.removesuffix('0')}"
-            mac = {"addr1": gpu_of_name(a.node).mac_of(a.interface)}
-        self.addLink(
-            a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,
-            bw=link.rate_bps / 1e6, ifconfig=f"mtu {self.plan.spec.mtu}",
-        )  # fmt: skip
+            # under `mn` all switches share a namespace, so far ends need names that differ (15 characters)
+            a, b, mac = link.a, link.b, dict[str, str]()
+            if link.kind == "uplink":
+                near, far = f"{a.node}-{b.node}", f"{b.node}-{a.node}"
+            elif link in self.plan.trunks:
+                near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
+            else:
+                near, far = a.interface, f"{a.node}-{a.interface.removesuffix('0')}"
+                mac = {"addr1": gpu_of_name(a.node).mac_of(a.interface)}
+            self.addLink(
+                a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,
+                bw=link.rate_bps / 1e6, ifconfig=f"mtu {self.plan.spec.mtu}",
+            )  # fmt: skip
 
 
 topos = {name: partial(FabricTopo, kind=name) for name in gpu_fabric_kinds()}

@@ -9,13 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
+from railyard.core.errors import unknown_name_hint
 
 SYSTEMS: Final = Path(__file__).parent / "systems"
-
-
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -87,3 +86,12 @@ class _Platforms(Mapping[str, Platform]):
 
 
 PLATFORMS: Final = _Platforms()  # KeyError for a name that isn't known; BadInput for a file that can't be used
+
+
+def _known_platform(name: str) -> str:
+    if name not in PLATFORMS:
+        raise ValueError(f"{unknown_name_hint(name, PLATFORMS)}, or the path of a .yaml file")
+    return str(Path(name).resolve()) if is_path(name) else name  # processes with other working folders read it again
+
+
+PlatformName = Annotated[str, AfterValidator(_known_platform)]

@@ -25,12 +25,11 @@ class RailKind:
     `auto` rates are this, to scale. `setup_s`: latency of each message that waits for the one before it.
     `cpu_s_per_byte`: CPU time for each byte that a node sends. `sums_in_network`: the switch has an aggregator, and an
     allreduce is a tree through it; a ring of the nodes otherwise. `is_tcp`: an ordinary TCP network, on which other
-    engines (Gloo, MPI) run by preference. `description`: what `list --kinds` shows.
+    engines (Gloo, MPI) run by preference.
     """
 
     rate_bps: float
     effective_bps: float
-    description: str = ""
     setup_s: float = 0.0
     cpu_s_per_byte: float = 0.0
     sums_in_network: bool = False

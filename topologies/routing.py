@@ -103,11 +103,9 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
     by_rank = {g: [next_hops(plan.spec.paths(gpu, Gpu(d, g)), gpu, Gpu(d, g)) for d in others] for g in ranks}
     usual = dict[int, tuple[Hop, ...]]()  # that most domains of a rank have in common; () if none do
-    for g, by_domain in by_rank.items():
+    for g, found in by_rank.items():
         # a GPU of another domain forwards for its own domain alone
-        alike = Counter(
-            hops for hops in by_domain if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops)
-        )
+        alike = Counter(hops for hops in found if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops))
         usual[g] = max(alike, key=lambda hops: alike[hops]) if alike else ()
     if all(hops == ON_RAIL for hops in usual.values()) and all(set(hops) == {ON_RAIL} for hops in by_rank.values()):
         routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
@@ -175,9 +173,7 @@ def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 
 def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
-    """Return the GPUs whose MAC this GPU must know, and on which link: its domain, its rail, and all where the NIC
-    network joins the rails.
-    """
+    """Return the GPUs whose MAC this GPU must know, and on which link: its domain, its rail or all joined rails."""
     domains, rails = plan.spec.domains, plan.spec.rails
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
     ranks = range(rails) if plan.spec.definition.joins_rails else [gpu.rank]

@@ -11,13 +11,13 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, is_path, parse_model
+from railyard.core.config import ConfigModel, parse_model
 from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, time_between
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind, Layer
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, policy_shares
-from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.platforms import PlatformName
 
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 """In this order: a layer's place is the number of its optical switch, where one is for all domains."""
@@ -65,7 +65,7 @@ class FabricSpec(BaseFabricSpec):
     kind: Annotated[str, BeforeValidator(_gpu_fabric_kind)]
     domains: Annotated[int, Field(ge=2, le=MAX_DOMAINS)] = 4
     rails: Annotated[int, Field(ge=2, le=MAX_RAILS)] = 4
-    platform: str = "a100"
+    platform: PlatformName = "a100"
     rail_rate: Rate | Literal["auto"] = "auto"
     hb_rate: Rate | Literal["auto"] = "auto"
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
@@ -82,14 +82,6 @@ class FabricSpec(BaseFabricSpec):
             why = f"for kind {info.data['kind']}: {kind.max_domains_reason}"
             raise ValueError(f"must be {kind.max_domains} or less {why}")
         return domains
-
-    @field_validator("platform")
-    @classmethod
-    def _platform_is_known(cls, platform: str) -> str:
-        if platform not in PLATFORMS:
-            raise ValueError(f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
-        # processes with other working folders read it again
-        return str(Path(platform).resolve()) if is_path(platform) else platform
 
     @field_validator("hb_rate")
     @classmethod
@@ -124,9 +116,8 @@ class FabricSpec(BaseFabricSpec):
         if kind and not kind.takes_optics:
             raise ValueError(f"is only for {_kinds(k for k, v in FABRIC_KINDS.items() if v.takes_optics)}")
         if info.data.get("rails", 0) > OPTICAL_RAILS or info.data.get("domains", 0) > OPTICAL_DOMAINS:
-            raise ValueError(
-                f"is for {OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most: port numbers go no further"
-            )
+            most = f"{OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most"
+            raise ValueError(f"is for {most}: port numbers go no further")
         return optical
 
     def traits(self, others: Sequence[BaseFabricSpec]) -> dict[str, str]:

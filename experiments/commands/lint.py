@@ -19,7 +19,7 @@ from railyard.experiments.commands import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.views.format import percent, size
-from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.platforms import PLATFORMS, PlatformName
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import (
     GptModel,
@@ -56,19 +56,12 @@ class PlacementSpec(ConfigModel):
     """A placement file. Defaults: the published parallelism; the platform's, else the model's own, GPUs to a domain."""
 
     model: str
-    platform: str | None = None
+    platform: PlatformName | None = None
     parallelism: Parallelism | None = None
     domains: Count | None = None
     rails: Count | None = None
     order: Annotated[tuple[Dimension, ...], Field(strict=False)] | None = None
     ranks: Annotated[tuple[int, ...], Field(strict=False)] | None = None
-
-    @field_validator("platform")
-    @classmethod
-    def _platform_is_known(cls, platform: str | None) -> str | None:
-        if platform is not None and platform not in PLATFORMS:
-            raise ValueError(f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
-        return platform
 
     @field_validator("ranks")
     @classmethod
@@ -109,9 +102,8 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     """Lay the ranks out as the file says, and print the findings; return 1 if there are any."""
     model = load_model(spec.model, "placement.model")
     if isinstance(model, LayersModel):
-        raise BadInput(
-            "placement.model", spec.model, "is only data-parallel, layer by layer: all its GPUs are one group"
-        )
+        allowed = "is only data-parallel, layer by layer: all its GPUs are one group"
+        raise BadInput("placement.model", spec.model, allowed)
     layout, best = layouts(spec, model)
     p = layout.parallelism
     experts = min(model.experts, p.gpus) if isinstance(model, MoeModel) else 0

@@ -56,12 +56,8 @@ def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
     workloads = sum(_is_on(item, fabric) for fabric in range(len(fabrics)) for item in data.get("workloads", []))
     replays = workloads * policies * data.get("repeats", 1)
     faults = sum(_faults(data, fabric) for fabric in range(len(fabrics)))
-    return (
-        ", ".join(dict.fromkeys(f["kind"] for f in fabrics)),
-        ", ".join(dict.fromkeys(map(str, gpus))),
-        str(replays or "-"),
-        str(faults or "-"),
-    )
+    kinds, sizes = dict.fromkeys(f["kind"] for f in fabrics), dict.fromkeys(map(str, gpus))
+    return ", ".join(kinds), ", ".join(sizes), str(replays or "-"), str(faults or "-")
 
 
 def _is_on(item: dict[Any, Any], fabric: int) -> bool:

@@ -43,9 +43,8 @@ def run(
         visible = [path, *files_meant(resolved)]
         status = launcher.enter(own_command(), task, run=f"{spec.name} {path}", visible=visible)
     if status == 128 + signal.SIGKILL:
-        return print_error(
-            "the run was killed, by a signal or for lack of memory; only its folder is left of it", status
-        )
+        problem = "the run was killed, by a signal or for lack of memory; only its folder is left of it"
+        return print_error(problem, status)
     report = out / "report.html"
     if not quiet and report.exists():
         print(f"{report}")

@@ -61,13 +61,10 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
     expected = list(dict.fromkeys(path for paths in chosen for path in paths))
     expected = expected or [share.path for share in plan.spec.paths(src, dst)]
-    by = "its agent chose" if chosen else f"policy {plan.spec.chosen_policy}:"
-    spec = plan.spec
-    console.print(
-        f"{src.name} -> {dst.name}  {spec.kind}, {spec.domains} domains x {spec.rails} rails, {by}"
-        f" {' or '.join(map(path_name, expected))}",
-        highlight=False,
-    )
+    spec, names = plan.spec, " or ".join(map(path_name, expected))
+    by = "its agent chose" if chosen else f"policy {spec.chosen_policy}:"
+    fabric = f"{spec.kind}, {spec.domains} domains x {spec.rails} rails"
+    console.print(f"{src.name} -> {dst.name}  {fabric}, {by} {names}", highlight=False)
     print_ways(sent, ways, console)
     console.print(verdict(ways, expected), highlight=False)
     return 0 if follows_policy(ways, expected) else 1

@@ -10,14 +10,7 @@ from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
 from railyard.experiments.run.replacement_job import check_replacements
-from railyard.experiments.spec.experiment import (
-    FAMILIES,
-    NOMINAL_RAIL_BPS,
-    ExperimentSpec,
-    FabricFamily,
-    nominal_plan,
-    nominal_plans,
-)
+from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
 from railyard.experiments.spec.scripts import check_script
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
@@ -57,7 +50,7 @@ class Gpus(FabricFamily):
         check_faults(spec.faults, nominal_plans(spec))
         _check_workloads(spec)
         _check_scripts(spec)
-        check_replacements(spec.replacements, spec.gpu_fabrics, NOMINAL_RAIL_BPS)
+        check_replacements(spec.replacements, spec.gpu_fabrics)
         _check_routing(spec)
 
     def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:

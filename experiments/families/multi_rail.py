@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
+from railyard.experiments.commands.options import plain_table
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plans
 from railyard.experiments.spec.faults import RailFaultSpec, check_faults
 from railyard.results.views import format as fmt
@@ -93,17 +93,14 @@ class MultiRail(FabricFamily):
         drawn = [(label, list(lines.items())) for label, lines in panels.items()]
         title = f"{spec.name}: predicted times"
         picture = common.png(title, lambda: predicted(drawn) if drawn else style.new_figure(style.WIDTH, 1.0))
-        files = common.save(spec.name, to_csv(common.PREDICTION_COLUMNS, rows), picture, out)
+        files = common.save(spec.name, to_csv(common.Prediction._fields, rows), picture, out)
         for label in spec.labels:
             found: dict[str, dict[str, float]] = {}
             for row in rows:
                 if row.fabric == label:
                     found.setdefault(row.workload, {})[row.policy] = row.predicted
             policies = list(dict.fromkeys(policy for by in found.values() for policy in by))
-            table = Table(title=f"{label}: predicted times", title_justify="left", box=None, pad_edge=False)
-            table.add_column("workload")
-            for policy in policies:
-                table.add_column(policy, justify="right")
+            table = plain_table("workload", *policies, right=policies, title=f"{label}: predicted times")
             for name, by in found.items():
                 table.add_row(name, *(fmt.seconds(by.get(policy)) for policy in policies))
             console.print(table)
@@ -122,9 +119,7 @@ class MultiRail(FabricFamily):
                     if isinstance(item, str):
                         console.print(item, highlight=False)
                         continue
-                    table = Table(box=None, pad_edge=False)
-                    for column in item[0]:
-                        table.add_column(column, justify="right")
+                    table = plain_table(*item[0], right=item[0])
                     for row in item[1:]:
                         table.add_row(*row)
                     console.print(table, highlight=False)

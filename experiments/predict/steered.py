@@ -91,11 +91,8 @@ def _by_workload(rows: Sequence[SteeredPrediction]) -> Iterator[tuple[str, str, 
     """Yield (fabric, workload, its times): seconds by seed (rows) and policy (columns), NaN where not known."""
     frame = pd.DataFrame(rows).astype({"predicted": float})
     for (fabric, workload), own in frame.groupby(["fabric", "workload"], sort=False):
-        yield (
-            str(fabric),
-            str(workload),
-            own.pivot(index="seed", columns="policy", values="predicted")[own["policy"].unique()],
-        )
+        times = own.pivot(index="seed", columns="policy", values="predicted")
+        yield str(fabric), str(workload), times[own["policy"].unique()]
 
 
 def _panels(rows: Sequence[SteeredPrediction]) -> Figure:

@@ -86,13 +86,11 @@ def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
         return max(1, round(BEST * (1 - min(1.0, used))))
 
     uplinks_bps = plan.uplink_bps * len(plan.uplinks)
+    by_rank = ([gpu for gpu in plan.gpus if gpu.rank == g] for g in range(plan.spec.rails))
+    by_domain = ([gpu for gpu in plan.gpus if gpu.domain == d] for d in range(plan.spec.domains))
     return Scores(
-        rails=tuple(
-            score([gpu for gpu in plan.gpus if gpu.rank == g], "rail0", plan.rail_bps) for g in range(plan.spec.rails)
-        ),
-        domains=tuple(
-            score([gpu for gpu in plan.gpus if gpu.domain == d], "hb0", plan.hb_bps) for d in range(plan.spec.domains)
-        ),
+        rails=tuple(score(gpus, "rail0", plan.rail_bps) for gpus in by_rank),
+        domains=tuple(score(gpus, "hb0", plan.hb_bps) for gpus in by_domain),
         spine=max(1, round(BEST * (1 - min(1.0, across / uplinks_bps)))) if uplinks_bps else BEST,
     )
 

@@ -39,13 +39,10 @@ class Prediction(NamedTuple):
     equation: str
 
 
-PREDICTION_COLUMNS: Final = Prediction._fields
-
-
 def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
     """Compute, write, print."""
     rows = predictions(spec)
-    files = save(spec.name, to_csv(PREDICTION_COLUMNS, rows), to_png(rows, spec), out)
+    files = save(spec.name, to_csv(Prediction._fields, rows), to_png(rows, spec), out)
     print_table(spec, rows, console)
     print(*files, sep="\n")
     return 0
@@ -172,6 +169,5 @@ def print_rates(spec: ExperimentSpec, console: Console) -> None:
         plan = nominal_plan(fabric)
         assumed = " (assumed for auto)" if fabric.rail_rate == "auto" else ""
         rates = f"rails {format_rate(plan.rail_bps)}{assumed}, HB {format_rate(plan.hb_bps)}"
-        console.print(
-            f"{label}: {fabric.domains} domains x {fabric.rails} rails, {rates}", style="dim", highlight=False
-        )
+        line = f"{label}: {fabric.domains} domains x {fabric.rails} rails, {rates}"
+        console.print(line, style="dim", highlight=False)

@@ -15,7 +15,7 @@ from railyard.core.records import IntervalId
 from railyard.core.wait import poll
 from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.session import FabricSession
-from railyard.experiments.run.traffic import Workload, record, replay_broken
+from railyard.experiments.run.traffic import Workload, expected, record
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
@@ -31,7 +31,7 @@ from railyard.failure.scenario.script import Script
 from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Measurement, Run
 from railyard.results.theory.predict import WHOLE
 from railyard.workloads.replay.job import first_phases
-from railyard.workloads.replay.run import Aborted, Replay
+from railyard.workloads.replay.run import Aborted, Replay, replay
 
 CONNECT_S: Final = 60.0
 RESTORE_S: Final = 2.0
@@ -87,9 +87,7 @@ class FaultInjector:
             raise CheckFailed(f"{self.session.label}: {left} detours of an earlier fault are still there")
 
     def check_restored(self, before: StateSnapshot) -> None:
-        """Check after the last fault that all detours are withdrawn and kernels are as before the first. CheckFailed
-        names differences that stay.
-        """
+        """Check that all detours are withdrawn and kernels are as `before`. CheckFailed names differences that stay."""
         self._await_detours_withdrawn()
         left = list[str]()
 
@@ -105,22 +103,26 @@ class FaultInjector:
     ) -> tuple[ScriptRun, Replay]:
         """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
         probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
-        down_s = sum(timed.repair_s for timed in script.faults)
+        within_s = expected(self.session, workload)[1] + sum(timed.repair_s for timed in script.faults)
         abort, started = threading.Event(), Future[int]()
         ended = {timed.after: Future[int]() for timed in script.faults if timed.after}  # the phases that faults follow
 
-        def replay() -> Replay:
+        def replay_broken() -> Replay:
             numbers = first_phases(workload.schedule)
             watched = {numbers[phase]: future.set_result for phase, future in ended.items()}
             try:
-                return replay_broken(self.session, workload, seed, down_s, watched, abort, started.set_result)
+                # the kernel's own TCP timers are kept here
+                return replay(
+                    workload.schedule, self.session.windows, seed, within_s,
+                    started=started.set_result, abort=abort, watched=watched,
+                )  # fmt: skip
             finally:  # waits for what never came fail
                 for what, future in [("it began", started), *ended.items()]:
                     if not future.done():
                         future.set_exception(CheckFailed(f"{workload.label} ended before {what} was over"))
 
         with ThreadPoolExecutor(1, "workload") as pool:
-            replaying = pool.submit(replay)
+            replaying = pool.submit(replay_broken)
             try:
                 try:
                     started.result(CONNECT_S)

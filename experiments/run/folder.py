@@ -13,8 +13,7 @@ from railyard.core.safe_files import Folder
 from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
-MIN_FREE_BYTES: Final = 50_000_000
-"""Bytes that a folder may come to: flows.parquet and the report of a long run, with room to spare."""
+MIN_FREE_BYTES: Final = 50_000_000  # more than flows.parquet and the report of a long run
 
 
 def default(name: str) -> Path:
@@ -45,12 +44,8 @@ def check(out: Path) -> None:
         free = disk.f_bavail * disk.f_frsize
         if free < MIN_FREE_BYTES or (disk.f_files and not disk.f_favail):
             remedy = f"free some, or choose a folder on another disk with --out (df -h {there} shows what is left)"
-            raise MissingRequirement(
-                f"the disk is full: {format_size(free, 2)} free at {there}, {_NEED} needed", remedy
-            )
-
-
-_NEED: Final = format_size(MIN_FREE_BYTES, 2)
+            sizes = f"{format_size(free, 2)} free at {there}, {format_size(MIN_FREE_BYTES, 2)} needed"
+            raise MissingRequirement(f"the disk is full: {sizes}", remedy)
 
 
 @contextmanager
@@ -74,9 +69,8 @@ def reporting_path_errors(field: str, out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise MissingRequirement(
-                f"the disk is full: {out} can't be made", "free some, or choose another --out"
-            ) from error
+            remedy = "free some, or choose another --out"
+            raise MissingRequirement(f"the disk is full: {out} can't be made", remedy) from error
         raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
         raise BadInput(field, str(out), f"is no path: {error}") from error

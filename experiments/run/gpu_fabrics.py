@@ -41,10 +41,8 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
         for number, plan in enumerate(plans):
             _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
-    slowdowns = Analysis(run).slowdowns
-    run.measurements += (
-        Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted) for s in slowdowns
-    )
+    for s in Analysis(run).slowdowns:
+        run.measurements.append(Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted))
 
 
 def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Datapath, run: Run, steps: Steps) -> None:

@@ -29,9 +29,7 @@ MIN_DILATED_BPS: Final = 200_000  # a frame of 9000 bytes takes 0.36 s of it alr
 
 
 def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
-    """Measure all workloads, then all faults, on every fabric, built anew for each dilation. `frames_per_s`: what the
-    machine carries.
-    """
+    """Measure workloads, then faults, on fabrics built for each dilation. `frames_per_s`: the machine's capacity."""
     plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         for dilation in spec.dilations_on(number):
@@ -44,15 +42,6 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
                         workload.measure(session)
                 for fault in spec.rail_faults_on(number) if dilation == 1 else ():
                     run_fault(spec, session, fault)
-
-
-def step_count(spec: ExperimentSpec) -> int:
-    """Return the steps of `measure`: builds, what workloads count, and faults."""
-    return spec.fault_runs + sum(
-        len(spec.dilations_on(number))
-        + sum(workload.step_count(number, fabric, spec.repeats) for workload in spec.rail_workloads_on(number))
-        for number, fabric in enumerate(spec.rail_fabrics)
-    )
 
 
 def _plan(spec: ExperimentSpec, number: int, frames: float) -> MultirailPlan:

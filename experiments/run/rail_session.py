@@ -27,14 +27,7 @@ from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, RankReport
-from railyard.workloads.allreduce.engine_kind import (
-    Group,
-    definition_of,
-    engine_of,
-    peer_rail,
-    predicted_s,
-    rails_of,
-)
+from railyard.workloads.allreduce.engine_kind import Group, definition_of, engine_of, peer_rail, predicted_s, rails_of
 from railyard.workloads.allreduce.workload import ITEM, check_complete, sent_bytes
 
 PAUSE_S: Final = 0.05
@@ -262,9 +255,8 @@ class PolicyRun:
         """Run the next turn; before the first, the check."""
         policy = self.policy if engine_of(self.policy).runs_policies else ""
         if not self.timed:
-            self.checked = ranks.run(
-                Operations("allreduce", "int32", self.sent, CHECKED, self.seed, check=True, policy=policy)
-            )
+            check = Operations("allreduce", "int32", self.sent, CHECKED, self.seed, check=True, policy=policy)
+            self.checked = ranks.run(check)
         count = sum(self.turns[len(self.timed)])
         self.timed.append(ranks.run(Operations("allreduce", "float32", self.sent, count, self.seed, policy=policy)))
 

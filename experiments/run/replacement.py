@@ -30,12 +30,7 @@ from railyard.topologies.plan import Plan, make_plan
 
 
 def run_replacement(
-    session: FabricSession,
-    replacement: ReplacementSpec,
-    job: ReplacementJob,
-    interval: IntervalId,
-    seed: int,
-    run: Run,
+    session: FabricSession, replacement: ReplacementSpec, job: ReplacementJob, interval: IntervalId, seed: int, run: Run
 ) -> None:
     """Replace GPUs once, on a fabric that can't be used afterwards, and add everything to the run.
 
@@ -110,9 +105,7 @@ def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     found = []
     names = [[(r.case, r.way_on(fabric)) for r in spec.replacements_on(n)] for n, fabric in enumerate(spec.gpu_fabrics)]
     for number, replacement in enumerate(spec.replacements):
-        spared = {
-            n: with_spares(replacement, fabric) for n, fabric in enumerate(spec.gpu_fabrics) if replacement.is_on(n)
-        }
+        spared = {n: with_spares(replacement, f) for n, f in enumerate(spec.gpu_fabrics) if replacement.is_on(n)}
         auto = auto_rail_bps(list(spared.values()), frames_per_s)
         for n, fabric in spared.items():
             name = (replacement.case, replacement.way_on(spec.gpu_fabrics[n]))

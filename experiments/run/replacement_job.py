@@ -7,6 +7,7 @@ from typing import Final
 from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput
 from railyard.core.units import format_time
+from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.replacements import (
     WAYS,
     ReplacementMap,
@@ -18,7 +19,7 @@ from railyard.experiments.spec.replacements import (
 from railyard.failure.probes.replacement import ProbePair
 from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
@@ -89,8 +90,8 @@ def replacement_job(
     )
 
 
-def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
-    """BadInput for what can't be on one of its fabrics. `rail_bps`: what an auto rail is taken to be."""
+def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec]) -> None:
+    """Raise BadInput for what can't be on one of its fabrics."""
     seen: dict[tuple[object, ...], int] = {}
     for n, replacement in enumerate(replacements):
         field = f"replacements.{n}"
@@ -106,13 +107,12 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
             if way not in (allowed := WAYS[replacement.case, definition.joins_rails]):
                 problem = f"is not for {replacement.case} on {fabric.kind}: {', '.join(allowed)} is"
                 raise BadInput(f"{field}.way", replacement.way, problem)
-            if found := fault.definition.target_problem(make_plan(fabric, rail_bps), fault.target):
+            if found := fault.definition.target_problem(nominal_plan(fabric), fault.target):
                 raise BadInput(f"{field}.failed", replacement.failed, found)
             if replacement.gpus > fabric.rails:
                 problem = f"must be {fabric.rails} or less: a domain has no more"
                 raise BadInput(f"{field}.gpus", replacement.gpus, problem)
-            spared = make_plan(with_spares(replacement, fabric, field), rail_bps)
-            replacement_job(replacement, fabric, spared, 0, field)
+            replacement_job(replacement, fabric, nominal_plan(with_spares(replacement, fabric, field)), 0, field)
             ways.append(way)
             earlier = seen.setdefault((replacement.case, ways[-1], replacement.failed, number), n)
             if earlier != n:

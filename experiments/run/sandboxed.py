@@ -6,9 +6,9 @@ machine carries today.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 
@@ -19,7 +19,6 @@ from railyard.core.sandbox import init
 from railyard.experiments.commands.options import console
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
-from railyard.experiments.spec.loading import from_resolved
 
 
 def main() -> int:
@@ -27,9 +26,9 @@ def main() -> int:
     task = init.prepare()
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
-        spec = from_resolved(task["spec"])
+        spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
         init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
-        status = _TASKS[task["do"]](spec, task)
+        status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return init.signal_exit_status() or status
@@ -56,17 +55,12 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     with stderr.status(f"building {plan.title}"):
         net.start()
     first, second = plan.hosts[0], plan.hosts[-1]
-    stderr.print(
-        f"Mininet's CLI. Hosts are {first} to {second}. Try: {first} ping -c 3 {second}; pingall; help; exit",
-        highlight=False,
-    )
+    examples = f"{first} ping -c 3 {second}; pingall; help; exit"
+    stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     CLI.readlineInited = True  # or it would leave a history file in the home folder
     CLI(net)
     net.stop()
     return 0
-
-
-_TASKS: Final[dict[str, Callable[[ExperimentSpec, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}
 
 
 def check_machine(spec: ExperimentSpec) -> Machine:

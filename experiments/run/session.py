@@ -167,6 +167,8 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
 
 def check_links(session: FabricSession, run: Run) -> None:
     """Measure a sample of every class of link by iperf3."""
-    with relaxed_tcp_timers(session.net.gpu_names):
+    with relaxed_tcp_timers(session.plan.hosts):
         measured = calibrate(session.net)
-    run.links += [LinkCheck(session.label, s.link_class, s.name, s.expected_bps, s.measured_bps) for s in measured]
+    for s in measured:
+        ends = f"{s.src.name} -> {s.dst.name}"
+        run.links.append(LinkCheck(session.label, s.link_class, ends, s.expected_bps, s.measured_bps))

@@ -41,9 +41,8 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
                 steered_session, workload = replace(session, steered_by=policy), replace(workload, scene=scene)
                 steered_run = SteeredRun(steered_session, loaded, routing, workload, repeat, seed, run)
                 what = f"{steered_session.name}: {', '.join(filter(None, (workload.label, scene)))}"
-                with steps.step(
-                    what + repeat_suffix(repeat, spec.repeats), total=sum(workload.schedule.matrix.values())
-                ):
+                what += repeat_suffix(repeat, spec.repeats)
+                with steps.step(what, total=sum(workload.schedule.matrix.values())):
                     steered_run.measure(agents, address, steps.reached)
     finally:
         agents.stop()

@@ -1,7 +1,6 @@
 """A workload on a built fabric: replayed, measured beside its prediction, and its bytes counted three ways."""
 
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -16,7 +15,6 @@ from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.workloads.collectives.algorithm import operation_of
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
-from railyard.workloads.replay.job import PhaseEndCallback
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
@@ -57,9 +55,9 @@ def run_workload(
 
     The equations don't cover a steered fabric; there `predicted_s` (s, if known) is the whole's prediction.
     """
-    predicted, within_s = _expected(session, workload, predicted_s)
+    predicted, within_s = expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
-    with relaxed_tcp_timers(session.net.gpu_names), session.watched(run, interval):
+    with relaxed_tcp_timers(session.plan.hosts), session.watched(run, interval):
         done = replay(workload.schedule, session.windows, seed, within_s, progress)
     after = _counted(session)
     times = record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))
@@ -74,23 +72,10 @@ def run_workload(
         run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
 
 
-def replay_broken(
-    session: FabricSession,
-    workload: Workload,
-    seed: int,
-    extra_s: float,
-    watched: Mapping[int, PhaseEndCallback],
-    abort: threading.Event,
-    started: Callable[[int], None],
-) -> Replay:
-    """Replay it while faults are injected, with the kernel's own TCP timers. It may take `extra_s` longer."""
-    _, within_s = _expected(session, workload, None)
-    within_s += extra_s
-    return replay(workload.schedule, session.windows, seed, within_s, started=started, abort=abort, watched=watched)
-
-
-def _expected(session: FabricSession, workload: Workload, predicted_s: float | None) -> tuple[dict[str, float], float]:
-    """(the prediction of each phase and the whole, s; how long it may take before it has failed, s)."""
+def expected(
+    session: FabricSession, workload: Workload, predicted_s: float | None = None
+) -> tuple[dict[str, float], float]:
+    """Return (the prediction of each phase and the whole, s; how long it may take before it has failed, s)."""
     schedule, fabric = workload.schedule, session.plan.spec
     rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)

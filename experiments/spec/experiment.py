@@ -11,11 +11,12 @@ from railyard.core import plugins
 from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
-from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, parameter_names
+from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
@@ -50,13 +51,11 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
-_SWITCHED: Final = {True: "on", False: "off"}
-
 
 def _switches(value: object) -> object:
     """Accept a single value, and `on` and `off`, which YAML 1.1 reads as booleans."""
     items = value if isinstance(value, list) else [value]
-    return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
+    return [("on" if item else "off") if isinstance(item, bool) else item for item in items]
 
 
 class ExperimentSpec(ConfigModel):
@@ -239,11 +238,12 @@ def sections(data: Mapping[str, Any]) -> Sections:
     model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
     family = family_of(model)
     keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
+    parameters = {key for _, fault in FAULTS.items() for key in fault.Parameters.model_fields}
     own = {
         "fabrics": frozenset(model.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
         "workloads": keys - {"domains", "on", "dilation"},
-        "faults": (frozenset(family.Fault.model_fields) | parameter_names()) - {"on", "repeats", "parameters"},
+        "faults": (frozenset(family.Fault.model_fields) | parameters) - {"on", "repeats", "parameters"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
         "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},

@@ -36,11 +36,6 @@ def kinds_with(parameter: object) -> list[str]:
     return [kind for kind, definition in FAULTS.items() if parameter in definition.Parameters.model_fields]
 
 
-def parameter_names() -> frozenset[str]:
-    """Return the names of the parameters of all fault kinds."""
-    return frozenset(name for _, definition in FAULTS.items() for name in definition.Parameters.model_fields)
-
-
 class BaseFaultSpec(ConfigModel):
     """A fault, alone or in a script: `at` seconds after the traffic has started, for `repair` seconds.
 

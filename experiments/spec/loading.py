@@ -153,10 +153,3 @@ def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None 
     if seed is not None:
         data["seed"] = seed
     return parse(data)
-
-
-def from_resolved(data: Mapping[str, Any]) -> "ExperimentSpec":
-    """Return the experiment of resolved data, which was checked when it was loaded."""
-    from railyard.experiments.spec.experiment import ExperimentSpec
-
-    return ExperimentSpec.model_validate(data)

@@ -55,9 +55,8 @@ class ScriptSpec(OnFabrics):
             raise field_error("faults", MISSING, "given, and no random_faults: a script has one of them")
         for i, fault in enumerate(self.faults):
             if fault.after is not None and self.during is None:
-                raise field_error(
-                    f"faults.{i}.after", fault.after, "is for scripts with `during`: only a workload has phases"
-                )
+                allowed = "is for scripts with `during`: only a workload has phases"
+                raise field_error(f"faults.{i}.after", fault.after, allowed)
             if fault.registry and fault.registry != self.registry:
                 raise field_error(f"faults.{i}.registry", fault.registry, f"must be {self.registry}: a script has one")
         return self
@@ -89,11 +88,8 @@ class ScriptSpec(OnFabrics):
 def fault_dict(timed: Timed) -> dict[str, Any]:
     """Return a fault as an experiment's file has it."""
     times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
-    spec = ScriptFaultSpec.model_validate(
-        {"kind": timed.fault.kind, "target": timed.fault.target, **times, "parameters": timed.fault.parameters}
-    )
-    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    return data
+    fault = {"kind": timed.fault.kind, "target": timed.fault.target, "parameters": timed.fault.parameters}
+    return dict(ScriptFaultSpec.model_validate(fault | times).model_dump(mode="json", exclude_none=True))
 
 
 def check_script(

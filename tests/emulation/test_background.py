@@ -207,7 +207,7 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
 def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
-    with relaxed_tcp_timers(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+    with relaxed_tcp_timers(fabric.net.plan.hosts), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
         time.sleep(SETTLE_S)
         bps, retransmits = receives(fabric, Gpu(0, 0), Gpu(1, 0), 5)
         sent = load.stop()
@@ -222,7 +222,7 @@ def test_it_yields_to_no_crowd() -> None:
     """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
-    with relaxed_tcp_timers(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+    with relaxed_tcp_timers(fabric.net.plan.hosts), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
         receives(fabric, Gpu(0, 1), Gpu(1, 0), 6, streams=8)
         assert min(one.share for one in load.stop()) > 0.9
     assert (count(fabric.net) - before).drops == 0

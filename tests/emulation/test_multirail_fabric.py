@@ -86,7 +86,7 @@ def cut_off(net: MultirailNet, name: str, rail: int) -> set[tuple[str, str]]:
 
 def test_packet_leaves_by_the_nic_of_its_source_address() -> None:
     net = built()
-    reader = PortReader(net.plan.nodes)
+    reader = PortReader(net.plan.hosts)
 
     def sent() -> dict[tuple[str, str], int]:
         return {(node, nic): stats.traffic[3] for node, nics in reader.read().items() for nic, stats in nics.items()}

@@ -24,7 +24,7 @@ def seconds_of_tcp(fabric: Fabric, count: int) -> list[float]:
     """The share of its link's payload rate that a connection with a replay's window delivers, second by second."""
     with namespaces.inside(DST.name):
         server = subprocess.Popen(["iperf3", "-s", "-1", "-J", "--forceflush"], stdout=subprocess.PIPE)
-    with relaxed_tcp_timers(fabric.net.gpu_names):
+    with relaxed_tcp_timers(fabric.net.plan.hosts):
         words = ["iperf3", "-w", "40K", "-t", str(count), "-c", DST.ip]
         fabric.in_node(SRC.name, "sh", "-c", f"until {' '.join(words)}; do sleep 0.05; done")
     reported = json.loads(server.communicate()[0])

@@ -54,7 +54,7 @@ class QuietSession(FabricSession):
 def session_of(plan: Plan, label: str = "a fabric") -> tuple[QuietSession, CountingController]:
     controller = CountingController(plan)
     names = [gpu.name for gpu in plan.gpus]
-    net = SimpleNamespace(plan=plan, gpu_names=names, node_names=names)
+    net = SimpleNamespace(plan=plan, node_names=names)
     return QuietSession(label, cast(FabricNet, net), cast(ControllerProcess, controller)), controller
 
 

@@ -64,11 +64,11 @@ def nics(plan: MultirailPlan) -> list[Nic]:
 
 @given(plan=plans())
 def test_plan_has_a_nic_per_rail_and_aggregators_on_sharp(plan: MultirailPlan) -> None:
-    for node in plan.nodes:
+    for node in plan.hosts:
         assert [nic.rail for nic in plan.nics_of(node)] == list(range(len(plan.rails)))
     for rail, spec in enumerate(plan.rails):
         assert (plan.aggregators[rail] is not None) == (spec.kind == "sharp")
-        assert {nic.namespace for nic in plan.nics_on(rail)} >= set(plan.nodes)
+        assert {nic.namespace for nic in plan.nics_on(rail)} >= set(plan.hosts)
     assert len(nics(plan)) == plan.spec.nodes * len(plan.rails) + sum(spec.kind == "sharp" for spec in plan.rails)
 
 

@@ -227,7 +227,7 @@ class Beside(Scene):
         self.workload = traffic.Workload("moe", schedule, scale, True)
         self.error: Exception | None = None
         self.waits_for_abort, self.aborted = False, False
-        monkeypatch.setattr(traffic, "replay", self._replay)
+        monkeypatch.setattr(fault_script, "replay", self._replay)
 
     def _replay(
         self,
@@ -293,7 +293,7 @@ def test_workload_that_does_not_start_gives_one_line(monkeypatch: pytest.MonkeyP
         assert abort.wait(10)
         raise Aborted("replay: aborted")
 
-    monkeypatch.setattr(traffic, "replay", never)
+    monkeypatch.setattr(fault_script, "replay", never)
     with pytest.raises(RailyardError, match="moe did not begin within"):
         scene.play()
 

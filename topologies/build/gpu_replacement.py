@@ -44,11 +44,8 @@ class GpuReplacement:
 
     def __exit__(self, *_: object) -> None:
         for process, _commands in self._batches:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stderr):
-                if pipe:
-                    pipe.close()
+            with process:  # closes its pipes, and waits for it
+                process.kill()
 
     def apply_identity(self) -> None:
         """Give the spare its new addresses and routes, at any time. RuntimeError with the output of `ip`."""

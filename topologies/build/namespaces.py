@@ -117,9 +117,8 @@ def run(argv: Sequence[str], text: str = "") -> str:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise RuntimeError(
-            f"{' '.join(argv[:4])}: {' / '.join(lines[:3])} (namespace of {threading.current_thread().name})"
-        )
+        where = f"(namespace of {threading.current_thread().name})"
+        raise RuntimeError(f"{' '.join(argv[:4])}: {' / '.join(lines[:3])} {where}")
     return done.stdout
 
 

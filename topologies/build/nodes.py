@@ -1,6 +1,5 @@
 """Mininet nodes whose namespace exists before them, and whose shell starts with the first command."""
 
-import json
 from subprocess import Popen
 from typing import Any
 
@@ -46,19 +45,6 @@ class NamespaceNode(Node):
             cmd = [*self._prefix(), *cmd]
         process: Popen[bytes] = super()._popen(cmd, **params)
         return process
-
-
-def tcp_throughput(client: NamespaceNode, server: NamespaceNode, seconds: int) -> list[str]:
-    """Return what iperf3 measures: [received, sent], such as `99.1 Mbits/sec`.
-
-    Mininet's own waits for a report on its telnet probe, which today's iperf no longer gives.
-    """
-    server_process = server.popen("iperf3 -s -1 --forceflush")
-    server_process.stdout.readline()
-    report = json.loads(client.cmd(f"iperf3 -J -t {seconds} -c {server.IP()}"))
-    server_process.wait()
-    ends = (report["end"]["sum_received"], report["end"]["sum_sent"])
-    return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
 
 
 class GpuNode(NamespaceNode):

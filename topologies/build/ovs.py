@@ -49,7 +49,8 @@ def set_controller_port(switch: str, port: int) -> None:
     of it when it starts again.
     """
     database = f"--db=unix:{OVS_DIR / switch}/db.sock"
-    namespaces.run(["ovs-vsctl", "--no-wait", database, "set", "controller", switch, f'target="{_target(port)}"'])
+    target = f'target="tcp:127.0.0.1:{port}"'
+    namespaces.run(["ovs-vsctl", "--no-wait", database, "set", "controller", switch, target])
 
 
 def wake_vswitchd(switch: str) -> None:
@@ -62,10 +63,6 @@ def wake_vswitchd(switch: str) -> None:
     with socket.socket(socket.AF_UNIX) as management_socket:
         management_socket.setblocking(False)
         management_socket.connect_ex(str(OVS_DIR / switch / f"{switch}.mgmt"))
-
-
-def _target(port: int) -> str:
-    return f"tcp:127.0.0.1:{port}"
 
 
 def is_listening(path: Path) -> bool:
@@ -117,7 +114,8 @@ class PrivateSwitch:
         arguments += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}"]
         arguments += ["protocols=OpenFlow13", "fail_mode=secure", f"other_config:datapath-id={self.dpid:016x}"]
         arguments += ["other_config:disable-in-band=true"]
-        arguments += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
+        arguments += ["--", "set-controller", name, f"tcp:127.0.0.1:{CONTROLLER_PORT}"]
+        arguments += ["--", "set", "controller", name]
         arguments += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
         arguments += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
         for port in self.ports:
@@ -151,10 +149,6 @@ class PrivateSwitch:
     def vsctl(self, *arguments: str) -> str:
         """Run ovs-vsctl on its database."""
         return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *arguments])
-
-    def appctl(self, *arguments: str) -> str:
-        """Ask the running ovs-vswitchd."""
-        return namespaces.run(["ovs-appctl", f"--target={self.folder}/vswitchd.ctl", *arguments])
 
     def kill(self) -> None:
         """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does.

@@ -94,8 +94,7 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int
     return (shared or htb_commands(interface, rate_bps, mtu)) + lane
 
 
-DISCARD_INTERFACE: Final = "hole"
-"""An interface that is down: what is sent there is gone, without an error for the sender."""
+DISCARD_INTERFACE: Final = "hole"  # is down: what is sent there is gone, without an error for the sender
 
 
 def switch_buffer_rules(interfaces: Iterable[str]) -> str:

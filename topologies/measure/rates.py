@@ -39,11 +39,6 @@ class Sample(NamedTuple):
     expected_bps: float
     measured_bps: float = 0.0
 
-    @property
-    def name(self) -> str:
-        """Source and destination."""
-        return f"{self.src.name} -> {self.dst.name}"
-
 
 def samples(net: FabricNet) -> list[Sample]:
     """Return one flow a class, no two over the same link. A flow over a spine is bound by its rail, the slower."""
@@ -99,8 +94,7 @@ def measured_bps(flow: IperfFlow) -> float:
 UNSHAPED_BPS: Final = 20_000_000_000
 SECONDS: Final = 1
 STEPS: Final = (1, 2, 5)  # rates that people like to read
-SHARE: Final = 0.3
-"""Of the capacity that `auto` uses; the rest is for acknowledgements, HB domains and the GPUs themselves."""
+SHARE: Final = 0.3  # of the capacity that `auto` uses; the rest is for acknowledgements, HB domains and the GPUs
 MAX_RAIL_BPS: Final = 1_000_000_000
 MIN_RAIL_BPS: Final = 1_000_000
 

@@ -16,14 +16,7 @@ from railyard.topologies.build.network import SWITCH_SYSCTLS, EmulatedNet
 from railyard.topologies.build.nodes import PlannedIntf
 from railyard.topologies.build.ovs import START_S, Port, PrivateSwitch, is_listening
 from railyard.topologies.fabric_kinds import End, Link, Switch
-from railyard.topologies.multirail.commands import (
-    has_mptcp,
-    link_command,
-    mptcp_commands,
-    node_commands,
-    node_sysctls,
-    shaper_commands,
-)
+from railyard.topologies.multirail import commands
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import PREFIX_BITS, Nic
 
@@ -67,7 +60,7 @@ class MultirailNet(EmulatedNet):
 
     def __init__(self, plan: MultirailPlan, datapath: Datapath) -> None:
         self._nics = {(nic.namespace, nic.interface): nic for nic in plan.nics}
-        self.has_mptcp = has_mptcp()
+        self.has_mptcp = commands.has_mptcp()
         super().__init__(plan, datapath)
 
     def _make_switch(self, switch: Switch, ports: tuple[Port, ...]) -> RailSwitch:
@@ -75,20 +68,20 @@ class MultirailNet(EmulatedNet):
         return RailSwitch(switch.name, switch.dpid, ports, self.datapath, flows=flows)
 
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
-        return SWITCH_SYSCTLS if node in self.ovs else node_sysctls(self.plan)
+        return SWITCH_SYSCTLS if node in self.ovs else commands.node_sysctls(self.plan)
 
     def _link_command(self, link: Link) -> str:
-        return link_command(self.plan, self._nics[link.a.node, link.a.interface], link)
+        return commands.link_command(self.plan, self._nics[link.a.node, link.a.interface], link)
 
     def shaper_commands(self, interface: str, rate_bps: int) -> str:
         """Return lines that shape data, and control messages in a class of their own."""
-        return shaper_commands(interface, rate_bps, self.plan.spec.mtu)
+        return commands.shaper_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:
         """Set up addresses and routes of a node or an aggregator."""
-        namespaces.run(["ip", "-batch", "-"], node_commands(self.plan, node))
+        namespaces.run(["ip", "-batch", "-"], commands.node_commands(self.plan, node))
         if self.has_mptcp and node in self.plan.hosts:
-            namespaces.run(["ip", "-batch", "-"], mptcp_commands(self.plan.nics_of(node)))
+            namespaces.run(["ip", "-batch", "-"], commands.mptcp_commands(self.plan.nics_of(node)))
 
     def _make_interface(self, end: End) -> PlannedIntf:
         node, nic = self.nameToNode[end.node], self._nics.get((end.node, end.interface))

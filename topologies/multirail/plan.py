@@ -20,8 +20,7 @@ from railyard.topologies.fabric_kinds import FABRIC_KINDS, End, FabricPlan, Laye
 from railyard.topologies.multirail.spec import MultirailSpec, Nic, RailSpec, switch_name
 from railyard.topologies.rail_kind import RAIL_KINDS
 
-SHARE: Final = 0.3
-"""Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
+SHARE: Final = 0.3  # of the machine's frames that `auto` takes; the nodes, which sum, and acknowledgements get the rest
 MAX_RATE_BPS: Final = 1_000_000_000
 NOMINAL_SCALE: Final = 50.0  # slow-down of `auto` rails where no machine is measured: times hardly depend on it
 _STEPS: Final = (1, 2, 5, 10)
@@ -66,11 +65,8 @@ def rail_rates(spec: MultirailSpec, scale: float, frames_per_s: float | None) ->
     if frames_per_s is not None and (needed := frames_needed(spec, rates)) > frames_per_s:
         first = max(range(len(rates)), key=lambda rail: rates[rail])
         max_rate = format_rate(rates[first] * frames_per_s / needed, 2)
-        raise BadInput(
-            f"fabric.rails.{first}.rate",
-            format_rate(rates[first]),
-            f"is more than this machine carries: {max_rate}, all rails in this proportion, or auto",
-        )
+        allowed = f"is more than this machine carries: {max_rate}, all rails in this proportion, or auto"
+        raise BadInput(f"fabric.rails.{first}.rate", format_rate(rates[first]), allowed)
     return rates
 
 
@@ -99,11 +95,6 @@ class MultirailPlan(FabricPlan):
     def rails(self) -> tuple[RailSpec, ...]:
         """The rails as specified."""
         return self.spec.rails
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The nodes."""
-        return self.nodes
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -150,7 +141,7 @@ class MultirailPlan(FabricPlan):
         return nic.rail, 1 if nic.node is None else nic.node
 
     @cached_property
-    def nodes(self) -> tuple[str, ...]:
+    def hosts(self) -> tuple[str, ...]:
         """The nodes' names."""
         return tuple(f"n{node}" for node in range(self.spec.nodes))
 
@@ -184,7 +175,7 @@ class MultirailPlan(FabricPlan):
     def namespaces(self) -> tuple[str, ...]:
         """Nodes, aggregators, switches."""
         aggregators = tuple(nic.namespace for nic in self.aggregators if nic)
-        return self.nodes + aggregators + tuple(switch.name for switch in self.switches)
+        return self.hosts + aggregators + tuple(switch.name for switch in self.switches)
 
     def link(self, nic: Nic) -> Link:
         """The cable of a NIC: `a` is the NIC, `b` the switch's end. An aggregator's is faster: see above."""
@@ -211,7 +202,7 @@ def nominal_plan(spec: MultirailSpec) -> MultirailPlan:
 
 
 def make_multirail_plan(spec: MultirailSpec, frames_per_s: float | None = None) -> MultirailPlan:
-    """Decide every rate. `frames_per_s`: what the machine carries (capacity.py).
+    """Decide every rate. `frames_per_s`: what the machine carries (measure/rates.py).
 
     BadInput if the rates that were asked for are more than that; ValueError if there is `auto` to decide and nothing
     to decide it by.

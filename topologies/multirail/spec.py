@@ -18,7 +18,7 @@ from railyard.topologies.rail_kind import RAIL_KINDS
 MAX_NODES: Final = 64
 MAX_RAILS: Final = 8
 PREFIX_BITS: Final = 24
-SWITCH_DPID: Final = 0x5000  # plus the rail; other fabrics' switches end below (ports.py)
+SWITCH_DPID: Final = 0x5000  # plus the rail; other fabrics' switches end below (addresses.py)
 AGGREGATOR_NUMBER: Final = 0xFF
 _AGGREGATOR_HOST: Final = 254
 _TABLE: Final = 100
@@ -83,13 +83,10 @@ MIN_RATE_BPS: Final = 1_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")
 
 
-def _parse_cost(given: object) -> float:
-    """A time, or 0 for none."""
-    return 0.0 if type(given) is int and given == 0 else parse_time(given)
-
-
-Cost = Annotated[
-    float, BeforeValidator(_parse_cost), PlainSerializer(lambda s: format_time(s, 15) if s else 0, when_used="json")
+Cost = Annotated[  # a time, or 0 for none
+    float,
+    BeforeValidator(lambda given: 0.0 if type(given) is int and given == 0 else parse_time(given)),
+    PlainSerializer(lambda s: format_time(s, 15) if s else 0, when_used="json"),
 ]
 
 

@@ -4,12 +4,5 @@ from railyard.topologies.rail_kind import RAIL_KINDS, RailKind
 
 RAIL_KINDS.add(
     "sharp",
-    RailKind(
-        description="SHARP over InfiniBand: the switch sums",
-        rate_bps=100e9,
-        effective_bps=2.997e9,
-        setup_s=6.3e-6 / 2,
-        cpu_s_per_byte=2.669e-9,
-        sums_in_network=True,
-    ),
+    RailKind(rate_bps=100e9, effective_bps=2.997e9, setup_s=6.3e-6 / 2, cpu_s_per_byte=2.669e-9, sums_in_network=True),
 )
