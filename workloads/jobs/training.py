@@ -32,10 +32,9 @@ from railyard.workloads.allreduce.workload import (
     learning_operations,
 )
 from railyard.workloads.jobs.data_parallel import buckets
-from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, LayersModel, load_model
 from railyard.workloads.spec import WORKLOADS
 
-FP16_BYTES: Final = 2
 GPT_MAX_MESSAGE: Final = 256 * 2**20
 """Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB."""
 GPT_SPLIT_ABOVE: Final = 2**30
