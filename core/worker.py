@@ -14,9 +14,11 @@ Errors of a Worker are RailyardErrors that start with its name; that of a dead p
 A child ends when the process that started it does, whatever it is doing.
 
 On the socket: the length in bytes, then an event as JSON, or the fields of any other message as a pickle, of which the
-receiving end makes a message of the union; `python -m benchmarks.worker_messages` has the costs.
+receiving end makes a message of the union; `python -m benchmarks.worker_messages` has the costs. Both ends close the
+socket on exec, and a pickle makes objects of classes that hold data and calls no function: see SECURITY.md.
 """
 
+import io
 import os
 import pickle
 import queue
@@ -30,8 +32,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import is_dataclass
+from enum import Enum
+from fractions import Fraction
 from functools import reduce
 from operator import or_
+from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -82,6 +88,23 @@ class Ready(Message):
 R = TypeVar("R", bound=Message)
 
 
+class _DataUnpickler(pickle.Unpickler):
+    """Unpickler that accepts classes that hold data, and nothing that could be called to do something."""
+
+    _bases: Final = (BaseModel, Enum, tuple, set, frozenset, dict, PurePath, Fraction)
+    _accepted: Final[dict[tuple[str, str], Any]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class by its name. UnpicklingError for anything else."""
+        if (module, name) not in self._accepted:
+            is_known = module in sys.modules or module.startswith("railyard.")
+            found = super().find_class(module, name) if is_known else None
+            if not (isinstance(found, type) and (is_dataclass(found) or issubclass(found, self._bases))):
+                raise pickle.UnpicklingError(f"{module}.{name} is no class that holds data")
+            self._accepted[module, name] = found
+        return self._accepted[module, name]
+
+
 class Pipe:
     """Messages over a stream socket. `reads_ahead`: not for a process that waits for several sockets at once."""
 
@@ -106,7 +129,10 @@ class Pipe:
             self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self, deadline: float | None = None) -> Any:
-        """Return the next message. TimeoutError at the deadline, EOFError at the end, ValidationError for another."""
+        """Return the next message.
+
+        TimeoutError at the deadline, EOFError at the end, ValidationError or UnpicklingError for another message.
+        """
         data, end = self._data, _LENGTH.size
         while len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
             self._read(end - len(data), deadline)
@@ -114,7 +140,7 @@ class Pipe:
         del data[:end]
         if message[0] == _BRACE:
             return Event.__pydantic_validator__.validate_json(message)
-        return self._accepted.validate_python(pickle.loads(message))
+        return self._accepted.validate_python(_DataUnpickler(io.BytesIO(message)).load())
 
     def _read(self, count: int, deadline: float | None) -> None:
         """Read some of the next `count` bytes, or more."""
@@ -256,8 +282,9 @@ class Worker:
             return self._pipe.receive(deadline)  # type: ignore[no-any-return]
         except EOFError:
             return None
-        except ValidationError as error:
-            raise RailyardError(f"{self.name} sent an unknown message: {error.errors()[0]['msg']}") from error
+        except (ValidationError, pickle.UnpicklingError) as error:
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise RailyardError(f"{self.name} sent an unknown message: {why}") from error
 
     def _read(self) -> None:
         """In a thread: pass events on, and queue answers."""

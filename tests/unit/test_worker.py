@@ -1,5 +1,8 @@
 """Child processes: their answers, events and deadlines, and how they end."""
 
+import os
+import pickle
+import socket
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
@@ -12,7 +15,7 @@ import pytest
 from railyard.core import worker
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll
-from railyard.core.worker import Message, Ready, Worker
+from railyard.core.worker import Message, Pipe, Ready, Worker
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce import engine_kind
@@ -149,6 +152,21 @@ def test_a_message_of_another_kind_is_an_error(start: Start) -> None:
         start().ask(Do(send=1), Ready)
     with pytest.raises(RailyardError, match=r"^it sent an unknown message: "):
         start().ask(Do(send=Do(), raw=True), Echo)
+
+
+@pytest.mark.parametrize("called", [os.mkdir, eval, Worker, "railyard.core.worker os.mkdir", "antigravity geohash"])
+def test_a_pickle_that_calls_a_function_is_refused(called: object, tmp_path: Path) -> None:
+    """Named in it as pickle does, or by a name with a dot, or from a module that is not imported yet."""
+    ours, theirs = socket.socketpair()
+    name = called if isinstance(called, str) else f"{called.__module__} {called.__name__}"  # type: ignore[attr-defined]
+    code = (
+        b"\x80\x04c" + name.replace(" ", "\n").encode() + b"\n" + pickle.dumps((str(tmp_path / "made"),))[2:-1] + b"R."
+    )
+    with ours, theirs:
+        theirs.sendall(len(code).to_bytes(8, "big") + code)
+        with pytest.raises(pickle.UnpicklingError, match=r" is no class that holds data$"):
+            Pipe(ours, [Echo]).receive()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_busy_child_ends_when_its_parent_closes_the_connection(start: Start) -> None:
