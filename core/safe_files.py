@@ -8,6 +8,7 @@ A file is written under a name that cannot be guessed, and renamed: it is whole 
 """
 
 import errno
+import fcntl
 import os
 import pwd
 import secrets
@@ -80,6 +81,7 @@ class Folder:
         self._made: list[tuple[int, str]] = []  # folders that the walk made: (open parent, name)
         self._account: Account | None = None  # the user whose credentials are used in it, if not this process's own
         self._gid = -1
+        self._claim = -1
         self._fd = self._walk(path, make)
         if identity is not None and identity != self.identity:
             self.close()
@@ -104,9 +106,9 @@ class Folder:
 
     def close(self) -> None:
         """Close it."""
-        for fd in (self._fd, *(parent for parent, _ in self._made)):
+        for fd in (self._fd, *([self._claim] if self._claim >= 0 else []), *(parent for parent, _ in self._made)):
             os.close(fd)
-        self._made = []
+        self._made, self._claim = [], -1
 
     def check_writable(self) -> None:
         """PermissionError unless files can be made in it."""
@@ -114,6 +116,26 @@ class Folder:
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._fd, effective_ids=True):
                 who = f"by {self._account.name}, whose folder the path goes through" if self._account else "by you"
                 raise PermissionError(errno.EACCES, f"is not writable {who}")
+
+    def claim(self) -> None:
+        """Keep it to this process, empty as it is, until it is closed; a claim ends with the process that has it.
+
+        BlockingIOError if another process has it, FileExistsError if it is not empty. On a file system that can't lock
+        folders only the second is known.
+        """
+        with _acting_as(self._account):
+            self._claim = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # NFS, for one
+        with os.scandir(self._claim) as entries:
+            if any(entries):
+                raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        if not os.fstat(self._claim).st_nlink:  # the process that had it has removed it
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def read(self, name: str) -> bytes | None:
         """A file's content; None if there is nothing of that name. IsADirectoryError if it is no regular file."""

@@ -34,10 +34,10 @@ def run(
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
     spec = load_any(name, overrides, seed)
-    out = out or folder.default(spec.name)
-    folder.check(out)
+    choices = [out] if out else folder.default_choices(spec.name)
+    folder.check(choices[0])
     check_machine(spec)
-    with folder.made(out) as where:
+    with folder.made(*choices) as where:
         resolved, path = spec.resolved(), where.real_path
         task = {"do": "run", "spec": resolved, "folder": str(path), "identity": where.identity, "quiet": quiet}
         visible = [path, *files_meant(resolved)]
@@ -45,7 +45,7 @@ def run(
     if status == 128 + signal.SIGKILL:
         problem = "the run was killed, by a signal or for lack of memory; only its folder is left of it"
         return print_error(problem, status)
-    report = out / "report.html"
+    report = where.path / "report.html"
     if not quiet and report.exists():
         print(f"{report}")
     return status

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -14,13 +14,14 @@ from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
 MIN_FREE_BYTES: Final = 50_000_000  # more than flows.parquet and the report of a long run
+NOT_EMPTY: Final = "exists and is not empty: choose another folder, or move this one away"
 
 
-def default(name: str) -> Path:
-    """runs/<utc time>-<name>, with a number if there is one already."""
+def default_choices(name: str) -> tuple[Path, ...]:
+    """runs/<utc time>-<name>, and with a number for runs of the same second; without those that are there already."""
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
-    tries = (Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, 1000))
-    return next((path for path in tries if not path.exists()), Path("runs", stem))
+    paths = [Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, 100)]
+    return tuple(path for path in paths if not path.exists()) or (paths[-1],)
 
 
 def check(out: Path) -> None:
@@ -32,7 +33,7 @@ def check(out: Path) -> None:
         if out.exists() and not out.is_dir():
             raise BadInput("--out", str(out), "exists and is no folder: choose another")
         if out.is_dir() and any(out.iterdir()):
-            raise BadInput("--out", str(out), "exists and is not empty: choose another folder, or move this one away")
+            raise BadInput("--out", str(out), NOT_EMPTY)
         there = next(path for path in (out, *out.absolute().parents) if path.exists())
         if not there.is_dir():
             raise BadInput("--out", str(out), f"can't be made: {there} is no folder")
@@ -49,17 +50,41 @@ def check(out: Path) -> None:
 
 
 @contextmanager
-def made(out: Path) -> Iterator[Folder]:
-    """The folder, made with its parents, and open. What was made and is still empty afterwards goes."""
-    with reporting_path_errors("--out", out):
-        opened = Folder(out, make=True)
+def made(*choices: Path) -> Iterator[Folder]:
+    """The first of these folders that no other run has: made with its parents, claimed, and open.
+
+    What was made and is still empty afterwards is removed.
+    """
+    for out in choices:
+        try:
+            opened = _claimed(out)
+            break
+        except BadInput as error:
+            if out == choices[-1] or not isinstance(error.__cause__, BlockingIOError | FileExistsError):
+                raise
     with opened:
         try:
-            with reporting_path_errors("--out", out):
-                opened.check_writable()
             yield opened
         finally:
             opened.remove_if_empty()
+
+
+def _claimed(out: Path) -> Folder:
+    with reporting_path_errors("--out", out), ExitStack() as undo:
+        opened = Folder(out, make=True)
+        undo.callback(opened.close)
+        try:
+            opened.check_writable()
+            opened.claim()
+        except BlockingIOError as error:
+            raise BadInput("--out", str(out), "is in use by another run: choose another folder") from error
+        except FileExistsError as error:
+            raise BadInput("--out", str(out), NOT_EMPTY) from error
+        except OSError:
+            opened.remove_if_empty()
+            raise
+        undo.pop_all()
+        return opened
 
 
 @contextmanager

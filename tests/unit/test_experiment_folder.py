@@ -1,6 +1,10 @@
 """A run's folder: nothing in it is overwritten, and no empty folder is left behind."""
 
 import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,10 +91,61 @@ def test_what_root_writes_in_a_users_folder_is_the_users(tmp_path: Path) -> None
 
 def test_two_runs_in_a_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = []
-    for _ in range(3):
-        out = folder.default("quickstart")
-        out.mkdir(parents=True)
-        names.append(out)
-    assert len(set(names)) == 3
+    choices = folder.default_choices("quickstart")
+    with folder.made(*choices) as first, folder.made(*choices) as second:
+        first.write("results.csv", b"")
+        with folder.made(*choices) as third:
+            names = [out.path for out in (first, second, third)]
+    assert names == list(choices[:3])
     assert all(out.parent == Path("runs") and "Z-quickstart" in out.name for out in names)
+    assert folder.default_choices("quickstart")[0] != choices[0]
+
+
+def test_a_folder_in_use_by_another_run_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    with folder.made(out):
+        with pytest.raises(BadInput, match="is in use by another run: choose another"), folder.made(out):
+            pass
+        assert out.is_dir()
+    with folder.made(out) as where:
+        where.write("results.csv", b"")
+    with pytest.raises(BadInput, match="exists and is not empty"), folder.made(out):
+        pass
+    assert (out / "results.csv").exists()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_of_many_runs_at_once_one_gets_the_folder(exists: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    together = threading.Barrier(8)
+
+    def claim() -> bool:
+        together.wait()
+        try:
+            with folder.made(out):
+                together.wait()
+            return True
+        except BadInput:
+            together.wait()
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(run.result() for run in [pool.submit(claim) for _ in range(8)]) == 1
+
+
+def test_the_claim_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
+    code = f"""
+import time; from pathlib import Path; from railyard.experiments.run import folder
+with folder.made(Path({str(tmp_path)!r}, "out")):
+    print("claimed", flush=True); time.sleep(60)"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "claimed\n"
+        with pytest.raises(BadInput, match="in use by another run"), folder.made(tmp_path / "out"):
+            pass
+        process.kill()
+        process.wait()
+    with folder.made(tmp_path / "out") as where:
+        assert where.real_path.is_dir()
