@@ -79,7 +79,7 @@ class Machine:
     mptcp: bool
     libraries: frozenset[str]  # of PEER_LIBRARIES
     congestion_controls: frozenset[str]
-    cores: int
+    cores: float  # usable ones, see usable_cores
     cpu_model: str
     memory_bytes: int
     disk_free_bytes: int
@@ -153,7 +153,7 @@ def detect(folder: Path | None = None) -> Machine:
         mptcp=mptcp,
         libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
         congestion_controls=frozenset(controls),
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         cpu_model=cpu[1] if cpu else platform.machine(),
         memory_bytes=psutil.virtual_memory().available,
         disk_free_bytes=shutil.disk_usage(folder or Path.cwd()).free,
@@ -262,6 +262,44 @@ def require(machine: Machine) -> None:
         if not capability.found:
             what = f"{capability.name} ({capability.detail})" if capability.detail else capability.name
             raise MissingRequirement(f"this machine lacks {what}", capability.remedy)
+
+
+def cpu_cgroups(proc: Path = Path("/proc/self")) -> list[Path]:
+    """Return the folders of the CPU controller's cgroups that this process is in, innermost first, as far as visible.
+
+    Of cgroup 1 and 2. `proc`: the folder of a process in /proc.
+    """
+    mounts = dict[str, tuple[str, Path]]()  # by version: the cgroup that is mounted, and where
+    for line in (proc / "mountinfo").read_text().splitlines():
+        where, _, kind = line.partition(" - ")
+        if kind.startswith("cgroup2 ") or (kind.startswith("cgroup ") and "cpu" in kind.split()[2].split(",")):
+            mounts[kind.split()[0]] = where.split()[3], Path(where.split()[4])
+    found = list[Path]()
+    for line in (proc / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        version = "cgroup" if "cpu" in controllers.split(",") else "" if controllers else "cgroup2"
+        if version in mounts:
+            root, mounted = mounts[version]
+            inside = path.removeprefix(root.rstrip("/")).lstrip("/")
+            folder = mounted / inside if (mounted / inside).is_dir() and ".." not in inside else mounted
+            own = [folder, *folder.parents]
+            found += [place for place in own[: own.index(mounted) + 1] if (place / "cpu.stat").exists()]
+    return found
+
+
+def usable_cores() -> float:
+    """Return how many cores this process may use: by its CPU affinity, and by the quotas of its cgroups."""
+    cores: float = len(os.sched_getaffinity(0))
+    for folder in cpu_cgroups():
+        with suppress(OSError):
+            quota, period = "", ""
+            if (folder / "cpu.max").exists():
+                quota, period = (folder / "cpu.max").read_text().split()
+            elif (folder / "cpu.cfs_quota_us").exists():
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            if quota.isdecimal() and int(period):  # else none: "max", -1
+                cores = min(cores, int(quota) / int(period))
+    return cores
 
 
 PROJECT: Final = Path(__file__).resolve().parent.parent

@@ -1,76 +1,176 @@
-"""Load of the machine during a measurement: CPU, whose it is, and how late a sleeper wakes."""
+"""Load of the machine during a measurement: whose CPU time it was, what others took, and how late threads woke.
+
+Whole intervals hide what is short: a pause of 40 ms is 1% of 4 s, and decides a recovery time. So quantities are also
+taken in windows of 100 ms, and the longest time for which this thread did not run is kept.
+"""
 
 import math
 import os
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import psutil
 
+from railyard.core.host import cpu_cgroups, usable_cores
+
 SLEEP_S: Final = 0.001
 SAMPLE_S: Final = 0.01
+STEP_S: Final = 0.05
+"""CPU times are read so often; a window is two of these, since the kernel shows idle time in steps of 10 ms."""
+PAUSE_S: Final = 0.005  # what a thread may be late by on a machine that is only busy
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PROCESS_CLOCK: Final = 2  # CPUCLOCK_SCHED of a process (linux/posix-timers_types.h): exact, and costs a microsecond
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLoad:
-    """Shares of all cores, 0 to 1, and the 99th percentile of a 1 ms sleeper's lateness in ms."""
+    """Shares of the usable cores, 0 to 1, in the whole interval and in its worst 100 ms, and lateness in ms.
+
+    `foreign`: used by other programs. `stolen`: by other guests of the host. `throttled`: time for which a CPU quota
+    stopped the run. `paused`: share of the time in pauses of over 5 ms, of which `pause_ms` is the longest.
+    """
 
     busy: float
     foreign: float
     lag_p99_ms: float
+    stolen: float = 0.0
+    throttled: float = 0.0
+    paused: float = 0.0
+    pause_ms: float = 0.0
+    busy_100ms: float = 0.0
+    foreign_100ms: float = 0.0
+    stolen_100ms: float = 0.0
+
+
+class _Cpu(NamedTuple):
+    """Seconds of all usable cores together until a moment: not idle, stolen, in interrupts; our own processes."""
+
+    at: float
+    busy: float
+    stolen: float
+    kernel: float
+    ours: float
 
 
 class LoadMeter:
     """Meter of the time during which it is entered: `with LoadMeter() as meter: ...`, then `meter.load`.
 
-    It costs well under 1% of a core. Inside a sandbox only the run's own processes are visible: all other load is
-    foreign. Busy means not idle: the kernel times idleness by a clock, but samples a busy core at its tick, 100 to
-    1,000 times a second, so work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
+    It costs about 1% of a core. Inside a sandbox only the run's own processes are visible: all other load is foreign.
+    Busy means not idle: the kernel times idleness by a clock, but samples a busy core at its tick, 100 to 1,000 times a
+    second, so work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
     """
 
     def __init__(self) -> None:
-        # seconds of all cores together, of them busy, and of these in interrupts and in our own processes
-        self._cores_s = self._busy_s = self._ours_s = 0.0
+        self._cores = usable_cores()
+        self._affinity = frozenset(os.sched_getaffinity(0))
+        self._throttle_files = [folder / "cpu.stat" for folder in cpu_cgroups()]
+        # seconds, and of the usable cores together: busy, used by others, stolen, throttled, paused
+        self._elapsed_s = self._busy_s = self._foreign_s = self._stolen_s = self._throttled_s = self._paused_s = 0.0
+        self._pause_s = 0.0
         self._lags: list[float] = []
+        self._worst: dict[str, float] = dict.fromkeys(("busy", "foreign", "stolen"), 0.0)
 
     @property
     def load(self) -> MachineLoad:
         """The load so far."""
-        lags, cores = sorted(self._lags) or [0.0], self._cores_s or math.inf
-        foreign = max(0.0, min(1.0, (self._busy_s - self._ours_s) / cores))
-        return MachineLoad(min(1.0, self._busy_s / cores), foreign, lags[int(len(lags) * 0.99)] * 1e3)
+        lags, elapsed = sorted(self._lags) or [0.0], self._elapsed_s or math.inf
+        cores = elapsed * self._cores
+        return MachineLoad(
+            busy=min(1.0, self._busy_s / cores),
+            foreign=min(1.0, self._foreign_s / cores),
+            stolen=min(1.0, self._stolen_s / cores),
+            throttled=min(1.0, self._throttled_s / elapsed),
+            paused=min(1.0, self._paused_s / elapsed),
+            pause_ms=self._pause_s * 1e3,
+            lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
+            **{f"{name}_100ms": min(1.0, share) for name, share in self._worst.items()},
+        )
 
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._measure_lag, daemon=True)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._own0 = _own_seconds()  # takes a while, which is neither idle nor ours
-        (self._idle0, self._kernel0), self._at0 = _machine_seconds(), time.monotonic()
+        self._throttled0 = self._throttled()
+        self._cpu0 = self._cpu({})
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
-        cores = (time.monotonic() - self._at0) * (os.cpu_count() or 1)
-        (idle1, kernel1), own = _machine_seconds(), _own_seconds() - self._own0
-        self._cores_s += cores
-        self._busy_s += max(0.0, cores - (idle1 - self._idle0))
-        self._ours_s += max(0.0, kernel1 - self._kernel0 + own)
+        now, own = self._cpu({}), _own_seconds() - self._own0
+        elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own))
+        self._elapsed_s += elapsed
+        self._busy_s += spent["busy"] * elapsed * self._cores
+        self._foreign_s += spent["foreign"] * elapsed * self._cores
+        self._stolen_s += spent["stolen"] * elapsed * self._cores
+        self._throttled_s += max(0.0, self._throttled() - self._throttled0)
 
-    def _measure_lag(self) -> None:
-        """Sleep a millisecond a hundred times a second, and note how much longer it was."""
+    def _watch(self) -> None:
+        """Sleep a millisecond a hundred times a second and note how much longer it was; read CPU times at each step."""
+        clocks: dict[int, float] = {}
+        last, window = time.monotonic(), deque([self._cpu(clocks)], maxlen=3)
         while not self._end.wait(SAMPLE_S):
             before = time.monotonic()
             time.sleep(SLEEP_S)
-            self._lags.append(time.monotonic() - before - SLEEP_S)
+            now = time.monotonic()
+            self._lags.append(now - before - SLEEP_S)
+            late = now - last - SAMPLE_S - SLEEP_S
+            self._pause_s = max(self._pause_s, late)
+            self._paused_s += late if late > PAUSE_S else 0.0
+            if now - window[-1].at >= STEP_S:
+                window.append(self._cpu(clocks))
+                if len(window) == window.maxlen:
+                    for name, share in self._shares(window[0], window[-1])[1].items():
+                        self._worst[name] = max(self._worst[name], share)
+            last = time.monotonic()
+
+    def _shares(self, before: _Cpu, after: _Cpu) -> tuple[float, dict[str, float]]:
+        """Return the elapsed time (s), and shares of the usable cores in it."""
+        elapsed = after.at - before.at
+        cores = elapsed * self._cores
+        busy, stolen, kernel, ours = (max(0.0, b - a) for a, b in zip(before[1:], after[1:], strict=True))
+        foreign = max(0.0, busy - stolen - kernel - ours)
+        # a quota leaves less than the cores: what is idle beyond it can't be used
+        busy = max(busy / (elapsed * len(self._affinity)), (ours + kernel) / cores)
+        return elapsed, {"busy": busy, "foreign": foreign / cores, "stolen": stolen / cores}
+
+    def _cpu(self, clocks: dict[int, float]) -> _Cpu:
+        """Read CPU times. The kernel forwards packets in interrupts: here that is ours.
+
+        `clocks`: CPU time of each process in sight, brought up to date; of one that ended, what it last was.
+        """
+        for pid in psutil.pids():
+            with suppress(OSError):  # it has ended
+                clocks[pid] = time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
+        at, idle, stolen, kernel = time.monotonic(), 0.0, 0.0, 0.0
+        with Path("/proc/stat").open(encoding="ascii") as stat:
+            next(stat)
+            for line in stat:
+                name, *ticks = line.split()
+                if not name.startswith("cpu"):
+                    break
+                if int(name[3:]) in self._affinity:
+                    idle += int(ticks[3]) + int(ticks[4])
+                    kernel += int(ticks[5]) + int(ticks[6])
+                    stolen += int(ticks[7])
+        busy = at * len(self._affinity) - idle / _TICKS
+        return _Cpu(at, busy, stolen / _TICKS, kernel / _TICKS, sum(clocks.values()))
+
+    def _throttled(self) -> float:
+        """Return the seconds for which quotas stopped our cgroup or one above it, until now."""
+        return sum(map(_throttled_s, self._throttle_files))
 
 
-def _machine_seconds() -> tuple[float, float]:
-    """(idle time, time in interrupts) of all cores. The kernel forwards packets in the latter: here it is ours."""
-    times = psutil.cpu_times()
-    return float(times.idle + times.iowait), float(times.irq + times.softirq)
+def _throttled_s(stat: Path) -> float:
+    """Return throttled seconds in a cgroup's cpu.stat: cgroup 2 gives them in us, cgroup 1 in ns."""
+    values = dict(line.split() for line in stat.read_text().splitlines())
+    return int(values.get("throttled_usec", 0)) / 1e6 + int(values.get("throttled_time", 0)) / 1e9
 
 
 def _own_seconds() -> float:

@@ -60,7 +60,7 @@ def print_table(machine: Machine, console: Console, packets_per_s: float | None)
     table.add_section()
     rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
     table.add_row("kernel", "", f"Linux {machine.kernel}")
-    table.add_row("CPU", "", f"{machine.cores} cores, {machine.cpu_model}")
+    table.add_row("CPU", "", f"{machine.cores:g} cores, {machine.cpu_model}")
     table.add_row("memory", "", f"{format_size(machine.memory_bytes, 3)} free")
     table.add_row("disk", "", f"{format_size(machine.disk_free_bytes, 3)} free")
     table.add_row("capacity", "", rate)

@@ -73,7 +73,7 @@ class Gpus(FabricFamily):
                     allowed = (
                         f"is more than this machine carries: "
                         f"{fabric.gpus} links share {format_rate(capacity_bps, 3)} at best"
-                        f" ({machine.cores} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
+                        f" ({machine.cores:g} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
                     )
                     raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)
 

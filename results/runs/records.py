@@ -171,8 +171,8 @@ class LinkCheck:
 class Load(Record):
     """Load of the machine in one measurement interval: the evidence of the fidelity verdict."""
 
-    cpu_busy: float  # mean share of all cores, 0 to 1
-    cpu_foreign: float  # share of all cores used by processes that aren't the run's
+    cpu_busy: float  # mean share of the usable cores, 0 to 1
+    cpu_foreign: float  # share of them used by processes that aren't the run's
     lag_p99_ms: float  # how late a 1 ms sleeper woke
     retransmits: int
     segments: int  # TCP segments sent
@@ -180,6 +180,13 @@ class Load(Record):
     transfers_faulted: bool = False  # a fault was injected on purpose: its retransmits and drops don't count
     rerouted: bool = False  # routes changed meanwhile: frames overtake each other, and TCP sends again what isn't lost
     dilation: float = 1.0  # of the fabric as it was built then: its links' checks are those of the same
+    cpu_stolen: float = 0.0  # share of the usable cores that other guests of the host had
+    cpu_throttled: float = 0.0  # share of the time for which a CPU quota stopped the run
+    paused: float = 0.0  # share of the time in pauses of over 5 ms in which no thread of the recorder ran
+    pause_ms: float = 0.0  # the longest of them
+    busy_100ms: float = 0.0  # `cpu_busy` in the worst 100 ms, and so on
+    foreign_100ms: float = 0.0
+    stolen_100ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from railyard.core import host_load
+from railyard.core import host, host_load
 from railyard.core.host_load import LoadMeter
 
 
@@ -37,17 +38,69 @@ def test_a_stretch_too_short_for_a_sample_has_no_lag() -> None:
     assert meter.load.lag_p99_ms == 0
 
 
-def test_meter_entered_twice_excludes_the_time_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    idle_s = iter([0.0, 0.0, 1000.0, 2000.0])  # busy throughout, then idle throughout
-    monkeypatch.setattr(host_load, "_machine_seconds", lambda: (next(idle_s), 0.0))
+def test_meter_entered_twice_excludes_the_time_between() -> None:
     meter = LoadMeter()
     with meter:
         time.sleep(0.05)
-    assert meter.load.busy == 1
-    first = meter.load.lag_p99_ms
+    elapsed, first = meter._elapsed_s, meter.load.lag_p99_ms
+    time.sleep(0.5)
     with meter:
         time.sleep(0.05)
-    assert 0.2 < meter.load.busy < 0.8
+    assert elapsed < meter._elapsed_s < 0.5
     assert meter.load.lag_p99_ms >= first, "the worst of both"
+
+
+def test_a_pause_of_40_ms_is_the_longest_pause() -> None:
+    """The process that holds the meter is stopped and continued by another one."""
+    stop = "import os, signal, time; p = os.getppid(); os.kill(p, 19); time.sleep(0.04); os.kill(p, 18)"
+    with LoadMeter() as meter:
+        time.sleep(0.1)
+        subprocess.run([sys.executable, "-c", stop], check=True)
+        time.sleep(0.1)
+    assert meter.load.pause_ms >= 35
+    assert 0 < meter.load.paused <= 1
+
+
+def test_a_burst_of_150_ms_fills_the_busiest_100_ms() -> None:
+    with LoadMeter() as meter:
+        time.sleep(0.4)
+        end = time.process_time() + 0.15
+        while time.process_time() < end:
+            pass
+        time.sleep(0.4)
+    load = meter.load
+    assert load.busy_100ms >= load.busy
+    assert load.busy_100ms > 0.5 / (psutil.cpu_count() or 1)
+
+
+def cgroup(folder: Path, files: dict[str, str]) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in {"cpu.stat": "nr_throttled 0\nthrottled_usec 0\n", **files}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "files"),
+    [
+        ("cgroup2 cgroup2 rw", "0::/top/mine", {"cpu.max": "150000 100000\n"}),
+        ("cgroup cgroup rw,cpu", "1:cpu:/top/mine", {"cpu.cfs_quota_us": "150000\n", "cpu.cfs_period_us": "100000\n"}),
+    ],
+)
+def test_quota_of_a_parent_cgroup_limits_usable_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, own: str, files: dict[str, str]
+) -> None:
+    top = cgroup(tmp_path / "mount" / "top", files)
+    mine = cgroup(top / "mine", {})
+    (tmp_path / "mountinfo").write_text(f"31 23 0:26 / {tmp_path}/mount rw shared:4 - {kind}\n")
+    (tmp_path / "cgroup").write_text(f"9:name=systemd:/\n{own}\n")
+    assert host.cpu_cgroups(tmp_path) == [mine, top]
+    monkeypatch.setattr(host, "cpu_cgroups", lambda: [mine, top])
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    assert host.usable_cores() == 1.5
+
+
+def test_throttled_time_is_read_from_both_versions_of_cgroups(tmp_path: Path) -> None:
+    (tmp_path / "v1").write_text("nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000\n")
+    (tmp_path / "v2").write_text("usage_usec 9\nnr_throttled 2\nthrottled_usec 1500000\n")
+    assert [host_load._throttled_s(tmp_path / version) for version in ("v1", "v2")] == [1.5, 1.5]

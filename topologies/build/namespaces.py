@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from railyard.core.host import CLONE_NEWNET, NETNS_DIR
+from railyard.core.host import CLONE_NEWNET, NETNS_DIR, usable_cores
 
 MS_BIND: Final = 0x1000
 MNT_DETACH: Final = 2
@@ -86,7 +86,7 @@ def attach_filter(sock: socket.socket, steps: Sequence[tuple[int, int, int, int]
 
 def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """Do `work` on every item in a few threads, which may move between namespaces; raise the first error."""
-    workers = min(len(items), max(2, os.cpu_count() or 1)) or 1
+    workers = min(len(items), max(2, round(usable_cores()))) or 1
     with ThreadPoolExecutor(workers, thread_name_prefix="namespaces") as pool:
         return list(pool.map(work, items))
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from railyard.core.errors import RailyardError
-from railyard.core.host import Datapath
+from railyard.core.host import Datapath, usable_cores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricController, FabricNet
@@ -118,9 +118,8 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
     for error in (report["error"] for report in reports if "error" in report):
         raise RailyardError(f"what this machine carries could not be measured: iperf3: {error}")
     frames = sum(float(report["end"]["sum_received"]["bytes"]) for report in reports) / (spec.mtu - IP_TCP)
-    cores = psutil.cpu_count() or 1
-    busy = max(0.1, cores * (after - before) - (idle1 - idle0))
-    return frames / busy * cores
+    busy = max(0.1, (psutil.cpu_count() or 1) * (after - before) - (idle1 - idle0))
+    return frames / busy * usable_cores()
 
 
 def _clock_and_idle_s() -> tuple[float, float]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-import psutil
-
 from railyard.core.errors import RailyardError
+from railyard.core.host import usable_cores
 from railyard.core.worker import Ready, Worker
 from railyard.workloads.replay.job import (
     Connect,
@@ -81,7 +80,7 @@ def replay(
     connection breaks, is missing from the result.
     """
     phases = PhaseTracker(schedule, watched)
-    worker_jobs = jobs(schedule, psutil.cpu_count() or 1, seed, windows, watched)
+    worker_jobs = jobs(schedule, max(1, round(usable_cores())), seed, windows, watched)
     workers: list[Worker] = []
     delivered = [0] * len(worker_jobs)
     abort = abort or threading.Event()
