@@ -3,14 +3,19 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.safe_files import read_input
 from railyard.core.units import format_time
+
+MAX_YAML_BYTES: Final = 2**19  # takes PyYAML a few seconds; a placement of 65,536 ranks fits
+MAX_YAML_CHARACTERS: Final = 4 * MAX_YAML_BYTES
+MAX_YAML_DEPTH: Final = 50
 
 Items = TypeVar("Items", bound=tuple[float, ...] | None)
 
@@ -94,13 +99,11 @@ def is_path(name: str) -> bool:
 def read_yaml(path: Path, field: str, given: str = "") -> object:
     """The file's plain data. BadInput names the field that gave the path, and the path as it was `given`."""
     given = given or str(path)
+    content = read_input(path, field, MAX_YAML_BYTES, given)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInput(field, given, f"can't be read: {error.strerror}") from error
+        return parse_yaml(content.decode("utf-8"), field, given)
     except UnicodeDecodeError as error:
         raise BadInput(field, given, "is not text in UTF-8") from error
-    return parse_yaml(text, field, given)
 
 
 def parse_yaml(text: str, field: str, given: str = "") -> object:
@@ -109,7 +112,7 @@ def parse_yaml(text: str, field: str, given: str = "") -> object:
     """
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a colon too many; 2020-13-01; a thousand brackets
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -117,7 +120,34 @@ def parse_yaml(text: str, field: str, given: str = "") -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML itself takes the last of several values of a key, where YAML 1.2 (section 3.2.1.3) allows one."""
+    """YAML with bounds, checked before anything is built of it.
+
+    PyYAML itself takes the last of several values of a key, where YAML 1.2 (section 3.2.1.3) allows one; and a file of
+    a kilobyte can stand for terabytes, as an alias may repeat a list of aliases.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._sizes: dict[yaml.Node, int] = {}  # characters of nodes, aliases spelled out
+        self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        mark = event.start_mark
+        self._depth += 1
+        if self._depth > MAX_YAML_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"is nested deeper than {MAX_YAML_DEPTH}", problem_mark=mark)
+        node = cast(yaml.Node, super().compose_node(parent, index))
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            parts = [part for item in node.value for part in (item if isinstance(item, tuple) else [item])]
+            self._sizes[node] = 1 + sum(self._sizes.get(part, 1) for part in parts)
+        elif node not in self._sizes:
+            raise yaml.MarkedYAMLError(problem="an alias is part of what it stands for", problem_mark=mark)
+        if self._sizes[node] > MAX_YAML_CHARACTERS:
+            problem = f"has more than {MAX_YAML_CHARACTERS:,} characters, aliases spelled out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -129,6 +159,20 @@ class _Loader(yaml.SafeLoader):
             if name:
                 seen.add(name)
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # PyYAML lets many kinds through: !!bool foo, !!int '', 2020-13-01
+            tag = node.tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(problem=f"is no {tag}", problem_mark=node.start_mark) from error
+        if isinstance(value, int) and abs(value) >= 2**64:
+            raise yaml.MarkedYAMLError(problem="a number is 2^64 or more", problem_mark=node.start_mark)
+        if isinstance(value, str) and not value.replace("\n", "").replace("\t", "").isprintable():
+            raise yaml.MarkedYAMLError(problem="has a control character", problem_mark=node.start_mark)
+        return value
 
 
 class Problem(NamedTuple):

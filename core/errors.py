@@ -7,6 +7,11 @@ allowed. MissingRequirement: 3, the machine lacks something: what, and the comma
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import accumulate
+from typing import Final
+
+MAX_LINE: Final = 300  # characters of an error line
+MAX_NAMES: Final = 140  # characters of a list of names in it
 
 
 class RailyardError(Exception):
@@ -45,10 +50,24 @@ def unknown_name_hint(word: str, known: Iterable[str]) -> str:
     lower = {name.lower(): name for name in names}
     close = get_close_matches(word.lower(), lower, n=1)
     hint = f"did you mean {lower[close[0]]!r}? " if close else ""
-    return f"is not known: {hint}allowed are {', '.join(names)}"
+    shown = [
+        name for name, length in zip(names, accumulate(len(n) + 2 for n in names), strict=True) if length <= MAX_NAMES
+    ]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return f"is not known: {hint}allowed are {', '.join(shown)}{more}"
 
 
 def print_error(message: str, status: int) -> int:
-    """Print one line to stderr; return the exit status."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    """Print one printable line of `MAX_LINE` characters at most to stderr, without its middle if need be; return the
+    exit status.
+    """
+    line = printable(" ".join(f"error: {message}".split()))
+    if len(line) > MAX_LINE:  # the field is at the start, and what is allowed at the end
+        line = f"{line[: MAX_LINE // 2]} ... {line[5 - MAX_LINE // 2 :]}"
+    print(line, file=sys.stderr)
     return status
+
+
+def printable(text: str) -> str:
+    """Return text with control characters, line breaks and halves of surrogate pairs as escapes: `\\x1b`."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
+from railyard.core.safe_files import read_input
 
 ENVIRONMENT: Final = "RAILYARD_PLUGINS"
 GROUP: Final = "railyard.plugins"
 """The entry point group of installed packages: each entry point names a module that registers definitions."""
+MAX_BYTES: Final = 2**20
 Origin = Literal["built-in", "plugin", "package"]
 origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")  # of what is being imported at the moment
 
@@ -77,10 +79,7 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
     path = Path(folder or Path.cwd(), file).resolve()
     if path in _loaded:
         return _loaded[path]
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise BadInput(field, str(file), f"can't be read: {error.strerror}") from error
+    source = read_input(path, field, MAX_BYTES, str(file))
     if path.suffix != ".py":
         raise BadInput(field, str(file), "must be a Python file: its name ends in .py")
     name = f"railyard_plugin_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from railyard.core.errors import BadInput
+
 NO_GROUP: Final = 65534
 _KEPT: Final = ("TERM", "COLUMNS", "LINES", "LANG", "LANGUAGE", "TZ", "NO_COLOR")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -264,6 +266,28 @@ def write_file(path: Path, data: bytes) -> None:
     """Write one file in a folder that is there."""
     with Folder(path.parent) as folder:
         folder.write(path.name, data)
+
+
+def read_input(path: Path, field: str, most: int, given: str = "") -> bytes:
+    """Return the content of a regular file that the user names. BadInput for any other, and for more than `most` bytes.
+
+    Devices, pipes and sockets are refused before a byte is read, as reading them may never end.
+    """
+    given = given or str(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise BadInput(field, given, "must be a regular file")
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                content = file.read(most + 1)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise BadInput(field, given, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > most:
+        raise BadInput(field, given, f"must have {most:,} bytes or fewer")
+    return content
 
 
 def become_owner_of(path: Path) -> Account | None:

@@ -34,6 +34,7 @@ WIDTH: Final = 10.0  # inches; the page scales it
 _STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
+    "text.parse_math": False,  # a name with dollar signs is no formula
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
     **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "none"),

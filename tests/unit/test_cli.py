@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from railyard.core.errors import unknown_name_hint
 from railyard.core.host import Machine, detect
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import launcher
@@ -29,7 +30,8 @@ from tests.unit.experiments import load
 from tests.unit.results_sample import sample_run
 
 GRIDS = [name for name in loading.names() if loading.read(name)["fabrics"][0]["kind"] != "multi-rail"]
-ALL = f"{', '.join(sorted([*loading.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
+ALL = f"{unknown_name_hint('', [*loading.names(), *FIGURES]).partition('are ')[2]}; or a file, such as ./mine.yaml"
+EXPERIMENTS = unknown_name_hint("", loading.names()).partition("are ")[2]
 ROOT = Path(__file__).parents[2]
 HERE = detect()
 ABLE = replace(
@@ -82,7 +84,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
         ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
         ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
-            f"are {', '.join(sorted(loading.names()))}; "
+            f"are {EXPERIMENTS}; "
             "or a file, such as ./mine.yaml"),
         ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
         ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
@@ -112,11 +114,11 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("dry-run pipeline", 2, "NAME: 'pipeline' begins the names of a trace's files here: write ./pipeline"),
         ("run twice.yaml", 2,
             "FILE: 'twice.yaml' is not YAML: line 3, column 1: the key 'name' is given twice"),
-        ("run full/", 2, "FILE: 'full/' can't be read: Is a directory"),
+        ("run full/", 2, "FILE: 'full/' must be a regular file"),
         ("run list.yaml", 2,
             "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
         ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
-            f"{', '.join(sorted(loading.names()))}; or a file, "
+            f"{EXPERIMENTS}; or a file, "
             "such as ./mine.yaml"),
         ("predict fig11", 2,
             f"NAME: 'fig11' is not a known experiment or figure: did you mean 'fig1'? allowed are {ALL}"),

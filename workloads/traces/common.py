@@ -18,11 +18,13 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
+from railyard.core.safe_files import read_input
 
 Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
+MAX_BYTES: Final = 2**26  # of a trace's files together: as plain data they take ten times as much memory
 Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
 
 
@@ -207,12 +209,8 @@ def parse_json(content: bytes, where: str) -> Any:
 
 def read_groups(path: str, field: str) -> Groups:
     """Read ASTRA-sim's file of communicator groups: {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}."""
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise _unreadable(field, path, error) from error
     where = Path(path).name
-    data = parse_json(content, where)
+    data = parse_json(read_input(Path(path), field, MAX_BYTES), where)
     if not isinstance(data, dict):
         raise BadInput(where, "its content", 'must be {"NAME": [RANK, ...]}')
     return {name: ranks_of(f"{where}: group {name}", ranks, 2**31) for name, ranks in data.items()}
@@ -228,7 +226,7 @@ def read_files(path: str, field: str) -> Files:
     traces: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
     try:
         if given.is_file() and not _ranked(given.name):
-            return Files(given.stem, (given.name,), (given.read_bytes(),), shared=True)
+            return Files(given.stem, (given.name,), (read_input(given, field, MAX_BYTES),), shared=True)
         like = _ranked(given.name) if given.exists() else None
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
             found = _ranked(file.name)
@@ -248,10 +246,12 @@ def read_files(path: str, field: str) -> Files:
             if rank not in by_rank:
                 raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
         files = [file for _, file in sorted(by_rank.items())]
-        content = tuple(file.read_bytes() for file in files)
     except (OSError, ValueError) as error:
-        raise _unreadable(field, path, error) from error
-    return Files(stem or folder.resolve().name, tuple(file.name for file in files), content, shared=False)
+        raise BadInput(field, path, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
+    content: list[bytes] = []
+    for file in files:
+        content.append(read_input(file, field, MAX_BYTES - sum(map(len, content))))
+    return Files(stem or folder.resolve().name, tuple(file.name for file in files), tuple(content), shared=False)
 
 
 def _ranked(name: str) -> re.Match[str] | None:
@@ -271,7 +271,3 @@ def trace_name(path: str) -> str:
     name = Path(path).name
     match = _ranked(name)
     return (match["stem"] if match else Path(name).stem) or Path(path).resolve().parent.name
-
-
-def _unreadable(field: str, path: str, error: Exception) -> BadInput:
-    return BadInput(field, path, f"can't be read: {getattr(error, 'strerror', None) or error}")

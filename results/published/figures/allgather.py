@@ -5,6 +5,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
+import matplotlib as mpl
 import matplotlib.figure
 
 from railyard.results.plots.style import PAPER, SERIES, log2_ticks, quiet
@@ -109,6 +110,7 @@ def _claims() -> tuple[Claim, ...]:
     )
 
 
+@mpl.rc_context({"text.parse_math": True})
 def _draw(drawn: matplotlib.figure.Figure) -> None:
     left, right = drawn.subplots(1, 2)
     ratios = [Fraction(2**i) for i in range(1, 11)]

@@ -1,0 +1,69 @@
+"""Inputs that would take endless time or memory are refused before anything is computed, in one short line."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core import plugins
+from railyard.core.config import parse_yaml, read_yaml
+from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
+from railyard.workloads.traces.common import read_files
+
+BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (BOMB, "line 7, column 5: has more than 2,097,152 characters, aliases spelled out"),
+        ("a: &a [*a]", "line 1, column 8: an alias is part of what it stands for"),
+        ("[" * 100_000, "line 1, column 51: is nested deeper than 50"),
+        ("a: " + "9" * 5000, "line 1, column 4: is no int"),
+        ("a: 0x" + "f" * 5000, "line 1, column 4: a number is 2^64 or more"),
+        ("a: !!bool foo", "line 1, column 4: is no bool"),
+        ("a: !!timestamp foo", "line 1, column 4: is no timestamp"),
+        ("a: !!int ''", "line 1, column 4: is no int"),
+        ("a: 2020-13-01", "line 1, column 4: is no timestamp"),
+        ('a: "\\e[31m"', "line 1, column 4: has a control character"),
+        ('a: "\\ud800"', "line 1, column 4: has a control character"),
+    ],
+    ids=range(11),
+)
+def test_yaml_that_stands_for_too_much_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_yaml(text, "FILE", "x.yaml")
+    assert str(caught.value) == f"FILE: 'x.yaml' is not YAML: {problem}"
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "large"])
+def test_only_regular_files_of_bounded_size_are_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    problem = "must be a regular file|must have .* bytes or fewer|is no trace"
+    with pytest.raises(BadInput, match=problem):
+        read_yaml(path, "FILE")
+    with pytest.raises(BadInput, match=problem):
+        plugins.load(path)
+    with pytest.raises(BadInput, match=problem):
+        read_files(str(path), "path")
+
+
+@given(st.text() | st.integers(0, 10**6).map(lambda n: "x" * n))
+def test_an_error_is_one_printable_line_of_bounded_length(message: str) -> None:
+    assert printable(message).isprintable()
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr("builtins.print", lambda line, file: lines.append(line))
+        assert print_error(message, 2) == 2
+    assert len(lines) == 1
+    assert len(lines[0]) <= MAX_LINE
+    assert lines[0].isprintable()
