@@ -5,28 +5,179 @@ job manager then aborts the iteration, lets a spare take over, sends it the stat
 the iterations since the last checkpoint, and continues.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from railyard.core.errors import CheckFailed
+from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
+from railyard.core.wait import wait_until
 from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
-from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
+from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober, taken_over_ns
+from railyard.failure.scenario.script import inject
 from railyard.results.analysis.recovery import INTERVAL_PARTS, replacement_name
 from railyard.results.runs.records import Event, Replacement, Run
+from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
+from railyard.topologies.build.network import FabricNet
 from railyard.topologies.measure.rates import auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
+from railyard.workloads.replay.run import Aborted, Replay, replay
+from railyard.workloads.schedule import Schedule
+
+CROSS_CONNECT_REFUSED: Final = "not-crossed"
+EVENT_POLL_S: Final = 0.0005
+PROBE_POLL_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
+EVENT_TIMEOUT_S: Final = 5.0
+RECENT_EVENTS: Final = 200  # of the controller, among which the awaited one must be
+FAULT_POSITION: Final = 0.5  # of an iteration: where something fails
+TIMEOUT_FACTOR: Final = 10  # an iteration that takes so many times its prediction has failed
+TIMEOUT_MARGIN_S: Final = 30.0
+
+
+@dataclass
+class ReplacementTimeline:
+    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name."""
+
+    session: FabricSession
+    job: ReplacementJob
+    seed: int
+    at: dict[str, int] = field(default_factory=dict)
+
+    def step(self, what: str, at_ns: int | None = None) -> int:
+        """Record a step that happened now, or at that time; return when."""
+        self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
+        return self.at[what]
+
+    def play(
+        self,
+        schedule: Schedule,
+        started: Callable[[int], None] = lambda start_ns: None,
+        abort: threading.Event | None = None,
+    ) -> Replay:
+        """Replay a schedule. CheckFailed if some of it didn't arrive."""
+        deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+        done = replay(schedule, self.session.windows, self.seed, deadline_s, started=started, abort=abort)
+        if len(done.delivered) < len(schedule.transfers):
+            missing = len(schedule.transfers) - len(done.delivered)
+            raise CheckFailed(f"{schedule.name}: {missing} transfers didn't arrive: {'; '.join(done.broken[:2])}")
+        return done
+
+    def fail_and_replace(self, fault: Fault, iteration_s: float, prober: Prober) -> int:
+        """Inject the fault in the middle of an iteration, replace what fails, and return when replacements answer (ns
+        from which on their answers count). CheckFailed if the fault has no effect, or one of the steps doesn't come.
+        """
+        optical, replaced_by = self.job.way == "optical", self.job.replacement_map.to
+        failed = [gpu.name for gpu in self.job.replacement_map.dead]
+        with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
+            pairs = replaced_by.items() if optical else ()
+            spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
+            started, abort = Future[int](), threading.Event()
+            iteration = pool.submit(self.play, self.job.before, started.set_result, abort)
+            try:
+                pending: tuple[Future[Any], ...] = (started, iteration)
+                wait(pending, return_when=FIRST_COMPLETED)
+                if iteration.done():
+                    iteration.result()  # raises what ended it before it started
+                middle_s = started.result() / 1e9 + iteration_s * FAULT_POSITION
+                time.sleep(max(0.0, middle_s - time.monotonic()))
+                cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
+                since_ns = time.monotonic_ns()
+                injection = pool.submit(_inject, self.session.net, fault)
+                try:
+                    self.step("detected", self._await_event(since_ns, "port-down", failed))
+                except CheckFailed:
+                    injection.result()  # raises the reason if the fault had no effect
+                    raise
+                since_ns = self.step("decided")
+                abort.set()
+                if optical:
+                    since_ns = self._connect_spares(spares, injection)
+            finally:
+                abort.set()
+            self.step("fault", injection.result())
+            with suppress(Aborted, CheckFailed):  # a connection that broke ends the iteration too
+                iteration.result()
+                raise RailyardError("an iteration was over before something failed in its middle")
+        what = "replacements to answer at the addresses that they take over"
+        wait_until(lambda: prober.reaches_all(since_ns), what, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
+        if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
+            # a spare has the failed GPU's name now, so nothing is lost there
+            for gpu in (*replaced_by, *replaced_by.values()):
+                self.session.controller.replace_gpu(gpu.name)
+        return since_ns
+
+    def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
+        """Connect the spares by optical switches, and give them names and addresses; return when both are done (ns)."""
+        controller, decided_ns = self.session.controller, self.at["decided"]
+        controller.cross_connect({new.name: old.name for old, new in self.job.replacement_map.to.items()})
+        for gpu_replacement in gpu_replacements:
+            gpu_replacement.apply_identity()
+        injection.result()  # the injection, and its check, use the GPU's name
+        for gpu_replacement in gpu_replacements:
+            gpu_replacement.apply_name()
+        replaced_ns = self.step("adopted")
+        self.step("optical-links-down", self._await_event(decided_ns, "optical-links-down"))
+        enabled_ns = self.step("optical-links-up", self._await_event(decided_ns, "optical-links-up"))
+        return max(replaced_ns, enabled_ns)
+
+    def _await_event(self, since_ns: int, kind: str, names: Collection[str] = ()) -> int:
+        """Return when (ns) the controller reported an event of this kind, with one of the names in it if there are any.
+
+        CheckFailed if there is none in time, or if the optical switches refuse the cross-connect.
+        """
+        position = max(0, len(self.session.received) - RECENT_EVENTS)
+
+        def find() -> int | None:
+            nonlocal position
+            new_events = self.session.received[position:]
+            position += len(new_events)
+            for at, what, detail in new_events:
+                if at >= since_ns and what == CROSS_CONNECT_REFUSED:
+                    raise CheckFailed(f"no cross-connect was moved: {detail['why']}")
+                if at >= since_ns and what == kind and (not names or {*names} & set(map(str, detail.values()))):
+                    return at
+            return None
+
+        awaited = f"{', '.join(sorted(names))}, which has failed" if names else kind
+        what = f"an event of the controller of {awaited}"
+        found = wait_until(find, what, EVENT_TIMEOUT_S, EVENT_POLL_S, CheckFailed)
+        assert found is not None
+        return found
+
+
+def _inject(net: FabricNet, fault: Fault) -> int:
+    """Inject a fault; return when (ns)."""
+    with _raised_priority():  # names can't move before it has taken effect
+        return inject(net, fault)
+
+
+@contextmanager
+def _raised_priority() -> Iterator[None]:
+    """Raise the priority of this thread, and of those that it starts, like the controller's: on a real cluster it
+    doesn't share a processor with all GPUs. Without root nothing changes.
+    """
+    thread_id = threading.get_native_id()
+    usual_priority = os.getpriority(os.PRIO_PROCESS, thread_id)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread_id, HIGH_PRIORITY_NICENESS)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, thread_id, usual_priority)
 
 
 def run_replacement(

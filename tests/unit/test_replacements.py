@@ -9,9 +9,8 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.commands.dry_run import print_all
-from railyard.experiments.run.replacement import planned
+from railyard.experiments.run.replacement import ReplacementTimeline, planned
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
-from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.replacements import WAYS, Case, ReplacementSpec, replacement_map, with_spares
@@ -202,7 +201,7 @@ def test_event_after_the_first_poll_is_found(monkeypatch: pytest.MonkeyPatch) ->
     session = SimpleNamespace(received=[(5, "optical-links-down", {}), (6, "port-down", {"port": "d0g0"})])
     news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "optical-links-down", {})])
     monkeypatch.setattr(
-        "railyard.experiments.run.replacement_timeline.time.sleep", lambda s: session.received.append(next(news))
+        "railyard.experiments.run.replacement.time.sleep", lambda s: session.received.append(next(news))
     )
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     assert timeline._await_event(6, "port-down", ["d1g2"]) == 8
