@@ -13,8 +13,7 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.run.progress import Steps, repeat_suffix
-from railyard.experiments.run.session import FabricSession
+from railyard.experiments.run.session import FabricSession, Steps, repeat_suffix
 from railyard.experiments.run.traffic import Workload, expected, record
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec

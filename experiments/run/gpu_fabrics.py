@@ -9,9 +9,8 @@ from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
 from railyard.experiments.run.fault_script import inject_faults
-from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.replacement import planned, run_replacements
-from railyard.experiments.run.session import FabricSession, built, check_links
+from railyard.experiments.run.session import FabricSession, Steps, built, check_links, repeat_suffix
 from railyard.experiments.run.steered import MakeWorkloads, load_steered
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec

@@ -9,9 +9,9 @@ from typing import Final
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
-from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_results import InjectedFault, cut, nic_rates
 from railyard.experiments.run.rail_session import MultirailSession, built
+from railyard.experiments.run.session import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.failure.scenario.script import apply, confirm, prepare, repair

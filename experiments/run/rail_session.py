@@ -16,9 +16,8 @@ from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.core.wait import poll
-from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_results import merge_turns, point
-from railyard.experiments.run.session import Session
+from railyard.experiments.run.session import Session, Steps
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
 from railyard.topologies.measure.rates import calibration_options, measured_bps, start_flow

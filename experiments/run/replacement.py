@@ -20,9 +20,8 @@ from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.wait import wait_until
-from railyard.experiments.run.progress import Steps, repeat_suffix
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
-from railyard.experiments.run.session import FabricSession, built
+from railyard.experiments.run.session import FabricSession, Steps, built, repeat_suffix
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.failure.faults import Fault

@@ -15,7 +15,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.safe_files import Folder
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.session import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store

@@ -12,8 +12,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.core.records import IntervalId
 from railyard.experiments.predict import steered_times
-from railyard.experiments.run.progress import Steps, repeat_suffix
-from railyard.experiments.run.session import ControllerEvent, FabricSession
+from railyard.experiments.run.session import ControllerEvent, FabricSession, Steps, repeat_suffix
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec

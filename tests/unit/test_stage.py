@@ -13,8 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.core.host_load import MachineLoad
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
-from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.session import FabricSession, built
+from railyard.experiments.run.session import FabricSession, Steps, built
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.faults import MIN_AT_S
 from railyard.failure.analysis.evaluate import WARM_UP_S
