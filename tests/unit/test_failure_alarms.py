@@ -8,7 +8,7 @@ import pytest
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.experiments.run import fault_script
 from railyard.experiments.spec.routing import HeartbeatsSpec
-from railyard.failure.analysis.controller_events import false_alarms
+from railyard.failure.analysis.evaluate import false_alarms
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
 from tests.unit.recovery_sample import row
