@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.loss import all_lost, disable_loss, enable_loss, prepare_loss
+from railyard.failure.faults.support.links import all_lost, disable_loss, enable_loss, prepare_loss
 from railyard.failure.faults.support.processes import GpuFault, gpu_links, processes_in, signal_all
 from railyard.topologies.build.network import FabricNet
 

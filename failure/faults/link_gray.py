@@ -7,7 +7,7 @@ from pydantic import Field
 from railyard.core.config import ConfigModel
 from railyard.failure.faults.definition import fault
 from railyard.failure.faults.support.impact import Impact
-from railyard.failure.faults.support.loss import LossyLink
+from railyard.failure.faults.support.links import LossyLink
 from railyard.topologies.fabric_kinds import FabricPlan
 
 

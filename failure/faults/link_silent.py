@@ -1,7 +1,7 @@
 """Fault kind link-silent."""
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.loss import LossyLink
+from railyard.failure.faults.support.links import LossyLink
 
 
 @fault("link-silent")

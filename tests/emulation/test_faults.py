@@ -9,8 +9,7 @@ import pytest
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.faults.support.links import is_up
-from railyard.failure.faults.support.loss import lost_frames
+from railyard.failure.faults.support.links import is_up, lost_frames
 from railyard.failure.scenario import script
 from railyard.failure.scenario.script import inject, is_active, repair
 from railyard.topologies.addresses import Gpu

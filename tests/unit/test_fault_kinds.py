@@ -9,7 +9,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import nominal_plan, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.failure.faults import Fault
-from railyard.failure.faults.support.loss import loss_rules
+from railyard.failure.faults.support.links import loss_rules
 from railyard.failure.scenario.pairs import broken_by, monitored_pairs
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
