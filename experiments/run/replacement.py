@@ -49,7 +49,11 @@ TIMEOUT_MARGIN_S: Final = 30.0
 
 @dataclass
 class ReplacementTimeline:
-    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name."""
+    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name.
+
+    The job and the fault have a thread each, so that this one acts on the controller's event at once. No heartbeats are
+    sent: a GPU that dies for good loses its carrier, and the switch reports that to the controller.
+    """
 
     session: FabricSession
     job: ReplacementJob

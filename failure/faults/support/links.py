@@ -123,6 +123,13 @@ class CutLink(LinkFault):
         return (not is_up(self.link(net, target).a),)
 
 
+# Packet loss: packets are lost where they leave, at the egress hook of both ends, since a userspace switch reads frames
+# by a packet socket, before any ingress hook. They are forwarded to `hole-...`, an interface that is down, so that the
+# sender gets no error: TCP would treat a dropped packet as one that never left. Starting nft takes too long for an
+# injection: its rules match a group of interfaces and are installed before, and one netlink message sets the group.
+#
+# Test frames observe the loss. Their EtherType is for experiments (IEEE 802, 0x88B5), and their MAC address is no
+# node's, so switch, bridge and GPU drop them. A packet socket at the far end receives them before any other receiver.
 WAIT_S: Final = 0.2  # longer than a frame waits in a shaper behind others
 _BATCH: Final = 20  # of 60 bytes each: little beside what else is under way
 _ETHERTYPE: Final = 0x88B5
@@ -170,8 +177,7 @@ def _lost(near: socket.socket, far: socket.socket, count: int) -> int:
     return count - len(arrived)
 
 
-_GROUP_loss: Final = 13
-_NO_GROUP: Final = 0
+LOSS_GROUP: Final = 13
 _MILLION: Final = 1_000_000
 SILENT_FRAMES: Final = 3
 GRAY_FRAMES: Final = 10  # divided by the loss: that none of so many is lost has a probability of exp(-10)
@@ -187,7 +193,7 @@ def loss_rules(interface: str, loss: float) -> str:
     return (
         f"table netdev lossy_{interface} {{\n chain out {{\n"
         f'  type filter hook egress device "{interface}" priority -10\n'
-        f'  meta oifgroup {_GROUP_loss} meta mark 0 {chance}fwd to "hole-{interface}"\n'
+        f'  meta oifgroup {LOSS_GROUP} meta mark 0 {chance}fwd to "hole-{interface}"\n'
         " }\n}\n"
     )
 
@@ -203,13 +209,13 @@ def prepare_loss(link: Link, loss: float) -> None:
 
 def enable_loss(*links: Link) -> None:
     """Start the loss on cables that are prepared."""
-    set_groups([end for link in links for end in (link.a, link.b)], _GROUP_loss)
+    set_groups([end for link in links for end in (link.a, link.b)], LOSS_GROUP)
 
 
 def disable_loss(*links: Link) -> None:
     """Stop the loss, and remove the rules."""
     ends = [end for link in links for end in (link.a, link.b)]
-    set_groups(ends, _NO_GROUP)
+    set_groups(ends, 0)
     for end in ends:
         with namespaces.inside(end.node):
             namespaces.run(["nft", "delete", "table", "netdev", f"lossy_{end.interface}"])
