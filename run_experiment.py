@@ -4,6 +4,8 @@
 Written for old Pythons too, so that one that can't run Railyard prints what to type instead.
 """
 
+import codecs
+import locale
 import os
 import shlex
 import sys
@@ -23,9 +25,22 @@ def wrong_python(why: str) -> int:
     return 3
 
 
+def use_utf8() -> None:
+    """Start again in Python's UTF-8 mode where the locale has another encoding; output keeps the locale's.
+
+    All our files are UTF-8, and so are the arguments of programs that we start.
+    """
+    if sys.flags.utf8_mode or codecs.lookup(locale.getencoding()).name == "utf-8":
+        return
+    os.environ["PYTHONUTF8"] = "1"
+    os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding if sys.stdout else "utf-8")
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
 def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 (an older one gets a message)
         return wrong_python(f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and 3.11 or later is needed")
+    use_utf8()
     try:
         from railyard.experiments.cli import main as run
     except ImportError as error:

@@ -43,6 +43,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from railyard.core import crash
 from railyard.core.errors import RailyardError
 from railyard.core.host import PROJECT
 
@@ -76,9 +77,10 @@ class Event(Message):
 
 
 class Failed(Message):
-    """A command that could not be carried out, in place of its answer."""
+    """A command that could not be carried out, in place of its answer. `traceback`: of an unexpected exception."""
 
     why: str
+    traceback: str = ""
 
 
 class Ready(Message):
@@ -250,6 +252,8 @@ class Worker:
         if message is None:
             self._answers.put(None)  # for later calls
             raise self._error("died")
+        if isinstance(message, Failed) and message.traceback:
+            raise crash.WorkerCrashed(f"{self.name} died: {message.why}", message.traceback)
         if isinstance(message, Failed):
             raise RailyardError(f"{self.name}: {message.why}")
         return message
@@ -355,8 +359,14 @@ class Parent:
         poller.poll()
         os._exit(0)
 
-    def _end_with_traceback(self, *error: Any) -> None:
-        """End the process at an uncaught exception, although threads that aren't daemons may still run."""
-        sys.__excepthook__(*error)
+    def _end_with_traceback(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        """Report an uncaught exception and end the process, although threads that aren't daemons may still run."""
+        sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
+        known = error if isinstance(error, RailyardError) else crash.from_system(error)
+        with suppress(OSError):
+            if known:
+                self.send(Failed(why=str(known)))
+            else:
+                self.send(Failed(why=crash.describe(error), traceback=crash.crash_text(error)))
         os._exit(1)

@@ -17,7 +17,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from railyard.core.errors import RailyardError, print_error
+from railyard.core import crash
+from railyard.core.errors import print_error
 from railyard.core.host import PROJECT
 
 PROGRAM: Final = "run_experiment.py"
@@ -90,8 +91,9 @@ app = typer.Typer(
 
     [bold]Exit status[/]
       0 done, and all checks passed; 1 a check of the experiment failed;
-      2 bad input; 3 the machine lacks something; 130 or 143 stopped by
-      Ctrl-C or SIGTERM (the results until then are kept)
+      2 bad input; 3 the machine lacks something; 70 a defect, with a
+      crash report; 130 or 143 stopped by Ctrl-C or SIGTERM (the results
+      until then are kept)
 
     Many machines need no root: `doctor` shows whether yours does.""",
 )
@@ -112,21 +114,21 @@ def start(context: typer.Context) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors become one line."""
+    return crash.guarded(lambda: _main(arguments), own_streams=arguments is None)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    if os.getpid() == 1:  # only then can this be a sandbox init, whose modules take a while to import
+        from railyard.core.sandbox import init
+
+        if init.inside():
+            from railyard.experiments.run import sandboxed
+
+            return sandboxed.main()
     try:
-        if os.getpid() == 1:  # only then can this be a sandbox init, whose modules take a while to import
-            from railyard.core.sandbox import init
-
-            if init.inside():
-                from railyard.experiments.run import sandboxed
-
-                return sandboxed.main()
         status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
-    except RailyardError as error:
-        return print_error(str(error), error.exit_status)
     except _CLICK_ERROR as error:
         return print_error(_usage(error, sys.argv[1:] if arguments is None else arguments), 2)
-    except KeyboardInterrupt:
-        return 130
     return status if isinstance(status, int) else 0
 
 

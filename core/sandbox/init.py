@@ -14,6 +14,7 @@ from select import POLLHUP, poll
 from types import FrameType
 from typing import Any, Final
 
+from railyard.core import crash
 from railyard.core.sandbox import hidden, launcher
 from railyard.core.sandbox.launcher import STOP_SIGNALS, current_namespaces, stop_signals
 
@@ -57,6 +58,7 @@ def prepare() -> dict[str, Any]:
         line += chunk
     os.write(fd, launcher.STARTED)
     atexit.register(os.write, fd, launcher.FINISHED)
+    crash.sink = lambda text: os.write(fd, text.encode(errors="backslashreplace"))  # /tmp here goes with the sandbox
     poller = poll()
     poller.register(fd, 0)
     if any(event & POLLHUP for _, event in poller.poll(0)):

@@ -8,7 +8,8 @@ of any of the three leaves nothing. SIGINT, SIGTERM and SIGHUP are blocked from 
 has its handlers: the kernel drops a signal for a process 1 without a handler, but keeps one that is blocked.
 
 A socket joins the launcher and the sandbox init. It carries the task. When it closes, the sandbox init knows that the
-launcher is gone; the bytes on it tell the launcher whether the sandbox init started and ended in order.
+launcher is gone; the bytes on it tell the launcher whether the sandbox init started and ended in order, and between
+them is the report of a crash.
 """
 
 import ctypes
@@ -27,6 +28,7 @@ from typing import Any, Final
 
 import psutil
 
+from railyard.core import crash
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH, UNSHARE_OPTIONS, USER_NAMESPACE_OPTIONS
 from railyard.core.sandbox import hidden
@@ -80,7 +82,11 @@ def enter(
         status = signals.wait(process, forward, found_by)
         received = b""
         with suppress(OSError):
-            received = parent_socket.recv(16, socket.MSG_DONTWAIT)
+            while part := parent_socket.recv(1 << 16, socket.MSG_DONTWAIT):
+                received += part
+    if status == crash.STATUS:
+        what, _, text = received.removeprefix(STARTED).removesuffix(FINISHED).decode(errors="replace").partition("\n")
+        return crash.print_report(what, text)
     if status != 1 or FINISHED in received:  # 1 is `unshare`'s own status, also for a sandbox init that was killed
         return status
     if received.startswith(STARTED):

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from railyard.core import crash
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import BOOTSTRAP, PROJECT, Machine, datapath_choice, detect, require
 from railyard.core.safe_files import Folder
@@ -24,6 +25,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 def main() -> int:
     """Do the task, and return the exit status. A signal's status wins over that of what it interrupted."""
     task = init.prepare()
+    crash.context["specification"] = task["spec"]
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded

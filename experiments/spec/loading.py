@@ -13,7 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from railyard.core import plugins
+from railyard.core import crash, plugins
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.spec import old_names
 from railyard.experiments.spec.old_names import rename_path
@@ -152,4 +152,5 @@ def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None 
     load_plugins(data, name_or_file)
     if seed is not None:
         data["seed"] = seed
+    crash.context["specification"] = data
     return parse(data)

@@ -1,0 +1,204 @@
+"""The outermost handler of a program: every error becomes one line and an exit status, and no output is fatal.
+
+`guarded` runs a program's main function. Errors of the user or the machine keep their exit status. Any other exception
+is a defect of Railyard or of a plugin: its traceback goes to a file, with what is needed to reproduce it, and the exit
+status is 70 (EX_SOFTWARE of sysexits.h). A process without a place for such a file sends the text elsewhere (`sink`).
+"""
+
+import codecs
+import errno
+import io
+import os
+import platform
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TextIO
+
+from railyard.core.errors import MissingRequirement, RailyardError, print_error
+
+STATUS: Final = 70
+sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
+context: Final[dict[str, object]] = {}  # what a report has besides: the experiment's specification
+_LONGEST: Final = 100_000
+_ASCII: Final = {"→": "->", "×": "x", "µ": "u", "–": "-", "—": "-", "·": "*", "✓": "v", "✗": "x", "≤": "<=", "≥": ">="}
+_ASCII.update({"≠": "!=", "±": "+-", "÷": "/", "…": "...", "─": "-", "│": "|"})
+_LIMITS: Final[Mapping[int, tuple[str, str]]] = {
+    errno.EMFILE: ("too many open files", "raise the limit: ulimit -n 65536"),
+    errno.ENFILE: ("too many open files on this machine", "raise the limit: sudo sysctl fs.file-max=1000000"),
+    errno.EAGAIN: ("no further process or thread can be started", "raise the limit of processes: ulimit -u 10000"),
+    errno.ENOMEM: ("not enough memory", "free some, or raise the limit: ulimit -v unlimited"),
+    errno.EFBIG: ("a file became larger than the limit", "raise it: ulimit -f unlimited"),
+    errno.ENOSPC: ("the disk is full", "free some space"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space"),
+    errno.EROFS: ("the file system is read-only", "use another folder, or set TMPDIR to one"),
+}
+
+
+class WorkerCrashed(RailyardError):
+    """An unexpected exception in a child process. `report`: its traceback."""
+
+    exit_status = STATUS
+
+    def __init__(self, message: str, report: str) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
+    """Return the exit status of `main`; an exception is one line on stderr. KeyboardInterrupt is status 130.
+
+    `own_streams`: with stdout and stderr that accept any text, and whose failure doesn't end the program.
+    """
+    stdout = _replace_streams() if own_streams else None
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as stop:
+        if not isinstance(stop.code, int):
+            raise
+        status, broken = stop.code, stop.__context__  # click turns every BrokenPipeError into an exit
+        if isinstance(broken, BrokenPipeError) and stdout and stdout.error is None:
+            status = report_error(broken)
+    except Exception as error:
+        status = 1 if stdout and error is stdout.error else report_error(error)
+    if stdout is None:
+        return status
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+    if stdout.error is None:
+        return status
+    if sink or isinstance(stdout.error, BrokenPipeError):  # in a sandbox: what started it prints the line
+        return status or 1
+    why = (stdout.error.strerror or str(stdout.error)).lower()
+    return print_error(f"stdout: can't be written ({why}); write the output to another place", status or 3)
+
+
+def report_error(error: BaseException) -> int:
+    """Print an exception as one line, with the path of a crash report if it is unexpected. Return the exit status."""
+    known = error if isinstance(error, RailyardError) else from_system(error)
+    if isinstance(known, WorkerCrashed):
+        return print_report(str(known), crash_text(error, known.report))
+    if known:
+        return print_error(str(known), known.exit_status)
+    return print_report(describe(error), crash_text(error))
+
+
+def print_report(what: str, text: str) -> int:
+    """Print one line about a crash, with the path of its report. Return its exit status."""
+    if sink:
+        sink(f"{what}\n{text}")
+        return STATUS
+    import tempfile
+
+    try:
+        fd, path = tempfile.mkstemp(prefix="railyard-crash-", suffix=".txt")  # new, and for its owner alone
+        with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        where = f"the crash report is {path}"
+    except OSError as error:
+        where = f"no crash report could be written ({error.strerror}): set TMPDIR to a folder with space"
+    return print_error(f"{what} (unexpected; {where})", STATUS)
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception's type and text, on one line of at most 200 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def crash_text(error: BaseException, more: str = "") -> str:
+    """Return a report: traceback, command line, versions and specification; no environment variables."""
+    import shlex
+    import traceback
+
+    parts = ["".join(traceback.format_exception(error)), more, f"command: {shlex.join(sys.argv)}"]
+    parts += [f"Python {platform.python_version()}, Linux {platform.release()}, uid {os.geteuid()}, pid {os.getpid()}"]
+    modules = {name: getattr(module, "__version__", None) for name, module in sorted(sys.modules.items())}
+    parts += [" ".join(f"{name} {v}" for name, v in modules.items() if "." not in name and isinstance(v, str))]
+    parts += [f"{name}: {value}" for name, value in context.items()]
+    return "\n".join(filter(None, parts))[:_LONGEST] + "\n"
+
+
+def from_system(error: BaseException) -> MissingRequirement | None:
+    """Return the error for a limit of the machine that an exception stands for; None if it is another."""
+    number = (error.errno or 0) if isinstance(error, OSError) else 0
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
+        number = errno.ENOMEM
+    elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        number = errno.EAGAIN
+    elif isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
+        number = errno.EMFILE
+    elif number == errno.EAGAIN and "fork" not in _innermost_function(error):  # such as a socket that would block
+        number = 0
+    if number not in _LIMITS:
+        return None
+    what, remedy = _LIMITS[number]
+    name = getattr(error, "filename", None)
+    return MissingRequirement(f"{what} ({os.fsdecode(name)})" if isinstance(name, str | bytes) else what, remedy)
+
+
+def _innermost_function(error: BaseException) -> str:
+    """Return the name of the function that raised, and the line of source."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].name} {frames[-1].line}" if frames else ""
+
+
+class _Descriptor(io.FileIO):
+    """A standard stream that drops what follows a failed write. `error`: why it failed.
+
+    A broken pipe is raised all the same, so that a command without end stops.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.error = error
+                if isinstance(error, BrokenPipeError):
+                    raise
+        return len(data)
+
+
+def _replace_streams() -> _Descriptor:
+    """Make stdin, stdout and stderr usable, whatever they are. Return stdout's descriptor.
+
+    A closed one is opened, before another file takes its number: stdout so that writing to it fails, as it would have.
+    """
+    for fd, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, flags)  # the lowest free number
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr, _ = _stream(2, sys.stderr)
+    sys.stdout, stdout = _stream(1, sys.stdout)
+    return stdout
+
+
+def _stream(fd: int, old: TextIO | None) -> tuple[TextIO, _Descriptor]:
+    raw, encoding = _Descriptor(fd, "w", closefd=False), old.encoding if old else "utf-8"
+    buffered = io.BufferedWriter(raw)
+    by_line = fd == 2 or raw.isatty()
+    return io.TextIOWrapper(buffered, encoding, "railyard", line_buffering=by_line, write_through=by_line), raw
+
+
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks: marks by ASCII ones, letters by those without accents."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    plain = "".join(
+        _ASCII.get(c) or unicodedata.normalize("NFKD", c).encode("ascii", "ignore").decode() or "?" for c in text
+    )
+    return plain, error.end
+
+
+codecs.register_error("railyard", _replace_unencodable)

@@ -1,0 +1,82 @@
+"""The outermost handler: any exception is one line, a status, and for defects a report; any text can be printed."""
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core import crash
+from railyard.core.errors import BadInput
+from tests.emulation.programs import ROOT
+
+
+def guarded(body: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run code as a program's main function, in a process whose temporary folder is `folder`."""
+    code = (
+        f"import os, sys\nfrom railyard.core import crash\ndef main():\n{textwrap.indent(body, '    ')}\n    return 0\n"
+    )
+    argv = [sys.executable, "-c", f"{code}\nsys.exit(crash.guarded(main))"]
+    environment = {**os.environ, "TMPDIR": str(folder), "SECRET": "hunter2"}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+
+
+def test_a_defect_is_one_line_with_a_report(tmp_path: Path) -> None:
+    done = guarded("print('begun')\nraise KeyError('nowhere\\nat all')", tmp_path)
+    (report,) = tmp_path.iterdir()
+    assert (done.returncode, done.stdout) == (70, "begun\n")
+    assert done.stderr == f"error: KeyError: 'nowhere\\nat all' (unexpected; the crash report is {report})\n"
+    text = report.read_text()
+    assert "Traceback" in text
+    assert "command: -c" in text
+    assert "hunter2" not in text
+    assert report.stat().st_mode & 0o077 == 0
+
+
+def test_a_defect_without_a_temporary_folder_is_one_line() -> None:
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); raise KeyError(1)"
+    done = guarded(full, Path("/dev/shm"))
+    assert done.returncode == 70
+    assert done.stderr.count("\n") == 1
+    assert "set TMPDIR" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "line"),
+    [
+        ("raise KeyboardInterrupt", 130, ""),
+        ("raise SystemExit(5)", 5, ""),
+        ("raise MemoryError", 3, "not enough memory"),
+        ("raise OSError(28, 'No space left', '/x')", 3, "the disk is full (/x)"),
+        ("raise OSError(24, 'x')", 3, "too many open files"),
+        ('import threading\nraise RuntimeError("can\'t start new thread")', 3, "ulimit -u"),
+        ("from railyard.core.errors import BadInput\nraise BadInput('a', 1, 'must be 2')", 2, "a: 1 must be 2"),
+        ("import socket\na, b = socket.socketpair()\na.recv(1, socket.MSG_DONTWAIT)", 70, "BlockingIOError"),
+    ],
+)
+def test_each_error_has_its_status_and_one_line(body: str, status: int, line: str, tmp_path: Path) -> None:
+    done = guarded(body, tmp_path)
+    assert done.returncode == status
+    assert line in done.stderr
+    assert done.stderr.count("\n") == bool(line)
+
+
+def test_an_error_of_the_system_is_found_by_its_number() -> None:
+    assert crash.from_system(OSError(errno.ENOENT, "No such file")) is None
+    assert crash.from_system(BadInput("a", 1, "b")) is None
+    assert str(crash.from_system(OSError(errno.EROFS, "x", b"/a"))).startswith("the file system is read-only (/a)")
+
+
+@given(st.text(st.characters()), st.sampled_from(["ascii", "latin-1", "utf-8", "cp437", "euc-jp"]))
+def test_any_text_can_be_written_in_any_encoding(text: str, encoding: str) -> None:
+    written = text.encode(encoding, "railyard")
+    assert len(written.decode(encoding)) >= len(text.encode(encoding, "ignore").decode(encoding))
+
+
+def test_marks_have_readable_ascii_forms() -> None:
+    assert "✓ 3 × 2 → é ≥ 日".encode("ascii", "railyard") == b"v 3 x 2 -> e >= ?"
