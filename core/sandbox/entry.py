@@ -33,6 +33,7 @@ import psutil
 from railyard.core.errors import RailyardError
 from railyard.core.host import CLONE_NEWNET, NETNS_DIR, SEARCH_PATH
 from railyard.core.safe_files import Account, account_of, clean_environment, drop_to
+from railyard.core.sandbox import hidden
 from railyard.core.sandbox.run_socket import Announcement
 
 # in the order of entry: the user namespace gives the right to the rest, and after `mnt` /proc is another
@@ -274,6 +275,7 @@ def _keep(
     if not own:
         os.setsid()  # or the command could push characters into the terminal's input (TIOCSTI)
     _enter(entry, node)
+    hidden.drop_capabilities()
 
     def execute() -> NoReturn:
         for number, action in defaults.items():

@@ -1,4 +1,4 @@
-"""Hiding the machine's files from a run: folders that hold sockets of services, and sockets elsewhere.
+"""Hiding the machine from a run: its devices, folders that hold sockets of services, sockets elsewhere, and settings.
 
 A Unix socket with a path is reached by its path alone: the network namespace doesn't prevent that, but the mount
 namespace can. /run and similar folders are empty in a sandbox. So are /tmp and /var/tmp, where sockets lie between
@@ -20,11 +20,21 @@ from railyard.core import plugins
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.host import PROJECT
 
-EMPTY: Final = ("/run", "/var/run", "/dev/shm", "/dev/mqueue")  # where the sandbox has an empty tmpfs of its own
+EMPTY: Final = ("/run", "/var/run", "/dev")  # where the sandbox has a tmpfs of its own, in /dev with `_DEVICES`
 PRIVATE: Final = ("/tmp", "/var/tmp")  # the same, with some of the machine's folders put back
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "net")
+_DEV_LINKS: Final = {"fd": "/proc/self/fd", "ptmx": "pts/ptmx"}
+_DEV_LINKS.update((name, f"/proc/self/fd/{fd}") for fd, name in enumerate(("stdin", "stdout", "stderr")))
+_READ_ONLY: Final = ("/sys", "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+# SYS_MODULE, SYS_RAWIO, SYS_BOOT, SYS_TIME, MKNOD, MAC_OVERRIDE, MAC_ADMIN, SYSLOG
+_DROPPED: Final = (16, 17, 22, 25, 27, 32, 33, 34)
 _MS_NOSUID_NODEV: Final = 2 | 4
 _MS_BIND: Final = 4096
 _MS_REC: Final = 16384
+_PR_CAPBSET_DROP: Final = 24
+_SYS_MOUNT_SETATTR: Final = 442  # since Linux 5.12, the same number everywhere
+_AT_FDCWD: Final = -100
+_AT_RECURSIVE: Final = 0x8000
 _MOST_SOCKETS: Final = 4096
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -79,8 +89,8 @@ def sockets() -> list[str]:
 
 def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
     """Hide them, in a mount namespace of our own: `needed` and `sockets` were called outside."""
-    here = str(Path.cwd())
-    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in put_back}
+    here, devices = str(Path.cwd()), [f"/dev/{name}" for name in _DEVICES if Path("/dev", name).exists()]
+    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*put_back, *devices)}
     for places, mode in ((EMPTY, "755"), (PRIVATE, "1777")):
         for place in dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_dir()):
             mount("tmpfs", place, "tmpfs", _MS_NOSUID_NODEV, f"mode={mode}")
@@ -91,6 +101,12 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
             Path(path).touch()
         mount(f"/proc/self/fd/{fd}", path, "", _MS_BIND | _MS_REC)
         os.close(fd)
+    for name in ("shm", "mqueue", "pts"):
+        Path("/dev", name).mkdir(0o1777)
+        Path("/dev", name).chmod(0o1777)
+    mount("devpts", "/dev/pts", "devpts", 2, "newinstance,ptmxmode=0666,mode=0620")
+    for name, target in _DEV_LINKS.items():
+        Path("/dev", name).symlink_to(target)
     with suppress(OSError):  # the working folder was the one beneath
         os.chdir(here)
     # an empty file over each socket; one that can't be opened from here, or is no socket any more, is left
@@ -105,6 +121,27 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
                     mount(str(nothing), f"/proc/self/fd/{fd}", "", _MS_BIND)
             finally:
                 os.close(fd)
+
+
+def protect_settings() -> None:
+    """Make the machine's settings read-only, in this mount namespace, but for /proc/sys/net, which is the run's own.
+
+    An older kernel leaves them as they are.
+    """
+    network = os.open("/proc/sys/net", os.O_PATH | os.O_CLOEXEC)
+    read_only = (ctypes.c_uint64 * 4)(1, 0, 0, 0)  # struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+    for path in filter(os.path.exists, _READ_ONLY):
+        mount(path, path, "", _MS_BIND | _MS_REC)
+        target = ctypes.c_char_p(path.encode())
+        _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, target, _AT_RECURSIVE, read_only, ctypes.sizeof(read_only))
+    mount(f"/proc/self/fd/{network}", "/proc/sys/net", "", _MS_BIND)
+    os.close(network)
+
+
+def drop_capabilities() -> None:
+    """Keep programs that this process starts from the capabilities that would reach the machine beside the run."""
+    for capability in _DROPPED:
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:

@@ -44,7 +44,7 @@ def inside() -> bool:
 
 
 def prepare() -> dict[str, Any]:
-    """Mount private folders (/run, /tmp), make scratch folders, set lo up; return the task given to `enter`."""
+    """Mount private folders (/run, /tmp, /dev), make scratch folders, set lo up; return the task given to `enter`."""
     if not inside():
         raise ValueError("prepare is for the first process of a sandbox")
     # read the task; the socket must still be open: if the launcher died early, nothing would end this process
@@ -65,6 +65,8 @@ def prepare() -> dict[str, Any]:
         os._exit(128 + signal.SIGKILL)
     task: dict[str, Any] = json.loads(line)
     hidden.hide(task["put_back"], task["sockets"])
+    hidden.protect_settings()
+    hidden.drop_capabilities()
     for variable, folder in (("TMPDIR", "tmp"), ("MPLCONFIGDIR", "matplotlib"), ("XDG_CACHE_HOME", "cache")):
         (_SCRATCH / folder).mkdir(parents=True)
         os.environ[variable] = str(_SCRATCH / folder)

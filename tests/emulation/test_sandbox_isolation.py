@@ -1,4 +1,4 @@
-"""Isolation of a GPU's process from the machine: its name, IPC objects, and Unix sockets of its services."""
+"""Isolation of a GPU's process from the machine: its name, IPC, sockets, settings, devices, clock and processes."""
 
 import ctypes
 import os
@@ -150,6 +150,72 @@ def test_abstract_sockets_of_the_machine_are_out_of_reach(who: Wrap) -> None:
     with listening(path), gpu_of(who) as gpu:
         assert reaches(outside, path)
         assert not reaches(gpu, path)
+
+
+@pytest.mark.parametrize(
+    "setting", ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/sys/class/net/lo/ifalias"]
+)
+def test_settings_of_the_machine_cannot_be_written(setting: str, who: Wrap) -> None:
+    before = Path(setting).read_text()
+    with gpu_of(who) as gpu:
+        done = gpu("sh", "-c", f"cat {setting} >/tmp/value; cat /tmp/value >{setting}")
+        assert done.returncode != 0
+        assert "Read-only" in done.stderr or "denied" in done.stderr
+    assert Path(setting).read_text() == before
+
+
+def test_a_network_setting_of_a_gpu_is_its_own(who: Wrap) -> None:
+    setting = Path("/proc/sys/net/ipv4/ip_default_ttl")
+    before = setting.read_text()
+    with gpu_of(who) as gpu:
+        assert gpu("sh", "-c", f"echo 33 >{setting} && cat {setting}").stdout == "33\n"
+        assert setting.read_text() == before
+
+
+def test_cgroups_of_the_machine_cannot_be_changed(who: Wrap) -> None:
+    with gpu_of(who) as gpu:
+        made = gpu("sh", "-c", "find /sys/fs/cgroup -maxdepth 1 -type d -exec mkdir {}/railyard-test ';'")
+    left = [*Path("/sys/fs/cgroup").glob("railyard-test"), *Path("/sys/fs/cgroup").glob("*/railyard-test")]
+    for folder in left:
+        folder.rmdir()
+    assert not left
+    assert "Read-only" in made.stderr or not Path("/sys/fs/cgroup").is_dir()
+
+
+def test_devices_are_those_that_hold_nothing(who: Wrap) -> None:
+    """No disk, no kernel memory, no log, and no terminal of another program; none can be made."""
+    harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "net", "pts", "shm", "mqueue"}
+    with gpu_of(who) as gpu:
+        assert set(gpu("ls", "/dev").stdout.split()) == harmless | {"fd", "stdin", "stdout", "stderr"}
+        assert gpu("ls", "/dev/pts", "/dev/shm", "/dev/mqueue").stdout.split() == [
+            "/dev/mqueue:", "/dev/pts:", "ptmx", "/dev/shm:"
+        ]  # fmt: skip
+        assert "not permitted" in gpu("mknod", "/tmp/disk", "b", "7", "0").stderr
+        assert gpu(sys.executable, "-c", "import os; print(os.ttyname(os.openpty()[1]))").stdout == "/dev/pts/0\n"
+
+
+def test_the_clock_of_the_machine_cannot_be_set(who: Wrap) -> None:
+    with gpu_of(who) as gpu:
+        assert "not permitted" in gpu("sh", "-c", "date -s @$(date +%s)").stderr
+
+
+def test_processes_of_the_machine_are_out_of_reach(who: Wrap) -> None:
+    """A program sees none of them, so it can't trace one, and a signal to all processes ends those of the run alone."""
+    with subprocess.Popen([*USER, "sleep", "98765"]) as service:
+        try:
+            with gpu_of(who) as gpu:
+                processes = gpu("sh", "-c", "cat /proc/[0-9]*/cmdline").stdout.split("\0")
+                assert "98765" not in processes
+                assert "1000" in processes, "the run's own"
+                gpu("sh", "-c", "kill -9 -1")
+            assert service.poll() is None
+        finally:
+            service.kill()
+
+
+def test_a_program_in_a_gpu_has_no_open_file_of_the_run(who: Wrap) -> None:
+    with gpu_of(who) as gpu:
+        assert gpu("ls", "/proc/self/fd").stdout.split() == ["0", "1", "2", "3"], "3 is the folder that ls reads"
 
 
 def test_what_a_run_writes_in_tmp_goes_with_it(who: Wrap) -> None:

@@ -41,7 +41,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     [
         ("/run/x", "--out: '/run/x' must not be under /run: a run has one of its own there"),
         ("/var/run/x", "--out: '/var/run/x' must not be under /run: a run has one of its own there"),
-        ("/dev/shm/a/b", "--out: '/dev/shm/a/b' must not be under /dev/shm: a run has one of its own there"),
+        ("/dev/shm/a/b", "--out: '/dev/shm/a/b' must not be under /dev: a run has one of its own there"),
         ("x" * 300, f"--out: '{'x' * 300}' can't be used: file name too long"),
         ("a\0b", "--out: 'a\\x00b' is no path: embedded null byte"),
     ],

@@ -1,0 +1,65 @@
+"""Open files of Railyard's processes in a run, of which the programs that they start must get none."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import yaml
+
+from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, SOON_S
+from tests.emulation.test_experiment_small import SMALL
+
+FAULTS = (("link-gray", "d0g1"), ("link-slow", "d0g0"), ("rail-switch-reboot", "rail1"))
+SPEC = {
+    **SMALL,
+    "fabrics": SMALL["fabrics"][:1],
+    "faults": [{"kind": kind, "target": target, "repair": "1s"} for kind, target in FAULTS],
+}
+FIRST = 3  # after standard input, output and error
+
+
+def files_of(process: psutil.Process) -> set[str]:
+    """Return the sockets and pipes of a process, as the kernel names them, from `FIRST` on."""
+    links = [path for path in Path(f"/proc/{process.pid}/fd").iterdir() if int(path.name) >= FIRST]
+    return {name for path in links if (name := str(path.readlink())).startswith(("socket:", "pipe:"))}
+
+
+def shared_files(processes: list[psutil.Process]) -> list[str]:
+    """Return the sockets and pipes that a program shares with a Python process of the same run."""
+    ours, others = set[str](), []
+    for process in processes:
+        with suppress(OSError, psutil.Error):  # it has just ended
+            name, files = process.name(), files_of(process)
+            if name.startswith("python"):
+                ours |= files
+            elif name != "unshare":  # it hands the launcher's socket to the first process of the sandbox
+                others += [(name, file) for file in files]
+    return [f"{name}: {file}" for name, file in others if file in ours]
+
+
+def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path, slow: float) -> None:
+    """Looked at all the time, since helper programs of faults and measurements are there for milliseconds only."""
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out"), "--quiet"]
+    found, names = set[str](), set[str]()
+    with Program(argv) as program:
+        process = psutil.Process(program.process.pid)
+        while program.process.poll() is None:
+            children = process.children(recursive=True)
+            found.update(shared_files(children))
+            with suppress(psutil.Error):
+                names.update(child.name() for child in children)
+            time.sleep(0.005)
+        assert program.end(SOON_S * slow) in (0, 1), program.output
+    assert {"ovs-vswitchd", "iperf3"} <= names
+    assert found == set()
+
+
+def test_a_command_of_the_shell_has_no_open_file_of_the_run() -> None:
+    with Program(SHELL) as program:
+        program.await_text(PROMPT, BUILT_S)
+        program.type("d0g1 ls /proc/self/fd")
+        program.await_text(PROMPT, SOON_S)
+        assert program.output.split(PROMPT)[-2].split()[-4:] == ["0", "1", "2", "3"]
