@@ -98,8 +98,8 @@ class Pyroute2:
         """OSError for the first answer that isn't a good one."""
         for gpu, routes in routes_by_gpu.items():
             messages = [pyroute2_message(route, gpu, self._index[gpu], i) for i, route in enumerate(routes)]
-            for batch in rtnetlink.batches(messages):
-                self._sockets[gpu].send(batch.data)
+            for _, _, data in rtnetlink.batches(messages):
+                self._sockets[gpu].send(data)
                 sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(4096))
                 if code:
                     raise OSError(code, f"{gpu.name}: route {routes[sequence]}")

@@ -77,10 +77,12 @@ class FabricPlan(Protocol):
     @property
     def electrical(self) -> "FabricPlan":
         """The same fabric without its optical switches, if it has any."""
+        return self
 
     @property
     def control_processes(self) -> tuple[str, ...]:
         """The processes of the control plane that can fail."""
+        return ()
 
     def link_names(self, layer: Layer) -> tuple[str, ...]:
         """Return the names of a layer's links, as faults have them."""

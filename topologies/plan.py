@@ -5,11 +5,10 @@ programs that enter a live run from outside.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from railyard.topologies.addresses import (
     OPTICAL_DPID,
@@ -33,15 +32,6 @@ class Plan(FabricPlan):
     spec: FabricSpec
     rail_bps: int
     hb_bps: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for another process; `from_dict` makes the same plan of it again."""
-        return {"spec": self.spec.model_dump(mode="json"), "rail_bps": self.rail_bps, "hb_bps": self.hb_bps}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
-        """Return the plan of plain data."""
-        return cls(FabricSpec.model_validate(data["spec"]), data["rail_bps"], data["hb_bps"])
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -204,13 +194,14 @@ def write_active_plan(plan: Plan) -> None:
     """Store the plan of the running fabric, in one step, so that no reader gets half a plan."""
     PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
     temporary = PLAN_FILE.with_suffix(".half")
-    temporary.write_text(json.dumps(plan.as_dict()))
+    temporary.write_text(json.dumps([plan.spec.model_dump(mode="json"), plan.rail_bps, plan.hb_bps]))
     temporary.rename(PLAN_FILE)
 
 
 def read_active_plan() -> Plan | None:
     """Return the plan of the running fabric; None if there is none."""
     try:
-        return Plan.from_dict(json.loads(PLAN_FILE.read_text()))
+        spec, *rates_bps = json.loads(PLAN_FILE.read_text())
     except FileNotFoundError:
         return None
+    return Plan(FabricSpec.model_validate(spec), *rates_bps)

@@ -62,8 +62,7 @@ class RouteAgent:
 
     def routes(self, metric: int) -> dict[Gpu, dict[str, Route]]:
         """Return the GPUs' current routes of that metric, by key. OSError names a GPU whose kernel doesn't answer."""
-        found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
-        return {gpu: routes for gpu, routes in found if routes}
+        return {gpu: routes for gpu in self._sockets if (routes := self.routes_at(gpu, metric))}
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
@@ -108,11 +107,6 @@ class RouteAgent:
                 refused[gpu] = OSError(code, f"{gpu.name}: route {asked[place]}: {os.strerror(code)}{more}")
         return Outcome(done, refused)
 
-    def close(self) -> None:
-        """Close all netlink sockets."""
-        for sock in self._sockets.values():
-            sock.close()
-
     def _carry_out(self, gpu: Gpu, asked: list[Route], puts: int) -> list[tuple[int, int]]:
         """Put the first `puts` of these routes, remove the others; return (place, error number) of the errors."""
         first, index = self._sequence, self._index[gpu]
@@ -120,13 +114,13 @@ class RouteAgent:
         messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(asked[puts:], puts)]
         self._sequence = (first + len(asked)) % _SEQUENCES
         errors = list[tuple[int, int]]()
-        for batch in rtnetlink.batches(messages):
-            self._sockets[gpu].send(batch.data)
-            place, last = -1, batch.first + batch.count - 1
+        for begin, count, data in rtnetlink.batches(messages):
+            self._sockets[gpu].send(data)
+            place, last = -1, begin + count - 1
             while place != last:  # its answer is the batch's last
                 sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
                 place = sequence - first
-                if code and batch.first <= place <= last:  # others are left from a call that was interrupted
+                if code and begin <= place <= last:  # others are left from a call that was interrupted
                     errors.append((place, code))
         return errors
 

@@ -8,7 +8,6 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -38,18 +37,6 @@ NEXT_HOP: Final = struct.Struct("=HBBi")
 _ANSWER: Final = struct.Struct("=IHHIIi")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages for one send: `count` of those that were to be cut, from place `first`. Only the last wants an answer.
-
-    Errors are answered unasked, in the order of messages; so when the last one's answer is there, all errors are.
-    """
-
-    first: int
-    count: int
-    data: bytes
-
-
 def put_message(route: Route, source: Gpu, index: Mapping[Device, int], sequence: int) -> bytes:
     """Put a route in, in the place of any to the same prefix with the same table and metric, at once.
 
@@ -74,8 +61,12 @@ def remove_message(route: Route, sequence: int) -> bytes:
     return _pack_request(route, RTM_DELROUTE, 0, SCOPE_NOWHERE, 0, 0, sequence)
 
 
-def batches(messages: Sequence[bytes]) -> Iterator[Batch]:
-    """Cut into what one send takes, and whose answers fit into the receive buffer even if all are errors."""
+def batches(messages: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (place of the first message, number of messages, data) of each send; answers fit into the receive buffer.
+
+    Only a send's last message wants an answer. Errors are answered unasked, in the order of messages: when the last
+    answer is there, all errors are.
+    """
     sizes, first = list(map(len, messages)), 0
     while first < len(messages):
         end, size = first + 1, sizes[first]
@@ -84,7 +75,7 @@ def batches(messages: Sequence[bytes]) -> Iterator[Batch]:
         data = bytearray().join(messages[first:end])
         flags_at = size - sizes[end - 1] + _FLAGS_AT
         _FLAGS.pack_into(data, flags_at, _FLAGS.unpack_from(data, flags_at)[0] | ACK)
-        yield Batch(first, end - first, bytes(data))
+        yield first, end - first, bytes(data)
         first = end
 
 

@@ -34,7 +34,7 @@ HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3
 
 @dataclass(frozen=True, slots=True)
 class Damping:
-    """Limits of changes. ValueError if one is negative.
+    """Limits of changes, 0 or more each.
 
     `margin`: percent by which a score must be better; None for policies that don't decide by scores. `noise`: points of
     100 by which it must be so at least, since one point is a large part of a low score. `dwell_ns`: the least time
@@ -44,10 +44,6 @@ class Damping:
     margin: int | None = 10
     dwell_ns: int = 200_000_000
     noise: int = 5
-
-    def __post_init__(self) -> None:
-        if min(self.margin or 0, self.dwell_ns, self.noise) < 0:
-            raise ValueError(f"margin, dwell time and noise must be 0 or more: {self}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,18 +61,13 @@ class Context:
     """Input of a policy besides the scores.
 
     `spine`: whether the NIC network joins rails. `delta`: points of h-score for `health-spray`, percent of the best
-    score for `health-best...`. `assigned`: the oracle's answer (`oracle.by_pair`). ValueError for a delta outside 0 to
-    100.
+    score for `health-best...`. `assigned`: the oracle's answer (`oracle.by_pair`).
     """
 
     spine: bool = False
     seed: int = 0
     delta: int = DELTA
     assigned: Mapping[tuple[Gpu, Gpu], Shares] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.delta <= BEST:
-            raise ValueError(f"delta is 0 to {BEST}, not {self.delta}")
 
 
 Choose = Callable[[Gpu, Gpu, Scores, Context], Shares]

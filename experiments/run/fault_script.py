@@ -27,7 +27,7 @@ from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script
-from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Measurement, Run
+from railyard.results.runs.records import Event, GoodputTrace, Measurement, Run
 from railyard.results.theory.predict import WHOLE
 from railyard.workloads.replay.job import first_phases
 from railyard.workloads.replay.run import Aborted, Replay, replay
@@ -158,24 +158,7 @@ class FaultInjector:
         repair_ms = (row.t_repair - row.t_fault) / 1e6
         if any(seen.bps):
             self.run.goodput.append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
-        for check in seen.connectivity_checks:
-            # without rerouting no pair has to recover: the row says only how many are cut off
-            verdict = check.verdict if self.reroute == "on" else replace(check.verdict, not_recovered=())
-            shown = ConnectivityCheck(
-                interval=interval,
-                monotonic_ns=check.at_ns,
-                last_event=check.act,
-                broken=len(check.broken),
-                pairs=check.pairs,
-                reachable=check.reachable,
-                answered=check.answered,
-                not_recovered=len(verdict.not_recovered),
-                unexpected_answers=len(verdict.impossible),
-                forwarding_failed_parts=len(verdict.carried),
-                mismatches="\n".join(verdict.lines()),
-                done=check.taken,
-            )
-            self.run.connectivity_checks.append(shown)
+        self.run.connectivity_checks += [replace(check, interval=interval) for check in seen.connectivity_checks]
 
 
 WORKLOAD: Final = "heartbeats"  # what records call them
@@ -233,7 +216,10 @@ def inject_faults(
     if not scripts:
         return
     heartbeats = spec.heartbeats if reroute == "on" else "off"
-    with ConnectivityChecker(session.net) as connectivity, heartbeats_running(session, heartbeats, run):
+    with (
+        ConnectivityChecker(session.net, reroute == "on") as connectivity,
+        heartbeats_running(session, heartbeats, run),
+    ):
         injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
         for script in scripts:
             for repeat in range(times := spec.times(script)):

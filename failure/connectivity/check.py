@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
+from railyard.core.records import ConnectivityCheck, IntervalId
 from railyard.core.worker import Ready, Worker
 from railyard.failure.connectivity.worker import PAIRS_PER_S, Answered, Open, Probe
 from railyard.failure.faults import Cable, Fault, cable
@@ -66,30 +67,19 @@ FRAME_BYTES: Final = 65_536 + 14  # the largest: with TSO a shaper gets, and pas
 Counters = Mapping[str, Mapping[str, PortStats]]
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectivityResult:
-    """One check, at `at_ns` after the action `act`, with these active faults. Not `taken`: it was due until then."""
-
-    at_ns: int
-    act: str
-    broken: tuple[Fault, ...]
-    pairs: int
-    reachable: int
-    answered: int
-    verdict: Verdict
-    taken: bool = True
-
-
 def duration_s(plan: Plan) -> float:
     """Return the minimum duration of a check, s."""
     return len(plan.gpus) * (len(plan.gpus) - 1) / PAIRS_PER_S + RETRY_BUDGET_S
 
 
 class ConnectivityChecker(Worker):
-    """Handle on the process that probes all pairs, with open sockets. End it before the fabric is stopped."""
+    """Handle on the process that probes all pairs, with open sockets. End it before the fabric is stopped.
 
-    def __init__(self, net: FabricNet) -> None:
-        self._net = net
+    `reroute`: whether pairs have to recover; without, it only counts how many are cut off.
+    """
+
+    def __init__(self, net: FabricNet, reroute: bool = True) -> None:
+        self._net, self._reroute = net, reroute
         super().__init__("railyard.failure.connectivity.worker", "the connectivity worker", Ready, Answered)
         self.open(Open(gpus=net.plan.gpus))
 
@@ -103,7 +93,7 @@ class ConnectivityChecker(Worker):
         request = Probe(expected=frozenset(expected), timeout_s=timeout_s, end_s=end_s)
         return self.ask(request, Answered, timeout_s=None).pairs
 
-    def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityResult | None:
+    def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityCheck | None:
         """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""
         at_ns, plan, datapath = time.monotonic_ns(), self._net.plan, self._net.datapath
         forwarding = [fault for fault in quiet_time.broken if fault.definition.keeps_forwarding(datapath)]
@@ -119,10 +109,21 @@ class ConnectivityChecker(Worker):
         if answered is None or time.monotonic_ns() > quiet_time.until_ns:
             return None
         verdict = judge(remaining, answered, excess)
-        if changed_without_controller(quiet_time.broken, actions):
+        if not self._reroute or changed_without_controller(quiet_time.broken, actions):
             verdict = replace(verdict, not_recovered=())
-        counts = len(answered), len(expected), sum(answered.values())
-        return ConnectivityResult(at_ns, quiet_time.last.name, quiet_time.broken, *counts, verdict)
+        return ConnectivityCheck(
+            IntervalId(),  # the caller's to know
+            monotonic_ns=at_ns,
+            last_event=quiet_time.last.name,
+            broken=len(quiet_time.broken),
+            pairs=len(answered),
+            reachable=len(expected),
+            answered=sum(answered.values()),
+            not_recovered=len(verdict.not_recovered),
+            unexpected_answers=len(verdict.impossible),
+            forwarding_failed_parts=len(verdict.carried),
+            mismatches="\n".join(verdict.lines()),
+        )
 
 
 def changed_without_controller(broken: Collection[Fault], actions: Sequence[Action]) -> bool:
@@ -202,21 +203,22 @@ MAX_ACTION_S: Final = 0.15  # the expected duration of an action, s: after a lon
 
 
 def missed_checks(
-    actions: Sequence[Action], taken: Sequence[ConnectivityResult], check_s: float, after_s: float
-) -> list[ConnectivityResult]:
-    """Return a result for each missing check. One is due after each action that is followed by enough idle time.
+    actions: Sequence[Action], taken: Sequence[ConnectivityCheck], check_s: float, after_s: float
+) -> list[ConnectivityCheck]:
+    """Return a record for each missing check. One is due after each action that is followed by enough idle time.
 
     `check_s`: the duration of a check. `after_s`: the time after the last action, of which there must be one. A
     controller may take its time to start: there, idle time counts from when the action was done.
     """
     ordered = sorted(actions, key=lambda action: action.at_ns)
     ends = [*(action.at_ns for action in ordered[1:]), max(action.done_ns for action in actions) + int(after_s * 1e9)]
-    found, broken = list[ConnectivityResult](), list[Fault]()
+    found, broken = list[ConnectivityCheck](), list[Fault]()
     for action, end_ns in zip(ordered, ends, strict=True):
         (broken.append if action.operation == "inject" else broken.remove)(action.fault)
         counts_from_done = action is ordered[-1] or action.fault.definition.is_control_plane
         begin_ns = action.done_ns if counts_from_done else action.at_ns + int(MAX_ACTION_S * 1e9)
         is_due = end_ns - begin_ns > (SETTLE_S + check_s) * 1e9
-        if is_due and not any(action.at_ns <= check.at_ns < end_ns for check in taken):
-            found.append(ConnectivityResult(end_ns, action.name, tuple(broken), 0, 0, 0, Verdict(), taken=False))
+        if is_due and not any(action.at_ns <= check.monotonic_ns < end_ns for check in taken):
+            nothing = (0, 0, 0, 0, 0, 0)  # pairs that were probed, reachable, ...
+            found.append(ConnectivityCheck(IntervalId(), end_ns, action.name, len(broken), *nothing, done=False))
     return found

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from railyard.core.records import ConnectivityCheck
 from railyard.failure.analysis.evaluate import (
     AFTER_S,
     WARM_UP_S,
@@ -13,7 +14,7 @@ from railyard.failure.analysis.evaluate import (
     evaluate_all,
     fault_end_ns,
 )
-from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult, duration_s, missed_checks
+from railyard.failure.connectivity.check import ConnectivityChecker, duration_s, missed_checks
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
@@ -33,15 +34,13 @@ _POLL_S: Final = 0.01
 @dataclass(frozen=True)
 class ScriptRun:
     """Results of a script. `faults` are in the script's order; `bps` is the goodput of all streams in bins of
-    `recovery_times.BIN_MS` from `begun_ns`; `lost_bytes` and `broken` connections are of the whole script.
+    `recovery_times.BIN_MS` from `begun_ns`.
     """
 
     begun_ns: int
     faults: tuple[FaultRun, ...]
-    connectivity_checks: tuple[ConnectivityResult, ...]  # with those that were due and not taken
+    connectivity_checks: tuple[ConnectivityCheck, ...]  # with those that were due and not taken
     bps: tuple[float, ...]
-    lost_bytes: int
-    broken: tuple[str, ...]
 
 
 def run_script(
@@ -88,7 +87,7 @@ def run_script(
         log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(injected, ends_ns)))
     observed = ScriptObservations(net.plan, script, streams, probes, log, begun_ns, injected, repair_started, events())
     runs, total_goodput = evaluate_all(observed, selections)
-    return ScriptRun(begun_ns, runs, tuple(checks), total_goodput, log.lost_bytes, tuple(log.broken.values()))
+    return ScriptRun(begun_ns, runs, tuple(checks), total_goodput)
 
 
 def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
@@ -103,9 +102,9 @@ def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
 
 def _run_checks(
     player: Player, checker: ConnectivityChecker | None, check_s: float, progress: Callable[[int], None]
-) -> list[ConnectivityResult]:
+) -> list[ConnectivityCheck]:
     """Report progress and take connectivity checks until `AFTER_S` after the last repair."""
-    found: list[ConnectivityResult] = []
+    found: list[ConnectivityCheck] = []
     checked = reported = 0  # actions
     while True:
         is_finished, actions = player.is_over(_POLL_S), player.actions.done

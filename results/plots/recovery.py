@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from railyard.core.records import Recovery
+from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, ScriptRow, checks_text, side_values
 from railyard.results.plots import style
-from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace
+from railyard.results.runs.records import Event, GoodputTrace
 from railyard.results.views.format import milliseconds, rate
 
 COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}

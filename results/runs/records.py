@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from railyard.core.records import INTERVAL_FIELDS, IntervalId, Record, Recovery
+from railyard.core.records import INTERVAL_FIELDS, ConnectivityCheck, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
 
 Verdict = Literal["ok", "degraded", "invalid"]
@@ -53,31 +53,6 @@ class Flow(Record):
     start_ns: int
     end_ns: int
     operation: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectivityCheck(Record):
-    """A row of connectivity.csv: every ordered pair of GPUs was probed, and the answers compared with the oracle.
-
-    Its columns: docs/results.md. Not `done`: the check was due, and the machine had no time for it.
-    """
-
-    monotonic_ns: int
-    last_event: str
-    broken: int
-    pairs: int
-    reachable: int
-    answered: int
-    not_recovered: int
-    unexpected_answers: int
-    forwarding_failed_parts: int
-    mismatches: str = ""  # lines
-    done: bool = True
-
-    @property
-    def mismatch_count(self) -> int:
-        """Number of pairs and failed parts for which the fabric differs from the oracle; 0 if it was not done."""
-        return self.not_recovered + self.unexpected_answers + self.forwarding_failed_parts
 
 
 @dataclass(frozen=True, slots=True)

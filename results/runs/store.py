@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.records import Recovery
+from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import old_format, timeline
@@ -48,7 +48,7 @@ _PARTS: Final[dict[str, type]] = {
 }
 _FILES: Final[dict[str, tuple[str, type]]] = {
     "recoveries": ("recovery.csv", Recovery),
-    "connectivity_checks": ("connectivity.csv", rows.ConnectivityCheck),
+    "connectivity_checks": ("connectivity.csv", ConnectivityCheck),
     "replacements": ("replacement.csv", rows.Replacement),
     "measurements": ("results.parquet", Measurement),
     "flows": ("flows.parquet", rows.Flow),

@@ -12,7 +12,8 @@ from itertools import permutations
 
 import pytest
 
-from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult, Verdict
+from railyard.core.records import ConnectivityCheck
+from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import NO_DEADLINE_NS, Action, QuietPeriod, inject, repair
 from railyard.topologies.addresses import Gpu
@@ -28,10 +29,10 @@ def crosses(src: Gpu, dst: Gpu) -> bool:
     return src.domain != dst.domain and (dst == Gpu(0, 1) or (src.domain == 0 and dst.rank == 1))
 
 
-def taken(checker: ConnectivityChecker, actions: list[Action], answered: int, *broken: Fault) -> ConnectivityResult:
+def taken(checker: ConnectivityChecker, actions: list[Action], answered: int, *broken: Fault) -> ConnectivityCheck:
     """After the last of these acts, with all the time that it may want; again, if a busy machine kept answers back."""
 
-    def check() -> ConnectivityResult | None:
+    def check() -> ConnectivityCheck | None:
         found = checker.check(QuietPeriod(actions[-1], broken, NO_DEADLINE_NS), actions)
         return found if found and found.answered == answered else None
 
@@ -47,12 +48,15 @@ def test_silent_link_names_only_the_gpus_that_it_cuts_off() -> None:
     with ConnectivityChecker(fabric.net) as checker:
         actions = [Action(inject(fabric.net, SILENT), time.monotonic_ns(), "inject", SILENT)]
         silent = taken(checker, actions, 30 - 8, SILENT)
+        with ConnectivityChecker(fabric.net, reroute=False) as indifferent:
+            unjudged = taken(indifferent, actions, 30 - 8, SILENT)
         repair(fabric.net, SILENT)
         actions.append(Action(time.monotonic_ns(), time.monotonic_ns(), "repair", SILENT))
         whole = taken(checker, actions, 30)
-    assert set(silent.verdict.not_recovered) == cut_off
-    assert (silent.verdict.impossible, silent.verdict.carried) == ((), ())
+    lines = {f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in cut_off}
+    assert set(silent.mismatches.splitlines()) == lines
+    assert (silent.not_recovered, silent.unexpected_answers, silent.forwarding_failed_parts) == (len(cut_off), 0, 0)
+    assert (unjudged.not_recovered, unjudged.mismatches, unjudged.answered) == (0, "", 30 - 8)
     assert (silent.pairs, silent.reachable, silent.answered) == (30, 30, 30 - 8)
-    assert "d1g0 -> d0g1: a path is left, but it did not recover" in silent.verdict.lines()
-    assert whole.verdict == Verdict()
+    assert (whole.mismatch_count, whole.mismatches) == (0, "")
     assert (whole.pairs, whole.reachable, whole.answered) == (30, 30, 30)

@@ -72,7 +72,7 @@ def test_a_switch_starts_on_ports_that_are_up(monkeypatch: pytest.MonkeyPatch) -
 
     def looked_at(switch: PrivateSwitch) -> None:
         links = {link["ifname"]: link["flags"] for link in json.loads(namespaces.run(["ip", "-json", "link"]))}
-        seen[switch.name] = all("UP" in links[port.interface] for port in switch.ports)
+        seen[switch.name] = all("UP" in links[interface] for interface in switch.ports)
         start(switch)
 
     monkeypatch.setattr(PrivateSwitch, "start", looked_at)

@@ -5,8 +5,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from railyard.core.records import IntervalId, Recovery
-from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Load, Measurement, Replacement, Run
+from railyard.core.records import ConnectivityCheck, IntervalId, Recovery
+from railyard.results.runs.records import Event, GoodputTrace, Load, Measurement, Replacement, Run
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 from tests.unit.shown import print_summary
 

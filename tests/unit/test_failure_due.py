@@ -2,7 +2,8 @@
 
 import pytest
 
-from railyard.failure.connectivity.check import ConnectivityResult, Verdict, missed_checks
+from railyard.core.records import ConnectivityCheck, IntervalId
+from railyard.failure.connectivity.check import missed_checks
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Action
 
@@ -15,14 +16,14 @@ def act(at_s: float, operation: str, fault: Fault = CUT, takes_s: float = 0.02) 
     return Action(round(at_s * S), round((at_s + takes_s) * S), operation, fault)
 
 
-def check(at_s: float) -> ConnectivityResult:
-    return ConnectivityResult(round(at_s * S), "", (), 12, 12, 12, Verdict())
+def check(at_s: float) -> ConnectivityCheck:
+    return ConnectivityCheck(IntervalId(), round(at_s * S), "", 0, 12, 12, 12, 0, 0, 0)
 
 
 def missing(actions: list[Action], *taken_s: float) -> list[tuple[str, int]]:
     found = missed_checks(actions, [check(at_s) for at_s in taken_s], CHECK_S, AFTER_S)
-    assert not any(one.taken or one.pairs for one in found)
-    return [(one.act, len(one.broken)) for one in found]
+    assert not any(one.done or one.pairs for one in found)
+    return [(one.last_event, one.broken) for one in found]
 
 
 def test_check_is_due_after_an_action_with_enough_idle_time() -> None:

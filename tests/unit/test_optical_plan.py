@@ -1,5 +1,6 @@
 """Fabrics with optical circuit switches: what may be asked for, and each place behind a fibre of its own."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from railyard.topologies.addresses import (
 from railyard.topologies.build import shaping
 from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.measure.rates import frames_needed
-from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.plan import Plan, make_plan, read_active_plan, write_active_plan
 from railyard.topologies.spec import LAYERS, FabricSpec, parse_fabric
 from railyard.workloads.background.flows import BackgroundFlow, flows_of, reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
@@ -79,12 +80,14 @@ def test_bad_input_is_answered_in_one_line(changes: dict[str, Any], message: str
     assert str(caught.value) == message
 
 
-def test_defaults_are_filled_in_and_a_stored_plan_reads_back() -> None:
+def test_defaults_are_filled_in_and_a_stored_plan_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optical = parse_fabric({"kind": "rail-only", "optical": {}}).optical
     assert optical is not None
     assert (optical.layers, optical.switching_time) == (("rail",), 0.01)
     both = plan(layers=LAYERS)
-    assert Plan.from_dict(both.as_dict()) == both
+    monkeypatch.setattr("railyard.topologies.plan.PLAN_FILE", tmp_path / "plan.json")
+    write_active_plan(both)
+    assert read_active_plan() == both
 
 
 def optical_of(asked: tuple[Layer, ...], layer: Layer, gpu: Gpu) -> str:

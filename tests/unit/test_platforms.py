@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.plan import make_plan, read_active_plan, write_active_plan
 from railyard.topologies.platforms import PLATFORMS, SYSTEMS
 from railyard.topologies.spec import parse_fabric
 
@@ -80,5 +80,7 @@ def test_a_file_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     plan = make_plan(parse_fabric({"kind": "rail-only", "platform": "./mine.yaml"}), 50_000_000)
     monkeypatch.chdir("/")
-    assert Plan.from_dict(plan.as_dict()) == plan
+    monkeypatch.setattr("railyard.topologies.plan.PLAN_FILE", tmp_path / "plan.json")
+    write_active_plan(plan)
+    assert read_active_plan() == plan
     assert plan.hb_bps == round(plan.rail_bps * PLATFORMS["h100"].ratio)

@@ -12,10 +12,10 @@ import yaml
 
 from railyard.core import safe_files
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.records import Recovery
+from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import records, store
-from railyard.results.runs.records import ConnectivityCheck, Event, Replacement, Run
+from railyard.results.runs.records import Event, Replacement, Run
 from railyard.results.views import report
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run

@@ -51,26 +51,26 @@ def test_removal_names_prefix_table_and_metric_alone(route: Route, sequence: int
 def test_batches_keep_order_fit_and_request_one_answer(sizes: list[int]) -> None:
     messages = [HEADER.pack(size, 24, 1, i, 0) + bytes(size - HEADER.size) for i, size in enumerate(sizes)]
     seen: list[tuple[int, int]] = []
-    for batch in batches(messages):
-        assert batch.first == len(seen)
-        assert batch.count <= BATCH_MESSAGES
-        assert len(batch.data) <= BATCH_BYTES
+    for first, count, data in batches(messages):
+        assert first == len(seen)
+        assert count <= BATCH_MESSAGES
+        assert len(data) <= BATCH_BYTES
         at, flags = 0, list[int]()
-        while at < len(batch.data):
-            size, _, flag, sequence, _ = HEADER.unpack_from(batch.data, at)
+        while at < len(data):
+            size, _, flag, sequence, _ = HEADER.unpack_from(data, at)
             seen.append((sequence, size))
             flags.append(flag)
             at += size
-        assert flags == [1] * (batch.count - 1) + [1 | ACK]
+        assert flags == [1] * (count - 1) + [1 | ACK]
     assert seen == list(enumerate(sizes))
 
 
 def test_few_batches_are_cut() -> None:
     route = Route("198.18.0.1/32", tuple(Hop("hb0", Gpu(0, rank)) for rank in range(256)))  # the largest fabric
     message = rtnetlink.put_message(route, Gpu(1, 0), {"hb0": 2, "rail0": 3}, 7)
-    assert [batch.count for batch in batches([message] * 40)] == [15, 15, 10]
+    assert [count for _, count, _ in batches([message] * 40)] == [15, 15, 10]
     small = rtnetlink.remove_message(route, 7)
-    assert [batch.count for batch in batches([small] * 300)] == [128, 128, 44]
+    assert [count for _, count, _ in batches([small] * 300)] == [128, 128, 44]
     assert list(batches([])) == []
 
 

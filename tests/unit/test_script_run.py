@@ -2,23 +2,22 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import ConnectivityCheck, IntervalId, Recovery
 from railyard.experiments.run import fault_script, traffic
 from railyard.experiments.run.fault_script import FaultInjector
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun, is_recovered
-from railyard.failure.connectivity.check import ConnectivityResult, Verdict
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
-from railyard.topologies.addresses import Gpu
 from railyard.workloads.replay.run import Aborted, Replay
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build, parse_workload
@@ -26,7 +25,6 @@ from tests.unit.stand_ins import plan_of, run_of, session_of
 
 SECOND = 1_000_000_000
 CUT = Fault("link-down", "d0g1")
-WRONG = Verdict(((Gpu(0, 0), Gpu(1, 1)),), (), (("rail1", 3),))
 
 
 def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND) -> FaultRun:
@@ -40,8 +38,8 @@ def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND) -> FaultRun:
     return FaultRun(fault, row, (-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
 
 
-def script_of(seen: tuple[FaultRun, ...], connectivity_checks: tuple[ConnectivityResult, ...] = ()) -> ScriptRun:
-    return ScriptRun(SECOND, seen, connectivity_checks, (5.0, 6.0, 7.0), 0, ())
+def script_of(seen: tuple[FaultRun, ...], connectivity_checks: tuple[ConnectivityCheck, ...] = ()) -> ScriptRun:
+    return ScriptRun(SECOND, seen, connectivity_checks, (5.0, 6.0, 7.0))
 
 
 class Scene:
@@ -124,32 +122,17 @@ def test_script_records_a_row_per_fault_and_one_trace(monkeypatch: pytest.Monkey
     assert [ScriptSpec.model_validate({"name": "two", "faults": reported.detail["faults"]})] == [spec], "to be replayed"
 
 
-@pytest.mark.parametrize(
-    ("reroute", "not_recovered", "wrong"),
-    [
-        ("on", 1, "d0g0 -> d1g1: a path is left, but it did not recover\nrail1: dead, but it carried 3"),
-        ("off", 0, "rail1: dead, but it carried 3"),
-    ],
-)
-def test_connectivity_is_judged_only_with_rerouting(
-    monkeypatch: pytest.MonkeyPatch, reroute: str, not_recovered: int, wrong: str
-) -> None:
-    taken = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 12, 10, 9, WRONG)
-    scene = Scene(monkeypatch, script_of((fault_run(),), (taken,)), reroute)
+def test_connectivity_checks_are_recorded_with_their_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = ConnectivityCheck(IntervalId(), 5, "inject link-down d0g1", 1, 12, 10, 9, 1, 0, 1, "two lines")
+    scene = Scene(monkeypatch, script_of((fault_run(),), (done,)))
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
     (row,) = scene.run.connectivity_checks
-    assert (row.last_event, row.broken, row.pairs, row.reachable, row.answered) == (
-        "inject link-down d0g1",
-        1,
-        12,
-        10,
-        9,
-    )
-    assert (row.not_recovered, row.forwarding_failed_parts, row.mismatches) == (not_recovered, 1, wrong)
+    assert (row.fabric, row.interval.part, row.reroute) == ("a fabric", "link-down d0g1", "on")
+    assert replace(row, interval=IntervalId()) == done
 
 
 def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 0, 0, 0, Verdict(), taken=False)
+    missing = ConnectivityCheck(IntervalId(), 5, "inject link-down d0g1", 1, 0, 0, 0, 0, 0, 0, done=False)
     scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
     (row,) = scene.run.connectivity_checks

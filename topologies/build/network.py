@@ -20,7 +20,7 @@ from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
-from railyard.topologies.build.ovs import Port, PrivateSwitch
+from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.mininet_topos import FabricTopo
@@ -60,26 +60,6 @@ class FabricController(Protocol):
     def wait_ready(self) -> None:
         """Return when every switch has its flows."""
 
-    def crash(self) -> None:
-        """Kill it."""
-
-    def restart(self) -> None:
-        """Start it again; return when it listens and all switches are called."""
-
-    @property
-    def is_down(self) -> bool:
-        """Crashed, and not started again."""
-
-    def crash_registry(self) -> None:
-        """Kill the server of the scores' registry."""
-
-    def restart_registry(self) -> None:
-        """Start it again at its address."""
-
-    @property
-    def registry_address(self) -> str:
-        """`unix:PATH` or `etcd:HOST:PORT`; empty without a registry."""
-
     def stop(self) -> None:
         """End it."""
 
@@ -101,7 +81,7 @@ class EmulatedNet(Mininet):
         for link in plan.links:
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
-        self.ovs = {switch.name: self._make_switch(switch, self._ports(switch.name)) for switch in plan.switches}
+        self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches}
         self.switch_buffers = False
         self.extra_names: set[str] = set()  # of namespaces (gpu_replacement.py)
         self.build_s = self.stop_s = 0.0
@@ -152,8 +132,8 @@ class EmulatedNet(Mininet):
         ends = (report["end"]["sum_received"], report["end"]["sum_sent"])
         return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
 
-    def _make_switch(self, switch: Switch, ports: tuple[Port, ...]) -> PrivateSwitch:
-        return PrivateSwitch(switch.name, switch.dpid, ports, self.datapath)
+    def _make_switch(self, switch: Switch) -> PrivateSwitch:
+        return PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), self.datapath)
 
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
         """Return the sysctls of a namespace."""
@@ -181,8 +161,8 @@ class EmulatedNet(Mininet):
         """Return an interface as Mininet has it."""
         raise NotImplementedError
 
-    def _ports(self, switch: str) -> tuple[Port, ...]:
-        return tuple(Port(name, port) for name, (port, _) in self._ends[switch].items() if port is not None)
+    def _ports(self, switch: str) -> dict[str, int]:
+        return {name: port for name, (port, _) in self._ends[switch].items() if port is not None}
 
     def _prepare(self, node: str) -> None:
         with namespaces.inside(node):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,14 +25,6 @@ EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
 SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
 CONTROLLER_PORT: Final = 6653  # of 127.0.0.1, in the switch's own namespace
 START_S: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An interface of the switch and the OpenFlow port number that it shall have."""
-
-    interface: str
-    number: int
 
 
 def prepare() -> None:
@@ -82,11 +75,14 @@ QUIET: Final = ("--verbose=console:off", "--verbose=syslog:off", "--verbose=file
 
 @dataclass
 class PrivateSwitch:
-    """The two processes of one switch. `start` needs its namespace and its interfaces to be there."""
+    """The two processes of one switch. `start` needs its namespace and its interfaces to be there.
+
+    `ports`: the OpenFlow port number that each interface shall have.
+    """
 
     name: str
     dpid: int
-    ports: tuple[Port, ...]
+    ports: Mapping[str, int]
     datapath: Datapath
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -118,9 +114,9 @@ class PrivateSwitch:
         arguments += ["--", "set", "controller", name]
         arguments += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
         arguments += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
-        for port in self.ports:
-            arguments += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
-            arguments += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
+        for interface, number in self.ports.items():
+            arguments += ["--", "add-port", name, interface, "--", "set", "interface", interface]
+            arguments += [f"ofport_request={number}", "--", "set", "port", interface, "qos=@hands-off"]
         return arguments
 
     def start_database(self) -> None:

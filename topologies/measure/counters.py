@@ -195,11 +195,6 @@ class TcpRates:
         self._snapshots[node] = _Snapshot(now, acknowledged, rates)
         return rates
 
-    def close(self) -> None:
-        """Close all sockets."""
-        for sock in self._sockets.values():
-            sock.close()
-
     def _read_acknowledged(self, node: str) -> dict[Connection, int]:
         found = {}
         for body in namespaces.dump(self._sockets[node], SOCK_DIAG_BY_FAMILY, _ESTABLISHED_TCP):

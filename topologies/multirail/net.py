@@ -14,7 +14,7 @@ from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import SWITCH_SYSCTLS, EmulatedNet
 from railyard.topologies.build.nodes import PlannedIntf
-from railyard.topologies.build.ovs import START_S, Port, PrivateSwitch, is_listening
+from railyard.topologies.build.ovs import START_S, PrivateSwitch, is_listening
 from railyard.topologies.fabric_kinds import End, Link, Switch
 from railyard.topologies.multirail import commands
 from railyard.topologies.multirail.plan import MultirailPlan
@@ -63,9 +63,9 @@ class MultirailNet(EmulatedNet):
         self.has_mptcp = commands.has_mptcp()
         super().__init__(plan, datapath)
 
-    def _make_switch(self, switch: Switch, ports: tuple[Port, ...]) -> RailSwitch:
+    def _make_switch(self, switch: Switch) -> RailSwitch:
         flows = static_flows(self.plan.nics_on(switch.index))
-        return RailSwitch(switch.name, switch.dpid, ports, self.datapath, flows=flows)
+        return RailSwitch(switch.name, switch.dpid, self._ports(switch.name), self.datapath, flows=flows)
 
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
         return SWITCH_SYSCTLS if node in self.ovs else commands.node_sysctls(self.plan)

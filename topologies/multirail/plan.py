@@ -106,16 +106,6 @@ class MultirailPlan(FabricPlan):
         """The fabric in words, for messages."""
         return f"the {self.spec.kind} fabric of {self.spec.nodes} nodes x {len(self.rails)} rails"
 
-    @property
-    def electrical(self) -> "MultirailPlan":
-        """The same: no fabric of this kind has optical switches."""
-        return self
-
-    @property
-    def control_processes(self) -> tuple[str, ...]:
-        """None: the switches' flows are static."""
-        return ()
-
     @cached_property
     def _named_nics(self) -> dict[str, Nic]:
         return {f"{self.rails[nic.rail].name} of {nic.namespace}": nic for nic in self.nics}

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
@@ -18,9 +18,12 @@ from railyard.failure.faults.support.impact import FaultScope, Impact
 from railyard.failure.faults.support.links import is_set_up, is_up, set_link
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import EmulatedNet, FabricController, FabricNet
+from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link
 from railyard.topologies.routing import route_commands
+
+if TYPE_CHECKING:
+    from railyard.controller.processes.clients import ControllerProcess
 
 
 def processes_in(gpu: str) -> list[int]:
@@ -137,11 +140,11 @@ class SwitchCrash(SwitchFault):
         return (net.ovs[target].processes["ovs-vswitchd"].poll() is not None,)
 
 
-def controller_of(net: FabricNet) -> FabricController:
+def controller_of(net: FabricNet) -> "ControllerProcess":
     """Return the fabric's controller. CheckFailed if it has none."""
     if net.fabric_controller is None:
         raise CheckFailed("the fabric has no controller that could crash")
-    return net.fabric_controller
+    return cast("ControllerProcess", net.fabric_controller)
 
 
 def has_listener(switch: str) -> bool:
