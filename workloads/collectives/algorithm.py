@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from math import ceil
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from railyard.core.registry import Registry
 from railyard.topologies.spec import FabricSpec
@@ -276,6 +278,9 @@ def check_algorithm(collective: str, algorithm: str, on_grid: bool = False) -> s
     if algorithm != "auto" and algorithm not in known:
         raise ValueError(f"is not for {collective}: allowed are auto, {', '.join(known)}")
     return algorithm
+
+
+AllToAllAlgorithm = Annotated[str, AfterValidator(partial(check_algorithm, "all-to-all", on_grid=True))]
 
 
 def chosen_algorithm(collective: str, algorithm: str, fabric: FabricSpec) -> str:

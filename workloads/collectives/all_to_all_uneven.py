@@ -4,18 +4,11 @@ Every GPU has as many tokens, and D times the number of GPUs of their bytes. Dis
 (`Phase.shares`); combine returns as many bytes. No equation of the papers applies, so the bottleneck link decides.
 """
 
-from railyard.workloads.collectives.algorithm import (
-    ALGORITHMS,
-    Algorithm,
-    Stages,
-    UnevenExchange,
-    grid_shifts,
-    whole_bytes,
-)
+from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.schedule import Grid, Phase
 
 
-class Dispatch(Algorithm):
+class Dispatch(algorithms.Algorithm):
     """Every pair directly, with the destination's share of the bytes."""
 
     part_of = "all-to-all"
@@ -24,14 +17,13 @@ class Dispatch(Algorithm):
     def pair_sizes(self, phase: Phase, grid: Grid) -> dict[tuple[int, int], int]:
         """Return the whole bytes of each pair (source, destination), in the order of GPU numbers."""
         gpus = [gpu for domain in grid for gpu in domain]
-        part = dict(
-            zip(gpus, [whole_bytes(len(gpus) * phase.data_bytes * share) for share in phase.shares], strict=True)
-        )
+        sizes = (algorithms.whole_bytes(len(gpus) * phase.data_bytes * share) for share in phase.shares)
+        part = dict(zip(gpus, sizes, strict=True))
         return {(a, b): part[b if self.experts_receive else a] for a in gpus for b in gpus if a != b}
 
-    def stages(self, phase: Phase, grid: Grid) -> Stages:
+    def stages(self, phase: Phase, grid: Grid) -> algorithms.Stages:
         """Exchange in the rounds of a direct all-to-all."""
-        yield [UnevenExchange(grid_shifts(grid), self.pair_sizes(phase, grid))]
+        yield [algorithms.UnevenExchange(algorithms.grid_shifts(grid), self.pair_sizes(phase, grid))]
 
 
 class Combine(Dispatch):
@@ -40,5 +32,5 @@ class Combine(Dispatch):
     experts_receive = False
 
 
-ALGORITHMS.add("all-to-all-dispatch", Dispatch())
-ALGORITHMS.add("all-to-all-combine", Combine())
+algorithms.ALGORITHMS.add("all-to-all-dispatch", Dispatch())
+algorithms.ALGORITHMS.add("all-to-all-combine", Combine())

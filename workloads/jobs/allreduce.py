@@ -16,16 +16,8 @@ from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time, format_size, size_name
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
+from railyard.workloads.allreduce import workload
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
-from railyard.workloads.allreduce.workload import (
-    ITEM,
-    ComparedWorkload,
-    Prediction,
-    RailSession,
-    Rows,
-    learning_operations,
-    sent_bytes,
-)
 from railyard.workloads.spec import WORKLOADS
 
 MIN_OPERATIONS: Final = 10  # of a point, that count: fewer have no median worth the name
@@ -37,7 +29,7 @@ than few long ones: with as many operations, turns of 10 varied half as much aga
 
 
 @WORKLOADS.register("allreduce")
-class AllreduceSpec(ComparedWorkload):
+class AllreduceSpec(workload.ComparedWorkload):
     """Allreduce of every size; all policies take turns. Each repeat has processes of its own; sizes that `starts` has,
     as many times as often.
 
@@ -54,8 +46,9 @@ class AllreduceSpec(ComparedWorkload):
     def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
         """Check that sizes are whole elements, and distinct."""
         for i, size in enumerate(self.sizes):
-            if size < ITEM:
-                raise BadInput(f"{field}.sizes.{i}", format_size(size), f"must be {ITEM}B or more: one element")
+            if size < workload.ITEM:
+                allowed = f"must be {workload.ITEM}B or more: one element"
+                raise BadInput(f"{field}.sizes.{i}", format_size(size), allowed)
             if size in self.sizes[:i]:
                 raise BadInput(f"{field}.sizes.{i}", format_size(size), "is given twice")
         super().check(fabrics, field)
@@ -64,7 +57,7 @@ class AllreduceSpec(ComparedWorkload):
         """Return how often a size is measured: `repeats` times its `starts`."""
         return repeats * value_for_size(self.starts, size, 1)
 
-    def measure(self, session: RailSession) -> None:
+    def measure(self, session: workload.RailSession) -> None:
         """Measure the sizes that have the fabric's dilation, smallest first, until each has all of its repeats."""
         fabric = session.plan.spec
         policies = self.policies_on(session.number, fabric)
@@ -73,9 +66,7 @@ class AllreduceSpec(ComparedWorkload):
             sizes = [size for size in sizes if repeat < self.repeats_of(size, session.repeats)]
             if not sizes:
                 return
-            session.measure_sizes(
-                sizes, policies, repeat, lambda p, s: turns(learning_operations(p, self.learning), self.counted(s))
-            )
+            session.measure_sizes(sizes, policies, repeat, self.turns)
 
     def intervals(self, number: int, fabric: MultirailSpec) -> Iterator[tuple[str, str]]:
         """Yield each size with each policy."""
@@ -90,19 +81,23 @@ class AllreduceSpec(ComparedWorkload):
         """Return how many times a size is measured, each time by all policies in turn."""
         return sum(self.repeats_of(s, repeats) for s in self.sizes) if self.policies_on(number, fabric) else 0
 
+    def turns(self, policy: str, operation_s: float) -> list[tuple[int, int]]:
+        """Return the turns of a point, in the first of which a policy learns."""
+        return turns(workload.learning_operations(policy, self.learning), self.counted(operation_s))
+
     def counted(self, operation_s: float) -> int:
         """Return how many operations count at a point. `operation_s`: time of one operation here, dilated or not."""
         return max(MIN_OPERATIONS, min(self.operations, ceil(self.point / max(operation_s, 1e-6))))
 
-    def predictions(self, number: int, plan: MultirailPlan) -> Iterator[Prediction]:
+    def predictions(self, number: int, plan: MultirailPlan) -> Iterator[workload.Prediction]:
         """Yield every size under every policy."""
         rails, peer = rails_of(plan), peer_rail(plan.spec)
         for policy in self.policies_on(number, plan.spec):
             for size in self.sizes:
-                time = predicted_s(policy, rails, plan.spec.nodes, sent_bytes(size, plan.scale), peer)
-                yield Prediction(policy, f"allreduce {size_name(size)}", "completion_time", time, size)
+                time = predicted_s(policy, rails, plan.spec.nodes, workload.sent_bytes(size, plan.scale), peer)
+                yield workload.Prediction(policy, f"allreduce {size_name(size)}", "completion_time", time, size)
 
-    def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | Rows]:
+    def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | workload.Rows]:
         """Yield a table of the operations of a start: those that learn, and those that count."""
         fabric, policies = plan.spec, self.policies_on(number, plan.spec)
         if not policies:
@@ -113,10 +108,10 @@ class AllreduceSpec(ComparedWorkload):
         for size in self.sizes:
             times = fabric.dilation_of(size)
             optional = [f"{times:g}x" if times > 1 else ""] * slow + [f"{self.repeats_of(size, repeats)} x"] * often
-            row = [size_name(size), format_size(sent_bytes(size, plan.scale)), *optional]
+            row = [size_name(size), format_size(workload.sent_bytes(size, plan.scale)), *optional]
             for prediction in self.predictions(number, plan):
                 if prediction.size == size:
-                    before = learning_operations(prediction.policy, self.learning)
+                    before = workload.learning_operations(prediction.policy, self.learning)
                     row.append(f"{before} + {self.counted(prediction.seconds * times)}")
             rows.append(row)
         yield rows

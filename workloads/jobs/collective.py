@@ -5,16 +5,8 @@ from typing import Final
 from pydantic import ValidationInfo, field_validator
 
 from railyard.core.errors import unknown_name_hint
-from railyard.workloads.collectives.algorithm import (
-    ALGORITHMS,
-    IN_FLIGHT,
-    algorithms_of,
-    check_algorithm,
-    chosen_algorithm,
-    collective_schedule,
-    collectives,
-    sizing_algorithm,
-)
+from railyard.workloads.collectives import algorithm as algorithms
+from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, Sized, TrafficKind
 
 TRAFFIC_KINDS.add("collective", TrafficKind())
@@ -29,29 +21,32 @@ class CollectiveSpec(Sized):
 
     collective: str
     algorithm: str = "auto"
-    in_flight: Count = IN_FLIGHT
+    in_flight: Count = algorithms.IN_FLIGHT
 
     @field_validator("collective")
     @classmethod
     def _check_collective(cls, collective: str) -> str:
-        if collective not in collectives():
-            raise ValueError(unknown_name_hint(collective, collectives()))
+        if collective not in algorithms.collectives():
+            raise ValueError(unknown_name_hint(collective, algorithms.collectives()))
         return collective
 
     @field_validator("algorithm")
     @classmethod
     def _check_algorithm(cls, algorithm: str, info: ValidationInfo) -> str:
-        return check_algorithm(info.data["collective"], algorithm) if "collective" in info.data else algorithm
+        collective = info.data.get("collective")
+        return algorithms.check_algorithm(collective, algorithm) if collective else algorithm
 
     def label(self) -> str:
-        return self.collective if self.algorithm == "auto" else algorithms_of(self.collective)[self.algorithm]
+        return {"auto": self.collective, **algorithms.algorithms_of(self.collective)}[self.algorithm]
 
     def build(self, setting: Setting) -> Built:
         """A collective has no size of its own: the same bytes are projected to the real platform."""
-        m, k = setting.fabric.domains, setting.fabric.rails
-        chosen = chosen_algorithm(self.collective, self.algorithm, setting.fabric)
-        sizing = chosen if ALGORITHMS[chosen].per_rail else sizing_algorithm(self.collective)
-        factor = self.bytes_factor(
-            setting, PROBE_BYTES, lambda: collective_schedule(sizing, m, k, PROBE_BYTES, self.in_flight)
-        )
-        return Built(collective_schedule(chosen, m, k, PROBE_BYTES * factor, self.in_flight), setting.scale(chosen))
+        size = (setting.fabric.domains, setting.fabric.rails)
+        chosen = algorithms.chosen_algorithm(self.collective, self.algorithm, setting.fabric)
+        sizing = chosen if algorithms.ALGORITHMS[chosen].per_rail else algorithms.sizing_algorithm(self.collective)
+
+        def schedule(name: str, data_bytes: float) -> Schedule:
+            return algorithms.collective_schedule(name, *size, data_bytes, self.in_flight)
+
+        factor = self.bytes_factor(setting, PROBE_BYTES, lambda: schedule(sizing, PROBE_BYTES))
+        return Built(schedule(chosen, PROBE_BYTES * factor), setting.scale(chosen))

@@ -16,15 +16,7 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
-from railyard.workloads.collectives.algorithm import (
-    ALGORITHMS,
-    algorithms_of,
-    check_algorithm,
-    chosen_algorithm,
-    run,
-    sizing_algorithm,
-    whole_phase,
-)
+from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.schedule import Factor, Iteration, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
@@ -77,12 +69,12 @@ def moe_iteration(job: MoeJob) -> Iteration:
     """The step as Eq. 6-11 see it: one stage, one micro-batch; the all-to-alls take turns."""
     x, y = job.rails, job.domains
     if job.shares:
-        named = zip(("moe-dispatch", "moe-combine"), ALGORITHMS[job.algorithm].uneven, strict=True)
+        named = zip(("moe-dispatch", "moe-combine"), algorithms.ALGORITHMS[job.algorithm].uneven, strict=True)
     else:
         named = zip(["moe-a2a"], [job.algorithm], strict=True)
-    exchanges = [whole_phase(name, "EP", algorithm, x, y, job.pair_bytes, job.shares) for name, algorithm in named]
+    exchanges = [algorithms.whole_phase(name, "EP", each, x, y, job.pair_bytes, job.shares) for name, each in named]
     runs = Counter(islice(cycle(range(len(exchanges))), job.all_to_alls))
-    reduction = whole_phase("dp-all-reduce", "DP", "all-reduce-hierarchical", x, y, job.static_bytes)
+    reduction = algorithms.whole_phase("dp-all-reduce", "DP", "all-reduce-hierarchical", x, y, job.static_bytes)
     each = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
     return Iteration(1, 1, 1, job.compute_s, each, None, (reduction,))
 
@@ -91,8 +83,8 @@ def moe_schedule(job: MoeJob) -> Schedule:
     """The step as tasks."""
     program, iteration = Program(job.domains, job.rails), moe_iteration(job)
     for exchange in islice(cycle(iteration.each_micro_batch), job.all_to_alls):
-        run(program, replace(exchange, repeats=1), program.grid, compute_s=job.compute_s / job.all_to_alls)
-    run(program, iteration.sync[0], program.grid)
+        algorithms.run(program, replace(exchange, repeats=1), program.grid, compute_s=job.compute_s / job.all_to_alls)
+    algorithms.run(program, iteration.sync[0], program.grid)
     return program.schedule(job.name, iteration)
 
 
@@ -110,7 +102,8 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
 
 def _uneven_algorithms() -> dict[str, str]:
     """Return the full name of each all-to-all that has an uneven form, by its short name."""
-    return {short: name for short, name in algorithms_of(ALL_TO_ALL).items() if ALGORITHMS[name].uneven}
+    found = algorithms.algorithms_of(ALL_TO_ALL).items()
+    return {short: name for short, name in found if algorithms.ALGORITHMS[name].uneven}
 
 
 @WORKLOADS.register("moe")
@@ -122,14 +115,9 @@ class MoeSpec(Training):
     """
 
     model: str = "moe-1.3b-128"
-    algorithm: str = "auto"
+    algorithm: algorithms.AllToAllAlgorithm = "auto"
     all_to_alls: Count = 4
     skew: Annotated[float, Field(ge=0, le=2)] = 0.0
-
-    @field_validator("algorithm")
-    @classmethod
-    def _check_algorithm(cls, algorithm: str) -> str:
-        return check_algorithm(ALL_TO_ALL, algorithm, on_grid=True)
 
     @field_validator("skew")
     @classmethod
@@ -149,14 +137,14 @@ class MoeSpec(Training):
         if self.all_to_alls > model.all_to_alls:
             allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
             raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
-        chosen = chosen_algorithm(ALL_TO_ALL, self.algorithm, fabric)
-        if self.skew and not ALGORITHMS[chosen].uneven:
+        chosen = algorithms.chosen_algorithm(ALL_TO_ALL, self.algorithm, fabric)
+        if self.skew and not algorithms.ALGORITHMS[chosen].uneven:
             chosen = next(iter(_uneven_algorithms().values()))
         flops = setting.platform.flops * self.efficiency
 
         def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
             """The step for sizing; `with_algorithm` sets what really runs."""
-            sizing = sizing_algorithm(ALL_TO_ALL)
+            sizing = algorithms.sizing_algorithm(ALL_TO_ALL)
             found = moe_job(model, self.model, domains, rails, sizing, all_to_alls, flops)
             return replace(found, compute_s=found.compute_s * self.compute)
 

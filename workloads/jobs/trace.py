@@ -2,38 +2,19 @@
 
 from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.core.units import Time
-from railyard.workloads.collectives.algorithm import check_algorithm, chosen_algorithm, sizing_algorithm
+from railyard.workloads import spec
+from railyard.workloads.collectives.algorithm import AllToAllAlgorithm, chosen_algorithm, sizing_algorithm
 from railyard.workloads.schedule import Factor, Scale
-from railyard.workloads.spec import (
-    DEFAULT_DURATION_S,
-    WORKLOADS,
-    Built,
-    Efficiency,
-    Setting,
-    Share,
-    TaskSpans,
-    Workload,
-    check_duration,
-)
-from railyard.workloads.traces.common import (
-    TRACE_FORMATS,
-    Groups,
-    ReplayOn,
-    Trace,
-    format_of,
-    read_files,
-    read_groups,
-    trace_name,
-)
+from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
 
 
-@WORKLOADS.register("trace")
-class TraceSpec(Workload):
+@spec.WORKLOADS.register("trace")
+class TraceSpec(spec.Workload):
     """Somebody else's workload, read from its files: `path` is a file, or the folder or beginning of a file a rank.
 
     All bytes are scaled by `bytes_factor`, or such that the whole lasts `duration`. `groups`: ASTRA-sim's file of
@@ -42,53 +23,43 @@ class TraceSpec(Workload):
     """
 
     path: str
-    format: str = "auto"
+    format: Annotated[str, AfterValidator(common.check_format)] = "auto"
     groups: str | None = None
-    algorithm: str = "auto"
+    algorithm: AllToAllAlgorithm = "auto"
     bytes_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     duration: Time | None = None
-    compute: Share = 1.0
-    efficiency: Efficiency = 0.5
-
-    @field_validator("format")
-    @classmethod
-    def _check_format(cls, name: str) -> str:
-        return name if name == "auto" else TRACE_FORMATS.checked(name)
-
-    @field_validator("algorithm")
-    @classmethod
-    def _check_algorithm(cls, algorithm: str) -> str:
-        return check_algorithm("all-to-all", algorithm, on_grid=True)
+    compute: spec.Share = 1.0
+    efficiency: spec.Efficiency = 0.5
 
     @field_validator("duration")
     @classmethod
     def _check_exclusive(cls, duration: float | None, info: ValidationInfo) -> float | None:
-        return check_duration(duration, info, "bytes_factor")
+        return spec.check_duration(duration, info, "bytes_factor")
 
     def label(self) -> str:
-        return trace_name(self.path)
+        return common.trace_name(self.path)
 
-    def build(self, setting: Setting) -> Built:
+    def build(self, setting: spec.Setting) -> spec.Built:
         lowered, scale = self.lowered(setting)
 
-        def measured_files(spans: TaskSpans) -> dict[str, bytes]:
+        def measured_files(spans: spec.TaskSpans) -> dict[str, bytes]:
             return lowered.trace.rewrite(durations(lowered, spans, scale.time_factor))
 
-        return Built(lowered.schedule, scale, measured_files, tuple(lowered.trace.notes))
+        return spec.Built(lowered.schedule, scale, measured_files, tuple(lowered.trace.notes))
 
-    def read(self, setting: Setting) -> Trace:
+    def read(self, setting: spec.Setting) -> common.Trace:
         """Return the trace. BadInput names a field below `setting.field`, or a place in a file."""
         fabric, field = setting.fabric, f"{setting.field}.path"
-        files = read_files(self.path, field)
-        name = format_of(files, field) if self.format == "auto" else self.format
-        groups: Groups = {}
+        files = common.read_files(self.path, field)
+        name = common.format_of(files, field) if self.format == "auto" else self.format
+        groups: common.Groups = {}
         if self.groups is not None:
-            if not TRACE_FORMATS[name].takes_groups:
+            if not common.TRACE_FORMATS[name].takes_groups:
                 allowed = f"is not for a {name} trace, which defines its groups itself"
                 raise BadInput(f"{setting.field}.groups", self.groups, allowed)
-            groups = read_groups(self.groups, f"{setting.field}.groups")
+            groups = common.read_groups(self.groups, f"{setting.field}.groups")
         flops = setting.platform.flops * self.efficiency
-        trace = TRACE_FORMATS[name].read(files, ReplayOn(fabric.gpus, fabric.rails, flops, groups))
+        trace = common.TRACE_FORMATS[name].read(files, common.ReplayOn(fabric.gpus, fabric.rails, flops, groups))
         if len(trace.ranks) > fabric.gpus:
             shape = f"{fabric.domains} domains x {fabric.rails} rails"
             raise BadInput(field, self.path, f"has {len(trace.ranks)} ranks, more than the {shape} have GPUs")
@@ -96,7 +67,7 @@ class TraceSpec(Workload):
             raise BadInput(field, self.path, "has one rank only, and no other rank to send to")
         return trace
 
-    def lowered(self, setting: Setting) -> tuple[Lowered, Scale]:
+    def lowered(self, setting: spec.Setting) -> tuple[Lowered, Scale]:
         """Return the trace, the tasks that each of its operations became, and the scale.
 
         Nothing of it is left out or merged: bytes are scaled by one factor, and gaps by the time that goes with it.
@@ -112,7 +83,7 @@ class TraceSpec(Workload):
         factor = self.bytes_factor
         if factor is None:  # such that the whole takes the duration asked for, on rail-only at the links' rates
             unscaled = lowered(1.0, self.compute, sizing_algorithm("all-to-all")).schedule
-            factor = setting.bytes_factor(unscaled, self.duration or DEFAULT_DURATION_S)
+            factor = setting.bytes_factor(unscaled, self.duration or spec.DEFAULT_DURATION_S)
         shape = {"gpus": Factor(len(trace.ranks), len(trace.ranks))}
         scale = setting.scale(trace.name, factor, shape=shape, compute_kept=self.compute)
         all_to_all = chosen_algorithm("all-to-all", self.algorithm, fabric)

@@ -19,18 +19,10 @@ from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time, format_size, format_time
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
+from railyard.workloads.allreduce import workload
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.jobs import Operations
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted_s, rails_of
-from railyard.workloads.allreduce.workload import (
-    ITEM,
-    ComparedWorkload,
-    Prediction,
-    RailSession,
-    Rows,
-    check_complete,
-    learning_operations,
-)
 from railyard.workloads.jobs.data_parallel import buckets
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, LayersModel, load_model
 from railyard.workloads.spec import WORKLOADS
@@ -137,7 +129,7 @@ def first_part(step: Step, volume: float) -> Step:
 
 
 @WORKLOADS.register("training")
-class TrainingSpec(ComparedWorkload):
+class TrainingSpec(workload.ComparedWorkload):
     """A training's allreduces and computing, replayed: `steps` of them.
 
     `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11). `compute`: seconds a step, if not those
@@ -195,9 +187,9 @@ class TrainingSpec(ComparedWorkload):
             # a bucket that a large layer overfills is split, as Nezha's Fig. 15 has it
             sizes = split(buckets(model, self.bucket), self.bucket)
             step = first_part(Step(self.model, self.batch, sizes, self.compute_s() or 0.0), self.volume)
-        return step.scaled(1 / scale, ITEM)
+        return step.scaled(1 / scale, workload.ITEM)
 
-    def measure(self, session: RailSession) -> None:
+    def measure(self, session: workload.RailSession) -> None:
         """Replay the steps under each policy, after as many without computing as have the operations to learn in."""
         plan, peer, dilation = session.plan, peer_rail(session.plan.spec), session.plan.dilation
         step = self.step(plan.spec.nodes, plan.scale, session.rails[peer].rate * dilation)
@@ -206,7 +198,7 @@ class TrainingSpec(ComparedWorkload):
             for policy in self.policies_on(session.number, plan.spec):
                 predicted = predicted_step_s(step, session.rails, plan.spec.nodes, policy, peer)
                 with session.interval(self.label(), policy, repeat) as interval, session.engine(policy) as ranks:
-                    for n in range(ceil(learning_operations(policy, self.learning) / len(step.sizes))):
+                    for n in range(ceil(workload.learning_operations(policy, self.learning) / len(step.sizes))):
                         _replay_step(ranks, replace(step, compute_s=0.0), session.seed + n)
                     times = [_replay_step(ranks, step, session.seed + n) for n in range(self.steps)]
                     step_s = median(times) / dilation
@@ -225,15 +217,15 @@ class TrainingSpec(ComparedWorkload):
         """Return how often it is replayed."""
         return len(self.policies_on(number, fabric)) * repeats
 
-    def predictions(self, number: int, plan: MultirailPlan) -> Iterator[Prediction]:
+    def predictions(self, number: int, plan: MultirailPlan) -> Iterator[workload.Prediction]:
         """Yield the seconds of a step under every policy."""
         rails, peer = rails_of(plan), peer_rail(plan.spec)
         step = self.step(plan.spec.nodes, plan.scale, rails[peer].rate)
         for policy in self.policies_on(number, plan.spec):
             time = predicted_step_s(step, rails, plan.spec.nodes, policy, peer)
-            yield Prediction(policy, self.label(), "iteration_time", time)
+            yield workload.Prediction(policy, self.label(), "iteration_time", time)
 
-    def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | Rows]:
+    def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | workload.Rows]:
         """Yield the allreduces and the computing of a step."""
         step = self.step(plan.spec.nodes, plan.scale, rails_of(plan)[peer_rail(plan.spec)].rate)
         slower = f", in slow motion {self.dilation:g}x" if self.dilation > 1 else ""
@@ -251,7 +243,7 @@ def _replay_step(ranks: Group, step: Step, seed: int) -> float:
     total = 0.0
     for size, operations in step.groups:
         reports = ranks.run(Operations("allreduce", "float32", size, operations, seed, gap_s=step.gap_s))
-        check_complete(reports)
+        workload.check_complete(reports)
         ended, began = max(r.ends_ns[-1] for r in reports), min(r.starts_ns[0] for r in reports)
         total += step.gap_s + (ended - began) / 1e9
     return total

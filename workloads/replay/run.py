@@ -14,17 +14,7 @@ from typing import Final
 from railyard.core.errors import RailyardError
 from railyard.core.host import usable_cores
 from railyard.core.worker import Ready, Worker
-from railyard.workloads.replay.job import (
-    Connect,
-    Delivered,
-    Go,
-    Outcome,
-    PhaseEnd,
-    PhaseEndCallback,
-    PhaseTracker,
-    Windows,
-    jobs,
-)
+from railyard.workloads.replay import job as protocol
 from railyard.workloads.schedule import Schedule
 
 POLL_INTERVAL_S: Final = 0.1
@@ -64,13 +54,13 @@ class Replay:
 
 def replay(
     schedule: Schedule,
-    windows: Windows,
+    windows: protocol.Windows,
     seed: int,
     deadline_s: float = 600.0,
     progress: Callable[[int], None] = lambda delivered: None,
     started: Callable[[int], None] = lambda start_ns: None,
     abort: threading.Event | None = None,
-    watched: Mapping[int, PhaseEndCallback] = MappingProxyType({}),
+    watched: Mapping[int, protocol.PhaseEndCallback] = MappingProxyType({}),
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 
@@ -79,8 +69,8 @@ def replay(
     `watched` when the phase of that number is over. What is not delivered when the deadline passes, or when a
     connection breaks, is missing from the result.
     """
-    phases = PhaseTracker(schedule, watched)
-    worker_jobs = jobs(schedule, max(1, round(usable_cores())), seed, windows, watched)
+    phases = protocol.PhaseTracker(schedule, watched)
+    worker_jobs = protocol.jobs(schedule, max(1, round(usable_cores())), seed, windows, watched)
     workers: list[Worker] = []
     delivered = [0] * len(worker_jobs)
     abort = abort or threading.Event()
@@ -90,28 +80,28 @@ def replay(
         for worker in workers:
             worker.receive(Ready, timeout_s=None)
 
-    def outcome_of(number: int) -> Outcome:
+    def outcome_of(number: int) -> protocol.Outcome:
         """Read what a worker reports until its outcome; RailyardError if it dies."""
-        while not isinstance(message := workers[number].receive_any(timeout_s=None), Outcome):
+        while not isinstance(message := workers[number].receive_any(timeout_s=None), protocol.Outcome):
             match message:
-                case PhaseEnd():
+                case protocol.PhaseEnd():
                     phases.receive(message)
-                case Delivered():
+                case protocol.Delivered():
                     delivered[number] = message.size
         return message
 
     try:
         for job in worker_jobs:
-            replies = (Ready, Delivered, PhaseEnd, Outcome)
+            replies = (Ready, protocol.Delivered, protocol.PhaseEnd, protocol.Outcome)
             workers.append(Worker("railyard.workloads.replay.worker", "a replay worker", *replies))
             workers[-1].send(job)
         ready()
         for worker in workers:
-            worker.send(Connect())
+            worker.send(protocol.Connect())
         ready()
         start_ns = time.monotonic_ns() + START_DELAY_NS
         for worker in workers:
-            worker.send(Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
+            worker.send(protocol.Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
         started(start_ns)
         outcomes = [pool.submit(outcome_of, number) for number in range(len(workers))]
         while not all(outcome.done() for outcome in outcomes):
@@ -127,7 +117,7 @@ def replay(
             worker.end()
 
 
-def _merged(schedule: Schedule, start_ns: int, outcomes: list[Outcome]) -> Replay:
+def _merged(schedule: Schedule, start_ns: int, outcomes: list[protocol.Outcome]) -> Replay:
     start_times = {n: at for o in outcomes for n, at in o.started_ns.items()}
     end_times = {n: at for o in outcomes for n, at in o.ended_ns.items()}
     return Replay(

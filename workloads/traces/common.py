@@ -158,6 +158,11 @@ TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads
 """Every format of trace files by name: `format` of a workload of kind trace."""
 
 
+def check_format(name: str) -> str:
+    """Return the name of a format, or auto; ValueError for any other."""
+    return name if name == "auto" else TRACE_FORMATS.checked(name)
+
+
 def format_of(files: Files, field: str) -> str:
     """Return the name of the format of files. BadInput if they are of none."""
     formats = dict(TRACE_FORMATS.items())

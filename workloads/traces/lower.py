@@ -16,15 +16,7 @@ import networkx as nx
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size
-from railyard.workloads.collectives.algorithm import (
-    ALGORITHMS,
-    UnevenExchange,
-    columns,
-    grid_shifts,
-    shifts,
-    sliced,
-    whole_bytes,
-)
+from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 from railyard.workloads.traces.common import Action, Call, Gap, Measured, NodeId, Recv, Send, Trace
 
@@ -163,7 +155,7 @@ def _send_chain(program: Program, order: Sequence[int], size: int, phase: int) -
     """Send `size` bytes from the first of `order` to the last by way of all between, each slice as it comes."""
     sent: dict[int, int] = {}
     received: dict[int, int] = {}
-    for part in sliced(size):
+    for part in algorithms.sliced(size):
         for src, dst in pairwise(order):
             before = (sent[src],) if src in sent else program.last(src)
             inbound = (received[src],) if src in received else ()
@@ -279,7 +271,7 @@ class _Lowering:
                 self.phases[node_id] = phase
 
     def _scaled(self, size: float) -> int:
-        return whole_bytes(size * self.bytes_factor)
+        return algorithms.whole_bytes(size * self.bytes_factor)
 
     def _phase(self, phase: Phase, trace_bytes: float) -> int:
         """A phase under a name that all alike have, and no other: what, among how many, and the trace's own bytes."""
@@ -295,7 +287,7 @@ class _Lowering:
         grid = as_grid(call.group, self.program.rails)
         if call.op == "barrier":
             number = self._phase(self._port_phase(call, 1), 0)
-            for line in (*grid, *columns(grid)) if grid else (call.group,):
+            for line in (*grid, *algorithms.columns(grid)) if grid else (call.group,):
                 _send_barrier(self.program, line, number)
             return number
         if call.op not in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce") and not (
@@ -321,7 +313,7 @@ class _Lowering:
             algorithm = f"{call.op}-{'hierarchical' if is_wide else 'ring'}"
         phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, size)
         number = self._phase(phase, call.data_bytes)
-        ALGORITHMS[algorithm].emit(self.program, phase, number, grid or tuple((gpu,) for gpu in call.group))
+        algorithms.ALGORITHMS[algorithm].emit(self.program, phase, number, grid or tuple((gpu,) for gpu in call.group))
         return number
 
     def _port_phase(self, call: Call, size: float) -> Phase:
@@ -360,7 +352,8 @@ class _Lowering:
         bottleneck_bytes = max(ports.values(), default=0) / share
         phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
         number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
-        UnevenExchange(grid_shifts(grid) if grid else shifts(group), sizes).emit(self.program, number)
+        rounds = algorithms.grid_shifts(grid) if grid else algorithms.shifts(group)
+        algorithms.UnevenExchange(rounds, sizes).emit(self.program, number)
         return number
 
 
