@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 
 T = TypeVar("T")
@@ -11,9 +12,15 @@ POLL_S: Final = 0.005
 
 
 def poll(check: Callable[[], T], within_s: float, poll_s: float = POLL_S) -> T:
-    """Call `check` until its result is true or `within_s` are over, at least once; return its last result."""
-    deadline = time.monotonic() + within_s
-    while not (result := check()) and time.monotonic() < deadline:
+    """Call `check` until its result is true or `within_s` are over, at least once; return its last result.
+
+    ProcessMissing if a process that the run depends on died or is stopped.
+    """
+    started = looked = time.monotonic()
+    while not (result := check()) and (now := time.monotonic()) < started + within_s:
+        if now > looked + watch.STEP_S:
+            watch.check()
+            looked = now
         time.sleep(poll_s)
     return result
 

@@ -43,7 +43,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from railyard.core import crash
+from railyard.core import crash, watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import PROJECT
 
@@ -108,32 +108,51 @@ class _DataUnpickler(pickle.Unpickler):
 
 
 class Pipe:
-    """Messages over a stream socket. `reads_ahead`: not for a process that waits for several sockets at once."""
+    """Messages over a stream socket. `reads_ahead`: not for a process that waits for several sockets at once.
 
-    def __init__(self, sock: socket.socket, accepted: Collection[type[Message]], reads_ahead: bool = False) -> None:
-        self.socket, self._reads_ahead = sock, reads_ahead
+    `deadline_s`: the time in which the other end must take a message, s; None: for ever.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        accepted: Collection[type[Message]],
+        reads_ahead: bool = False,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.socket, self._reads_ahead, self._deadline_s = sock, reads_ahead, deadline_s
         union: Any = reduce(or_, accepted)
         if len(accepted) > 1:
             union = Annotated[union, Field(discriminator="kind")]
         self._accepted: TypeAdapter[Any] = TypeAdapter(union)
         self._lock, self._data = threading.Lock(), bytearray()
-        self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._writable.register(sock, select.POLLOUT)
 
     def send(self, message: Message | dict[str, Any]) -> None:
-        """Send, from any thread. OSError if the other end is closed.
+        """Send, from any thread. OSError if the other end is closed, TimeoutError if it doesn't read.
 
         An Event is given as a dict and sent as JSON: a model of it would take as long as all the rest.
         """
         as_json = isinstance(message, dict)
         data = to_json(message) if as_json else pickle.dumps(message.__dict__, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            self.socket.sendall(_LENGTH.pack(len(data)) + data)
+            if self._deadline_s is None:
+                self.socket.sendall(_LENGTH.pack(len(data)) + data)
+                return
+            left, deadline = memoryview(_LENGTH.pack(len(data)) + data), time.monotonic() + self._deadline_s
+            while left:
+                try:
+                    left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    _await(self._writable, deadline)
 
     def receive(self, deadline: float | None = None) -> Any:
         """Return the next message.
 
-        TimeoutError at the deadline, EOFError at the end, ValidationError or UnpicklingError for another message.
+        TimeoutError at the deadline, EOFError at the end, ValidationError or UnpicklingError for another message. With
+        a deadline, also ProcessMissing if a process died or is stopped.
         """
         data, end = self._data, _LENGTH.size
         while len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
@@ -146,8 +165,8 @@ class Pipe:
 
     def _read(self, count: int, deadline: float | None) -> None:
         """Read some of the next `count` bytes, or more."""
-        if deadline is not None and not self._poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError
+        if deadline is not None:
+            _await(self._readable, deadline)
         try:
             chunk = self.socket.recv(max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count)
         except ConnectionResetError:
@@ -155,6 +174,14 @@ class Pipe:
         if not chunk:
             raise EOFError
         self._data += chunk
+
+
+def _await(poller: select.poll, deadline: float) -> None:
+    """Wait for a socket. TimeoutError at the deadline, ProcessMissing if a process died or is stopped."""
+    while not poller.poll(max(0.0, min(watch.STEP_S, deadline - time.monotonic())) * 1000):
+        watch.check()
+        if time.monotonic() >= deadline:
+            raise TimeoutError
 
 
 class Worker:
@@ -175,7 +202,7 @@ class Worker:
     ) -> None:
         self.name, self._on_event, self._awaited = name, on_event, frozenset(awaited)
         ours, theirs = socket.socketpair()
-        self._pipe = Pipe(ours, [*replies, Event, Failed], reads_ahead=on_event is not None)
+        self._pipe = Pipe(ours, [*replies, Event, Failed], reads_ahead=on_event is not None, deadline_s=ANSWER_S)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
@@ -186,6 +213,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), *pass_fds),
             )
+        self.watched = watch.add(name, self._process.pid)
         self._answers: queue.Queue[Message | None] = queue.Queue()  # None: there will be no more
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
         if self._reader:
@@ -206,7 +234,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def open(self, message: Message, timeout_s: float | None = ANSWER_S) -> None:
+    def open(self, message: Message, timeout_s: float = ANSWER_S) -> None:
         """Send the first message, whose answer is Ready; end the process if that doesn't come."""
         try:
             self.ask(message, Ready, timeout_s)
@@ -215,39 +243,41 @@ class Worker:
             raise
 
     def send(self, message: Message) -> None:
-        """Send a message, from any thread. RailyardError if the process has died."""
+        """Send a message, from any thread. RailyardError if the process has died or doesn't read."""
         try:
             self._pipe.send(message)
+        except TimeoutError:
+            raise self._error(f"took no message in {ANSWER_S:g} s") from None
         except OSError:  # also of a connection that `end` has closed
             raise self._error("died") from None
 
-    def ask(self, message: Message, reply: type[R], timeout_s: float | None = ANSWER_S) -> R:
+    def ask(self, message: Message, reply: type[R], timeout_s: float = ANSWER_S) -> R:
         """Send a message and return the answer. RailyardError as `send` and `receive`."""
         self.send(message)
         return self.receive(reply, timeout_s)
 
-    def receive(self, reply: type[R], timeout_s: float | None = ANSWER_S) -> R:
-        """Return the next message, which must be a `reply`. `timeout_s` None: wait for ever.
+    def receive(self, reply: type[R], timeout_s: float = ANSWER_S) -> R:
+        """Return the next message, which must be a `reply`.
 
         RailyardError if the process has died, sends Failed or another message, or nothing in time: then it is of no
-        more use, since a late answer would be taken for that to a later question.
+        more use, since a late answer would be taken for that to a later question. ProcessMissing if this or another
+        process died or is stopped.
         """
         message = self.receive_any(timeout_s)
         if not isinstance(message, reply):
             raise RailyardError(f"{self.name} sent {message!r:.200}, and not {reply.__name__}")
         return message
 
-    def receive_any(self, timeout_s: float | None = ANSWER_S) -> Message:
+    def receive_any(self, timeout_s: float = ANSWER_S) -> Message:
         """Return the next reply or awaited event; RailyardError as `receive`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         try:
             if self._reader:
-                timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-                message = self._answers.get(timeout=timeout)
+                message = self._next_answer(deadline)
             else:
                 while isinstance(message := self._receive(deadline), Event):
                     pass
-        except (queue.Empty, TimeoutError):
+        except TimeoutError:
             raise self._error(f"didn't answer in {timeout_s:g} s") from None
         if message is None:
             self._answers.put(None)  # for later calls
@@ -269,6 +299,7 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the process. What it has sent can still be received."""
+        self.watched.release()
         self._process.kill()
         self._process.wait()
 
@@ -279,6 +310,15 @@ class Worker:
             self._reader.join()  # it ends with the process
         self._pipe.socket.close()
         self._output.close()
+
+    def _next_answer(self, deadline: float) -> Message | None:
+        """Return what the thread has received next, None at the end. TimeoutError and ProcessMissing as `_await`."""
+        while True:
+            with suppress(queue.Empty):
+                return self._answers.get(timeout=max(0.0, min(watch.STEP_S, deadline - time.monotonic())))
+            watch.check()
+            if time.monotonic() >= deadline:
+                raise TimeoutError
 
     def _receive(self, deadline: float | None) -> Message | None:
         """Return the next message of any kind, None at the end. TimeoutError without a whole one by the deadline."""
@@ -301,15 +341,15 @@ class Worker:
                 self._on_event(message.ns, message.what, message.detail)
         self._answers.put(None)
 
-    def _error(self, what: str) -> RailyardError:
+    def _error(self, what: str) -> watch.ProcessMissing:
         """An error of this process, with the last line of its output."""
         with suppress(OSError, ValueError):
             size = os.fstat(self._output.fileno()).st_size
             # pread, since the child shares the position in the file
             tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
             if lines := tail.strip().splitlines():
-                return RailyardError(f"{self.name} {what}: {lines[-1]}")
-        return RailyardError(f"{self.name} {what}")
+                return watch.ProcessMissing(f"{self.name} {what}: {lines[-1]}")
+        return watch.ProcessMissing(f"{self.name} {what}")
 
 
 class Parent:

@@ -20,7 +20,7 @@ from railyard.experiments.run.rail_results import merge_turns, point
 from railyard.experiments.run.session import Session, Steps
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
-from railyard.topologies.measure.rates import calibration_options, measured_bps, start_flow
+from railyard.topologies.measure.rates import calibration_s, measured_bps, start_flow
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
@@ -119,8 +119,7 @@ def built(
             cleanup.callback(net.stop)
             # all rails at once by iperf3 from node 1 to node 0 (3 s, more below 10 Mbit/s)
             rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
-            options = [calibration_options(bps) for bps in rates]
-            flows = [start_flow("n1", "n0", Nic(rail, 0).ip, options[rail]) for rail in range(len(rates))]
+            flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]
             for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
                 name, measured = f"rail {rail.name}{slower}", measured_bps(flow)
                 run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from railyard.core.records import ConnectivityCheck, IntervalId
-from railyard.core.worker import Ready, Worker
+from railyard.core.worker import ANSWER_S, Ready, Worker
 from railyard.failure.connectivity.worker import PAIRS_PER_S, Answered, Open, Probe
 from railyard.failure.faults import Cable, Fault, cable
 from railyard.failure.oracle.reachability import Bounds, bounds, part_name
@@ -91,7 +91,7 @@ class ConnectivityChecker(Worker):
         Pairs that are expected to answer, and don't within `timeout_s`, are probed again.
         """
         request = Probe(expected=frozenset(expected), timeout_s=timeout_s, end_s=end_s)
-        return self.ask(request, Answered, timeout_s=None).pairs
+        return self.ask(request, Answered, max(0.0, end_s - time.monotonic()) + ANSWER_S).pairs
 
     def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityCheck | None:
         """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""

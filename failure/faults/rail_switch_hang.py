@@ -1,6 +1,5 @@
 """Fault kind rail-switch-hang."""
 
-import os
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -28,11 +27,11 @@ class RailSwitchHang(SwitchFault):
 
     def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Stop the switch's process."""
-        os.kill(net.ovs[target].vswitchd_pid, signal.SIGSTOP)
+        net.ovs[target].signal(signal.SIGSTOP)
 
     def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Continue the switch's process."""
-        os.kill(net.ovs[target].vswitchd_pid, signal.SIGCONT)
+        net.ovs[target].signal(signal.SIGCONT)
 
     def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the process is stopped."""

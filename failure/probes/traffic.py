@@ -18,7 +18,7 @@ from pydantic import InstanceOf
 
 from railyard.core.errors import CheckFailed
 from railyard.core.host import raise_open_file_limit
-from railyard.core.worker import Failed, Message, Parent, Ready, Worker
+from railyard.core.worker import ANSWER_S, Failed, Message, Parent, Ready, Worker
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.scenario.pairs import Pair
 from railyard.topologies.build import namespaces
@@ -28,6 +28,7 @@ JITTER: Final = 0.4  # of a turn, at most
 STREAM_TICKS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
 WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
+OPEN_S: Final = 120.0  # to connect all streams, one after the other
 PROBE: Final = struct.Struct("!I")
 CHUNK: Final = bytes(65536)
 
@@ -85,7 +86,7 @@ class Traffic(Worker):
 
     def __init__(self, job: TrafficJob) -> None:
         super().__init__(__name__, "the traffic process", Ready, Finished)
-        self.open(job, timeout_s=None)
+        self.open(job, OPEN_S)
 
     def start(self) -> None:
         """Start sending."""
@@ -94,7 +95,7 @@ class Traffic(Worker):
     def stop(self, drain_s: float) -> TrafficLog:
         """Stop sending, wait at most `drain_s` for bytes in flight, and end the process."""
         with self:
-            return self.ask(Stop(drain_s=drain_s), Finished, timeout_s=None).log
+            return self.ask(Stop(drain_s=drain_s), Finished, drain_s + ANSWER_S).log
 
 
 class _Streams:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from subprocess import PIPE
 from typing import Final, Self
 
+from railyard.core import watch
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
@@ -48,17 +49,15 @@ class GpuReplacement:
                 process.kill()
 
     def apply_identity(self) -> None:
-        """Give the spare its new addresses and routes, at any time. RuntimeError with the output of `ip`."""
+        """Give the spare its new addresses and routes, at any time. RailyardError with the output of `ip`."""
         for process, commands in self._batches:  # they run concurrently
             assert process.stdin
             with suppress(BrokenPipeError):  # its output is read below
                 process.stdin.write(commands)
                 process.stdin.close()
+            process.stdin = None
         for process, _commands in self._batches:
-            assert process.stderr
-            errors = process.stderr.read().strip()
-            if process.wait() != 0:
-                raise RuntimeError(f"{self._spare.name} takes the place of {self._failed.name}: {errors}")
+            watch.communicate(process, f"{self._spare.name} takes the place of {self._failed.name}: ip or bridge")
 
     def apply_name(self) -> None:
         """Let the spare's namespace have the failed one's name."""

@@ -15,13 +15,14 @@ import os
 import socket
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Final, TypeVar
 
+from railyard.core import watch
 from railyard.core.host import CLONE_NEWNET, NETNS_DIR, usable_cores
 
 MS_BIND: Final = 0x1000
@@ -112,14 +113,13 @@ def remove(names: Iterable[str]) -> None:
         path(name).unlink()
 
 
-def run(argv: Sequence[str], text: str = "") -> str:
-    """Run a command in this thread's namespace with `text` as its input; RuntimeError with its output if it fails."""
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        where = f"(namespace of {threading.current_thread().name})"
-        raise RuntimeError(f"{' '.join(argv[:4])}: {' / '.join(lines[:3])} {where}")
-    return done.stdout
+def run(argv: Sequence[str], text: str = "", name: str = "") -> str:
+    """Run a program in this thread's namespace with `text` as its input, and return its output.
+
+    `name`: what messages call it; its first words by default. RailyardError if it fails, as `watch.communicate`.
+    """
+    process = subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    return watch.communicate(process, name or " ".join(argv[:4]), text)
 
 
 def set_sysctl(key: str, value: int | str) -> None:

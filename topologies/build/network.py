@@ -92,7 +92,7 @@ class EmulatedNet(Mininet):
         return list(self.plan.namespaces)
 
     def start(self) -> None:
-        """Build everything; return when traffic can flow. RuntimeError with the output of the kernel's tools."""
+        """Build everything; return when traffic can flow. RailyardError names the program that failed."""
         started = time.monotonic()
         namespaces.create(self.node_names)
         namespaces.in_threads(self._prepare, self.node_names)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.core.wait import poll
@@ -43,7 +44,8 @@ def set_controller_port(switch: str, port: int) -> None:
     """
     database = f"--db=unix:{OVS_DIR / switch}/db.sock"
     target = f'target="tcp:127.0.0.1:{port}"'
-    namespaces.run(["ovs-vsctl", "--no-wait", database, "set", "controller", switch, target])
+    argv = ["ovs-vsctl", "--no-wait", database, "set", "controller", switch, target]
+    namespaces.run(argv, name=f"ovs-vsctl of {switch}")
 
 
 def wake_vswitchd(switch: str) -> None:
@@ -85,6 +87,7 @@ class PrivateSwitch:
     ports: Mapping[str, int]
     datapath: Datapath
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    watched: dict[str, watch.Watched] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -144,21 +147,27 @@ class PrivateSwitch:
 
     def vsctl(self, *arguments: str) -> str:
         """Run ovs-vsctl on its database."""
-        return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *arguments])
+        argv = ["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *arguments]
+        return namespaces.run(argv, name=f"ovs-vsctl of {self.name}")
 
     def kill(self) -> None:
         """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does.
 
         The kernel's datapath would go on forwarding by itself, which no crashed switch does: it goes too.
         """
-        self.processes["ovs-vswitchd"].send_signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.processes["ovs-vswitchd"].wait()
         if self.datapath == "system":
             namespaces.run(["ovs-dpctl", "del-dp", "system@ovs-system"])
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to ovs-vswitchd on purpose."""
+        watch.send_signal(self.vswitchd_pid, number)
+
     def end(self) -> None:
         """Kill both processes, without waiting: each takes 0.2 s to let go of its ports, all of a fabric no longer."""
-        for process in self.processes.values():
+        for program, process in self.processes.items():
+            self.watched[program].release()
             process.kill()
 
     def stop(self) -> None:
@@ -181,3 +190,4 @@ class PrivateSwitch:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        self.watched[program] = watch.add(f"{program} of {self.name}", self.processes[program].pid)

@@ -6,15 +6,20 @@ as they do in a run.
 """
 
 import json
+import select
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psutil
 
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath, usable_cores
+from railyard.core.wait import wait_until
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricController, FabricNet
@@ -26,8 +31,10 @@ from railyard.topologies.spec import FabricSpec
 
 MIN_DURATION_S: Final = 2  # long against a shaper's burst of a millisecond
 SEGMENTS: Final = 40  # of 64 KB: TCP hands down as much at once, so on a slow link fewer would be a coarse measure
+TIMEOUT_S: Final = 30.0  # for iperf3 to connect and to report, beside the time that it measures
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
+CALIBRATION: Final = f"-O {OMIT_S} -w {WINDOW} -C cubic"
 
 
 class Sample(NamedTuple):
@@ -52,43 +59,63 @@ def samples(net: FabricNet) -> list[Sample]:
     return chosen
 
 
-def calibration_options(rate_bps: float) -> str:
-    """Return iperf3's options to measure a link of this rate: 3 s, more below 10 Mbit/s; it takes whole seconds."""
-    seconds = max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
-    return f"-O {OMIT_S} -t {seconds} -w {WINDOW} -C cubic"
+def calibration_s(rate_bps: float) -> int:
+    """Return how long iperf3 is to measure a link of this rate: 2 s, more below 10 Mbit/s; it takes whole seconds."""
+    return max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
 
 
 def calibrate(net: FabricNet) -> list[Sample]:
     """Measure all samples at once (3 s, more below 10 Mbit/s)."""
     chosen = samples(net)
-    flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_options(s.expected_bps)) for s in chosen]
+    flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_s(s.expected_bps)) for s in chosen]
     return [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
 
 
-IperfFlow = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]  # iperf3's client and server
+class IperfFlow(NamedTuple):
+    """A running iperf3 flow. `within_s`: how long its client may take."""
+
+    client: "subprocess.Popen[str]"
+    server: "subprocess.Popen[str]"
+    within_s: float
 
 
-def start_flow(src: str, dst: str, ip: str, options: str) -> IperfFlow:
+def start_flow(src: str, dst: str, ip: str, seconds: int, options: str = CALIBRATION) -> IperfFlow:
     """Start a TCP flow between two namespaces, to an address of the second, with these options of iperf3's client."""
     with namespaces.inside(dst):
         listen = ["iperf3", "-s", "-1", "--forceflush", "-B", ip]
-        server_process = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
-    assert server_process.stdout
-    server_process.stdout.readline()
-    command = f"iperf3 -J {options} -c {ip}"
+        server = subprocess.Popen(listen, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    watch.add(f"iperf3's server at {dst}", server.pid, may_exit=True)
+    listening = select.poll()
+    listening.register(server.stdout or -1, select.POLLIN)
+    wait_until(lambda: listening.poll(0), f"iperf3's server at {dst} to listen", TIMEOUT_S)
+    command = f"iperf3 -J -t {seconds} {options} -c {ip}"
     with namespaces.inside(src):
-        return subprocess.Popen(command.split(), stdout=subprocess.PIPE, text=True), server_process
+        client = subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watch.add(f"iperf3 from {src} to {dst}", client.pid, may_exit=True)
+    return IperfFlow(client, server, seconds + TIMEOUT_S)
 
 
 def measured_bps(flow: IperfFlow) -> float:
-    """Return the payload rate at the end; 0 if nothing arrived."""
-    client, server = flow
-    report = json.loads(client.communicate()[0])
+    """Return the payload rate at the end; 0 if nothing arrived. RailyardError if iperf3 ends without a report."""
+    report = _report(flow)
     received = report.get("end", {}).get("sum_received", {})
-    if not received:
-        server.kill()  # no client will connect
-    server.communicate()  # no packet of this is to be counted as one of the workload's
     return float(received.get("bits_per_second", 0.0))
+
+
+def _report(flow: IperfFlow) -> dict[str, Any]:
+    """Return the client's report, in which it names its own errors, when both have ended. RailyardError without it."""
+    try:
+        text = watch.communicate(flow.client, "iperf3", within_s=flow.within_s, statuses=(0, 1))
+        report: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise RailyardError(f"iperf3 failed without a report: {' '.join(text.split())[-200:]}") from None
+    finally:
+        if flow.client.returncode != 0:  # else no packet of this is to be counted as one of the workload's
+            watch.expect_signal(flow.server.pid, signal.SIGKILL)
+            flow.server.kill()
+        with suppress(watch.ProcessMissing):
+            watch.communicate(flow.server, "iperf3's server", statuses=range(256))
+    return report
 
 
 UNSHAPED_BPS: Final = 20_000_000_000
@@ -110,8 +137,8 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
         for rank in range(spec.rails):
             with namespaces.inside(f"d0g{rank}"):
                 namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
-            flows.append(start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, f"-t {SECONDS} -w 128K"))
-        reports = [json.loads(client.communicate()[0]) for client, _ in flows]
+            flows.append(start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, SECONDS, "-w 128K"))
+        reports = [_report(flow) for flow in flows]
         after, idle1 = _clock_and_idle_s()
     finally:
         net.stop()

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
+from railyard.core import watch
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
 from railyard.core.host import PROJECT
 from railyard.core.registry import Registry
 from railyard.core.wait import poll
-from railyard.core.worker import Failed, Message, Pipe, Ready
+from railyard.core.worker import ANSWER_S, Failed, Message, Pipe, Ready
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import MultirailSpec, Nic
 from railyard.topologies.rail_kind import RAIL_KINDS
@@ -41,6 +43,7 @@ _SHARED: Final = "/dev/shm"  # the sandbox's own, so nothing stays behind
 _SOCKET, _LOG = "ranks.sock", "log"
 _LAST_LINES: Final = 3
 _EXIT_WAIT_S: Final = 1.0
+_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: process, user and group of the other end
 R = TypeVar("R", bound=Message)
 
 
@@ -146,6 +149,7 @@ class PeerRanks(Group):
         self._rails = tuple(rails)
         self.timeouts = jobs.Timeouts(operation_s=timeout_s * net.plan.dilation)
         self._pipes: dict[int, Pipe] = {}
+        self._watched: list[watch.Watched] = []  # the process that was started, then its ranks
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
 
@@ -180,6 +184,7 @@ class PeerRanks(Group):
                         process_group=0,
                     )
                 process = self._process
+                self._watched.append(watch.add(f"{self.name}'s launcher", process.pid, may_exit=True))
                 poll(lambda: self._all_connected(listener) or process.poll() is not None, JOIN_S)
             if len(self._pipes) < self.layout.size:
                 raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
@@ -209,6 +214,8 @@ class PeerRanks(Group):
     def stop(self) -> None:
         """Let the ranks leave, then end what is left of them. A second call does nothing."""
         self.resume()
+        while self._watched:
+            self._watched.pop().release()
         with suppress(OSError):
             for pipe in self._pipes.values():
                 pipe.send(jobs.Leave())
@@ -235,16 +242,24 @@ class PeerRanks(Group):
 
     def _all_connected(self, listener: socket.socket) -> bool:
         """Accept the ranks that have connected; return whether all have."""
+        process = self._process
         with suppress(BlockingIOError):
             while True:
                 sock = listener.accept()[0]
                 sock.setblocking(True)
-                pipe = Pipe(sock, [jobs.Rank, Ready, Failed, *self.replies])
-                self._pipes[pipe.receive(time.monotonic() + JOIN_S).number] = pipe
+                pipe = Pipe(sock, [jobs.Rank, Ready, Failed, *self.replies], deadline_s=ANSWER_S)
+                rank = pipe.receive(time.monotonic() + JOIN_S).number
+                self._pipes[rank] = pipe
+                pid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+                if process is not None and pid != process.pid:
+                    with suppress(ProcessLookupError):
+                        self._watched.append(watch.add(f"{self.name}: rank {rank}", pid, is_child=False))
         return len(self._pipes) == self.layout.size
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
+            for watched in self._watched:
+                watch.expect_signal(watched.pid, number)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import usable_cores
-from railyard.core.worker import Ready, Worker
+from railyard.core.worker import ANSWER_S, Ready, Worker
 from railyard.workloads.replay import job as protocol
 from railyard.workloads.schedule import Schedule
 
+CONNECT_S: Final = 120.0  # for all connections of large schedules
 POLL_INTERVAL_S: Final = 0.1
 START_DELAY_NS: Final = 100_000_000  # all workers have read "go" by then
 
@@ -78,11 +80,11 @@ def replay(
 
     def ready() -> None:
         for worker in workers:
-            worker.receive(Ready, timeout_s=None)
+            worker.receive(Ready, CONNECT_S)
 
     def outcome_of(number: int) -> protocol.Outcome:
         """Read what a worker reports until its outcome; RailyardError if it dies."""
-        while not isinstance(message := workers[number].receive_any(timeout_s=None), protocol.Outcome):
+        while not isinstance(message := workers[number].receive_any(deadline_s + ANSWER_S), protocol.Outcome):
             match message:
                 case protocol.PhaseEnd():
                     phases.receive(message)
@@ -107,6 +109,7 @@ def replay(
         while not all(outcome.done() for outcome in outcomes):
             if abort.wait(POLL_INTERVAL_S):
                 raise Aborted("the replay was ended")
+            watch.check()
             progress(sum(delivered))
         return _merged(schedule, start_ns, [outcome.result() for outcome in outcomes])
     finally:

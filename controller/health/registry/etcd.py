@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import psutil
 
+from railyard.core import watch
 from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import BOOTSTRAP, SEARCH_PATH
 from railyard.core.wait import poll
@@ -55,6 +56,7 @@ class EtcdServer:
         self._endpoint: Final = f"127.0.0.1:{self._port}"
         self.address = f"etcd:{self._endpoint}"
         self.process: subprocess.Popen[bytes] | None = None
+        self._watched: watch.Watched | None = None
 
     def start(self) -> None:
         """Return when it answers. RailyardError with its last output, or MissingRequirement without an etcd."""
@@ -74,6 +76,7 @@ class EtcdServer:
                 )
             except FileNotFoundError:
                 raise MissingRequirement("this machine lacks etcd", BOOTSTRAP) from None
+        self._watched = watch.add("etcd", process.pid)
         self._pid_file.write_text(f"{process.pid} {self._port}")
         if poll(lambda: self._answers() or process.poll() is not None, START_S) and process.poll() is None:
             return
@@ -83,6 +86,8 @@ class EtcdServer:
 
     def stop(self) -> None:
         """SIGKILL. What it has acknowledged is on its disk."""
+        if self._watched:
+            self._watched.release()
         if self.process:
             self.process.kill()
             self.process.wait()

@@ -4,7 +4,6 @@ A dead switch's cables keep their carrier. Faults of the control plane are obser
 each switch's namespace, where nothing else does, and a registry answers at its address.
 """
 
-import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from railyard.core import watch
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
 from railyard.failure.faults.support.impact import FaultScope, Impact
@@ -40,7 +40,7 @@ def signal_all(gpu: str, number: signal.Signals) -> None:
     """Send a signal to all processes of a GPU."""
     for pid in processes_in(gpu):
         with suppress(ProcessLookupError):  # it has just ended by itself
-            os.kill(pid, number)
+            watch.send_signal(pid, number)
 
 
 def gpu_links(net: FabricNet, gpu: str) -> tuple[Link, ...]:

@@ -1,7 +1,6 @@
 """Railyard's own engine on a multi-rail fabric: a process for each node, and one for each aggregator."""
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -9,6 +8,7 @@ from multiprocessing.connection import wait
 from signal import Signals
 from typing import Final
 
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Ready, Worker
 from railyard.topologies.multirail.spec import MultirailSpec
@@ -33,6 +33,7 @@ class Ranks(Group):
     ) -> None:
         self.layout = engine_kind.layout(net.plan, channels)
         group_timeouts = timeouts or jobs.Timeouts().dilated(net.plan.dilation)
+        self._join_timeout_s = group_timeouts.join_s + engine_kind.SLACK_S
         self._answer_timeout_s = group_timeouts.operation_s + engine_kind.SLACK_S
         place = partial(engine_kind.placement, net.plan)
         self._tasks = [
@@ -55,7 +56,7 @@ class Ranks(Group):
                 worker.send(jobs.Join(task=task))
             for process in self.processes:
                 try:
-                    process.receive(Ready, timeout_s=None)  # joining has deadlines of its own
+                    process.receive(Ready, self._join_timeout_s)
                 except RailyardError as problem:
                     problems.append(str(problem))
             if problems:
@@ -83,14 +84,21 @@ class Ranks(Group):
         pending = {process.fileno(): rank for rank, process in enumerate(self.processes)}
         reports: dict[int, jobs.RankReport] = {}
         deadline = math.inf
-        while pending and (ready := wait(pending, None if math.isinf(deadline) else deadline - time.monotonic())):
-            deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
+        while pending and time.monotonic() < deadline:
+            ready = wait(pending, max(0.0, min(watch.STEP_S, deadline - time.monotonic())))
+            if ready:
+                deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
             for pipe in pending.keys() & set(ready):
                 rank = pending.pop(pipe)
                 try:
                     reports[rank] = self.processes[rank].receive(jobs.Report, self._answer_timeout_s).report
                 except RailyardError as problem:
                     reports[rank] = jobs.RankReport(rank, errors=[str(problem)])
+            if not ready:
+                for pipe in [pipe for pipe, rank in pending.items() if self.processes[rank].watched.problem]:
+                    rank = pending.pop(pipe)
+                    reports[rank] = jobs.RankReport(rank, errors=[self.processes[rank].watched.problem])
+                    deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
         for rank in pending.values():
             reports[rank] = jobs.RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
         return [reports[rank] for rank in sorted(reports)]
@@ -102,7 +110,7 @@ class Ranks(Group):
 
     def _signal(self, number: Signals) -> None:
         for process in (*self._aggregators, *self.processes):
-            os.kill(process.pid, number)
+            watch.send_signal(process.pid, number)
 
 
 class RailyardEngine(AllreduceEngine):

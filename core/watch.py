@@ -1,0 +1,325 @@
+"""Presence of the processes that a run started: which of them died or were stopped, and when.
+
+A process is added when it starts and released before it is ended on purpose; `send_signal` stops and continues one on
+purpose. Anything else is an interruption. Waits call `check` every `STEP_S`, and so end with the name of the process
+that is missing. The kernel reports stops of children to waitid(2), without polling, and deaths through pidfds; a
+descendant that another process started is polled.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Container
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from railyard.core.errors import RailyardError
+
+STEP_S: Final = 0.25  # between two checks of a wait
+STOPPED_S: Final = 2.0  # a process that is stopped for longer fails the waits
+POLL_S: Final = 0.2  # of descendants that aren't children
+_EXCUSED_NS: Final = 2_000_000_000  # signals and the kernel's reports of stops may be seen so much later
+
+
+class ProcessMissing(RailyardError):
+    """A process that a run depends on died, or is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """A process was missing from `start_ns` to `end_ns` (monotonic). `what`: "died (signal 9)"."""
+
+    name: str
+    what: str
+    start_ns: int
+    end_ns: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.what}"
+
+
+class Watched:
+    """A watched process. `may_exit`: it ends by itself, and its starter reads its exit status."""
+
+    def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool) -> None:
+        self.name, self.pid, self.may_exit, self.is_child = name, pid, may_exit, is_child
+        self.pidfd = os.pidfd_open(pid)
+        self.has_ended, self.died = False, ""  # how, unless that is in order
+        self.stopped_ns = 0  # since when it is stopped, unless on purpose
+        self.is_stopped_on_purpose = False
+        self.excused_until_ns = 0
+
+    @property
+    def problem(self) -> str:
+        """Text that says how it is missing; empty if it is there, or was stopped only a moment ago."""
+        stopped_s = (time.monotonic_ns() - self.stopped_ns) / 1e9 if self.stopped_ns else 0.0
+        if stopped_s > STOPPED_S:
+            return f"{self.name} is stopped, for {stopped_s:.1f} s so far"
+        return f"{self.name} {self.died}" if self.died else ""
+
+    def release(self) -> None:
+        """Watch it no longer, since it is about to be ended. A second call does nothing."""
+        _watcher.release(self)
+
+
+class _Watcher:
+    """All watched processes, and the threads that follow them, which start with the first."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.processes: dict[int, Watched] = {}  # by process id
+        self.found: list[Interruption] = []
+        self.taken = 0
+        self.announce: Callable[[str], None] = lambda text: None
+        self.signals_fd = -1  # readable, with its number, when this process gets a signal
+        self._added = threading.Event()
+        self._deaths: select.epoll | None = None
+
+    def start(self) -> select.epoll:
+        """Start the threads, once."""
+        with self.lock:
+            if self._deaths is None:
+                self._deaths = select.epoll()
+                for loop in (self._follow_stops, self._follow_deaths):
+                    threading.Thread(target=loop, name="watches processes", daemon=True).start()
+            return self._deaths
+
+    def follow_own_signals(self) -> None:
+        """Let a thread know when this process is continued. A handler would wait until the main thread wakes."""
+        self.signals_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCONT, lambda *_: None)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        self.start().register(self.signals_fd, select.EPOLLIN)
+
+    def add(self, process: Watched) -> None:
+        deaths = self.start()
+        with self.lock:
+            self.processes[process.pid] = process
+            deaths.register(process.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
+        self._added.set()
+
+    def release(self, process: Watched) -> None:
+        with self.lock:
+            if self.processes.get(process.pid) is not process:
+                return
+            self.look(process)
+            if process.stopped_ns:
+                self.set_stopped(process, False)
+            del self.processes[process.pid]
+            os.close(process.pidfd)  # epoll forgets it
+
+    def look(self, process: Watched) -> None:
+        """Note an end, and the state of a process that isn't our child."""
+        if process.has_ended:
+            return
+        poller = select.poll()
+        poller.register(process.pidfd, select.POLLIN)
+        if poller.poll(0):
+            self._end(process)
+        elif not process.is_child:
+            is_stopped = _is_stopped(process.pid)
+            if is_stopped != bool(process.stopped_ns) and not process.is_stopped_on_purpose:
+                self.set_stopped(process, is_stopped)
+
+    def _end(self, process: Watched) -> None:
+        code, status = 0, 0
+        with suppress(ChildProcessError):  # its starter has read its status, or it isn't our child
+            if found := os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                code, status = found.si_code, found.si_status
+        process.has_ended, process.stopped_ns = True, 0
+        if code == os.CLD_EXITED:
+            process.died = f"died (exit status {status})" if status and not process.may_exit else ""
+        elif code:
+            process.died = f"died (signal {status})"
+        elif not process.is_child:
+            process.died = "died"
+        if process.died:
+            now = time.monotonic_ns()
+            self.note(Interruption(process.name, process.died, now, now))
+
+    def set_stopped(self, process: Watched, is_stopped: bool) -> None:
+        """Note that a process was stopped or continued, unless that was on purpose."""
+        now, since_ns = time.monotonic_ns(), process.stopped_ns
+        is_excused = process.is_stopped_on_purpose or now < process.excused_until_ns
+        if is_stopped and not process.is_stopped_on_purpose and _is_stopped(process.pid):
+            process.stopped_ns = now
+            self.announce(f"{process.name} was stopped")
+        elif not is_stopped and (since_ns or not is_excused):
+            process.stopped_ns = 0
+            since_ns = since_ns or now  # it continued before its stop was seen
+            self.note(Interruption(process.name, f"was stopped for {(now - since_ns) / 1e9:.1f} s", since_ns, now))
+
+    def note(self, interruption: Interruption) -> None:
+        with self.lock:
+            self.found.append(interruption)
+        self.announce(str(interruption))
+
+    def under_way(self) -> list[Interruption]:
+        now = time.monotonic_ns()
+        stopped = [process for process in self.processes.values() if process.stopped_ns]
+        texts = [f"is stopped, for {(now - process.stopped_ns) / 1e9:.1f} s so far" for process in stopped]
+        return [Interruption(p.name, text, p.stopped_ns, now) for p, text in zip(stopped, texts, strict=True)]
+
+    def _follow_stops(self) -> None:
+        """In a thread: follow stops of children. Nothing else waits for these, and ends are left to their starters."""
+        while True:
+            self._added.clear()
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WCONTINUED)
+            except ChildProcessError:
+                self._added.wait()
+                continue
+            with self.lock:
+                if found and (process := self.processes.get(found.si_pid)):
+                    self.set_stopped(process, found.si_code != os.CLD_CONTINUED)
+
+    def _follow_deaths(self) -> None:
+        """In a thread: follow ends, and poll descendants that aren't children."""
+        assert self._deaths
+        before_ns, gap_ns = time.monotonic_ns(), (0, 0)  # the last time in which this thread did not run
+        while True:
+            ended = {fd for fd, _ in self._deaths.poll(POLL_S)}
+            now = time.monotonic_ns()
+            if now - before_ns > 2 * POLL_S * 1e9:
+                gap_ns = before_ns, now
+            before_ns = now
+            if self.signals_fd in ended and signal.SIGCONT in os.read(self.signals_fd, 64):
+                start_ns, end_ns = gap_ns
+                if now - end_ns < _EXCUSED_NS:
+                    text = f"was stopped for {(end_ns - start_ns) / 1e9:.1f} s"
+                    self.note(Interruption("the run's own process", text, start_ns, end_ns))
+            with self.lock:
+                for process in list(self.processes.values()):
+                    if process.pidfd in ended or not process.is_child:
+                        self.look(process)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped now."""
+    with suppress(OSError, IndexError), Path(f"/proc/{pid}/stat").open() as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+_watcher = _Watcher()
+
+
+def _reset() -> None:
+    """Forget everything: for a fork, which has none of the threads and children."""
+    global _watcher
+    _watcher = _Watcher()
+
+
+os.register_at_fork(after_in_child=_reset)
+
+
+def add(name: str, pid: int, may_exit: bool = False, is_child: bool = True) -> Watched:
+    """Watch a process that has just started, and call it `name` in messages.
+
+    `may_exit`: it ends by itself, and its starter reads its exit status. `is_child`: this process started it.
+    """
+    process = Watched(name, pid, may_exit, is_child)
+    _watcher.add(process)
+    return process
+
+
+def expect_signal(pid: int, number: signal.Signals) -> None:
+    """Note that a process, watched or not, is about to get a signal on purpose."""
+    with _watcher.lock:
+        if process := _watcher.processes.get(pid):
+            if number == signal.SIGKILL:
+                _watcher.release(process)
+            process.is_stopped_on_purpose = number == signal.SIGSTOP
+            process.excused_until_ns = time.monotonic_ns() + _EXCUSED_NS
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process on purpose. ProcessLookupError if it has ended."""
+    expect_signal(pid, number)
+    os.kill(pid, number)
+
+
+def check() -> None:
+    """Raise ProcessMissing if a watched process died, or is stopped for longer than `STOPPED_S`."""
+    with _watcher.lock:
+        for process in list(_watcher.processes.values()):
+            _watcher.look(process)
+            if problem := process.problem:
+                raise ProcessMissing(problem)
+
+
+def since(start_ns: int) -> list[Interruption]:
+    """Return the interruptions that ended after `start_ns` (monotonic), or go on."""
+    with _watcher.lock:
+        for process in list(_watcher.processes.values()):
+            _watcher.look(process)
+        return [one for one in _watcher.found if one.end_ns >= start_ns] + _watcher.under_way()
+
+
+def take() -> list[Interruption]:
+    """Return the interruptions that no earlier call has returned, and those that go on."""
+    with _watcher.lock:
+        new = since(0)[_watcher.taken :]
+        _watcher.taken = len(_watcher.found)
+        return new
+
+
+def announce(callback: Callable[[str], None]) -> None:
+    """Let `callback` have a line at once, from any thread, when a process dies or stops; also this process.
+
+    From now on a pause of this process is an interruption too. To be called in the main thread.
+    """
+    _watcher.announce = callback
+    if _watcher.signals_fd < 0:
+        _watcher.follow_own_signals()
+
+
+def communicate(
+    process: "subprocess.Popen[str]",
+    name: str,
+    text: str | None = None,
+    within_s: float = 60.0,
+    statuses: Container[int] = (0,),
+) -> str:
+    """Give a program its input, wait for its end, and return its output.
+
+    RailyardError with its exit status, unless that is one of `statuses`, and the last line of its output, or if it
+    isn't done `within_s`. ProcessMissing if it is killed or stopped, or another process is. It has ended in any case.
+    """
+    deadline, output, errors = time.monotonic() + within_s, "", ""
+    watched = _watcher.processes.get(process.pid)  # else only after a while: most programs are done before
+    try:
+        while True:
+            try:
+                output, errors = process.communicate(text, STEP_S)
+                break
+            except subprocess.TimeoutExpired:
+                text = None
+                if watched is None:
+                    watched = add(name, process.pid, may_exit=True)
+                    if _is_stopped(process.pid):
+                        _watcher.set_stopped(watched, True)
+                check()
+                if time.monotonic() > deadline:
+                    raise RailyardError(f"{name} was not done in {within_s:g} s") from None
+    finally:
+        if watched:
+            watched.release()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    if process.returncode < 0:
+        how, now = f"died (signal {-process.returncode})", time.monotonic_ns()
+        if watched is None or not watched.died:
+            _watcher.note(Interruption(name, how, now, now))
+        raise ProcessMissing(f"{name} {how}")
+    if process.returncode not in statuses:
+        lines = ((errors or "").strip() or (output or "").strip()).splitlines()
+        last = f": {lines[-1].strip()}" if lines else ""
+        raise RailyardError(f"{name} failed (exit status {process.returncode}){last}")
+    return output or ""
