@@ -133,7 +133,6 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _usage(error: Any, arguments: Sequence[str]) -> str:
-    """Return what is wrong with the command line, and where its help is."""
     from railyard.experiments.spec import loading
 
     message = " ".join(error.format_message().split()).rstrip(".")

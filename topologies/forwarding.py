@@ -81,20 +81,6 @@ def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
     return (() if near == src else (src, near)) + (() if far == dst else (far, dst))
 
 
-def path_problem(path: object, src: Gpu, dst: Gpu, rails: int) -> str:
-    """Return why a path can't lead from `src` to `dst`, two GPUs that differ in domain and rank; "" if it can."""
-    if not isinstance(path, Path):
-        return f"gives {path!r}, which is no Path"
-    allowed = {"dr": [dst.rank], "rd": [src.rank], "spine": [src.rank]}
-    allowed["drd"] = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
-    if path.kind not in allowed:
-        return f"gives a path of kind {path.kind!r} between two domains and ranks: allowed are {', '.join(allowed)}"
-    if path.rail not in allowed[path.kind]:
-        of = f"{path.kind} from {src.name} to {dst.name} crosses rail {' or '.join(map(str, allowed[path.kind]))}"
-        return f"gives rail {path.rail}, but {of}"
-    return ""
-
-
 def path_name(path: Path) -> str:
     """Return `dr by rail 2`; where there is no choice of a rail, the kind alone."""
     return path.kind if path.kind in ("d", "spine") else f"{path.kind} by rail {path.rail}"
@@ -179,12 +165,23 @@ def rule_problem(policy: ForwardingPolicy, src: Gpu, dst: Gpu, fabric: Fabric) -
     where = f"path({src.name}, {dst.name})"
     try:
         shares = shares_of(policy.path(src, dst, fabric))
-        problems = [path_problem(path, src, dst, fabric.rails) for path, weight in shares if weight >= 1]
+        paths: list[object] = [path for path, weight in shares if weight >= 1]
     except Exception as error:
         return f"{where} raises {type(error).__name__}: {error}"
-    if len(problems) != len(shares) or not shares:
+    if len(paths) != len(shares) or not shares:
         return f"{where} gives {shares!r}: one path or more are needed, with weights of 1 or more"
-    return next((f"{where} {problem}" for problem in problems if problem), "")
+    allowed = {"dr": [dst.rank], "rd": [src.rank], "spine": [src.rank]}
+    allowed["drd"] = [rail for rail in range(fabric.rails) if rail not in (src.rank, dst.rank)]
+    for path in paths:
+        if not isinstance(path, Path):
+            return f"{where} gives {path!r}, which is no Path"
+        if path.kind not in allowed:
+            kinds = f"allowed are {', '.join(allowed)}"
+            return f"{where} gives a path of kind {path.kind!r} between two domains and ranks: {kinds}"
+        if path.rail not in allowed[path.kind]:
+            of = f"{path.kind} from {src.name} to {dst.name} crosses rail {' or '.join(map(str, allowed[path.kind]))}"
+            return f"{where} gives rail {path.rail}, but {of}"
+    return ""
 
 
 FORWARDING_POLICIES: Final = Registry[ForwardingPolicy](

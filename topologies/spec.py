@@ -166,7 +166,6 @@ def _kind_in(info: ValidationInfo) -> FabricKind | None:
 
 
 def _kinds(names: Iterable[str]) -> str:
-    """Return `kind A`, or `kinds A and B`."""
     named = list(names)
     return f"kind{'s' if len(named) > 1 else ''} {' and '.join(named)}"
 

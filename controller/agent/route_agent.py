@@ -22,7 +22,6 @@ SOL_NETLINK: Final = 270
 NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
 NETLINK_GET_STRICT_CHK: Final = 12  # filters in a question count
 ANSWER_BYTES: Final = 4096
-DUMP_BYTES: Final = 64 * 1024
 NO_INTERFACE: Final = 0  # no interface has this number: the kernel refuses such a route
 _SEQUENCES: Final = 1 << 31
 
@@ -68,14 +67,10 @@ class RouteAgent:
         """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
         names = {number: name for name, number in self._index[gpu].items()}
         sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
-        self._sockets[gpu].send(rtnetlink.dump_request(sequence))
-        found, is_last = list[Route](), False
-        while not is_last:
-            try:
-                part, is_last = rtnetlink.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)
-            except OSError as error:
-                raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
-            found += part
+        try:
+            found = rtnetlink.read_routes(self._sockets[gpu], sequence, names)
+        except OSError as error:
+            raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
         return {route.key: route for route in found if route.metric == metric}
 
     def change(self, gpu: Gpu, remove: Iterable[Route], put: Iterable[Route]) -> int:

@@ -12,11 +12,11 @@ from functools import cache
 from typing import Final
 
 from railyard.topologies.addresses import Gpu, gpu_of_ip
+from railyard.topologies.build import namespaces
 from railyard.topologies.routing import FROM_HB, MAIN, Device, Hop, Route
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
-REQUEST, ACK, DUMP, CREATE_REPLACE = 0x1, 0x4, 0x300, 0x400 | 0x100
-ERROR, DONE = 2, 3
+REQUEST, ACK, CREATE_REPLACE = 0x1, 0x4, 0x400 | 0x100
 SCOPE_UNIVERSE, SCOPE_LINK, SCOPE_NOWHERE = 0, 253, 255
 ONLINK: Final = 4  # of a next hop: its GPU is on the link, though no address of the link says so
 PROTOCOL: Final = 99  # marks our routes in `ip route` (proto 99)
@@ -26,7 +26,6 @@ RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 
 BATCH_MESSAGES: Final = 128  # in one send: a receive buffer of the usual 208 KiB holds 256 answers, and loses more
 BATCH_BYTES: Final = 64 * 1024  # in one send: a send buffer of the usual 208 KiB takes 212,960
 
-_HEADER: Final = struct.Struct("=IHHII")
 _FLAGS: Final = struct.Struct("=H")
 _FLAGS_AT: Final = 6  # in a message
 _REQUEST_HEADER: Final = struct.Struct("=IHHII 8BI HH4s HHI")  # the header, struct rtmsg, RTA_DST, RTA_PRIORITY
@@ -113,61 +112,39 @@ def _packed(gpu: Gpu) -> bytes:
     return socket.inet_aton(gpu.ip)
 
 
-_DUMP_REQUEST: Final = struct.Struct("=IHHII 8BI")  # the header, struct rtmsg
 _ROUTE: Final = struct.Struct("=8BI")
 
 
-def dump_request(sequence: int) -> bytes:
-    """Ask for all tables. A kernel that checks strictly (NETLINK_GET_STRICT_CHK) leaves out others' routes."""
-    header = (_DUMP_REQUEST.size, RTM_GETROUTE, REQUEST | DUMP, sequence, 0)
-    return _DUMP_REQUEST.pack(*header, socket.AF_INET, 0, 0, 0, 0, PROTOCOL, 0, 0, 0)
+def read_routes(sock: socket.socket, sequence: int, index: Mapping[int, Device]) -> list[Route]:
+    """Return our routes of all tables. OSError if the kernel refuses to list them.
 
-
-def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[list[Route], bool]:
-    """Our routes in one part of the answer to that question, and whether it was the last. OSError if it is a refusal.
-
-    `index`: the name of each interface by its number. Routes by another interface are left out.
+    `index`: the name of each interface by its number. Routes by another interface are left out. A kernel that checks
+    strictly (NETLINK_GET_STRICT_CHK) leaves out others' routes.
     """
-    found, is_last = list[Route](), False
-    for (_, kind, _, number, _), body in _parts(data, _HEADER):
-        if number != sequence:  # of a question that was interrupted
-            continue
-        if kind == ERROR:
-            raise OSError(-int.from_bytes(body[:4], sys.byteorder, signed=True), "the kernel refuses to list routes")
-        is_last = is_last or kind == DONE
-        if kind == RTM_NEWROUTE and (route := _route_in(body, index)):
-            found.append(route)
-    return found, is_last
+    request = _ROUTE.pack(socket.AF_INET, 0, 0, 0, 0, PROTOCOL, 0, 0, 0)
+    bodies = namespaces.dump(sock, RTM_GETROUTE, request, sequence)
+    return [route for body in bodies if (route := _route_in(body, index))]
 
 
 def _route_in(body: bytes, index: Mapping[int, Device]) -> Route | None:
     _, length, _, _, table, protocol, _, _, _ = _ROUTE.unpack_from(body)
-    attributes = _attributes(body[_ROUTE.size :])
+    attributes = dict(namespaces.attributes(body[_ROUTE.size :]))
     if table not in (MAIN, FROM_HB) or protocol != PROTOCOL or RTA_DST not in attributes:
         return None
     metric = int.from_bytes(attributes.get(RTA_PRIORITY, b""), sys.byteorder)
     prefix = f"{socket.inet_ntoa(attributes[RTA_DST])}/{length}"
-    if RTA_MULTIPATH in attributes:
-        parts = _parts(attributes[RTA_MULTIPATH], NEXT_HOP)
-        known = ((index[number], weight, rest) for (_, _, weight, number), rest in parts if number in index)
-        hops = tuple(Hop(device, _gateway(_attributes(rest)), weight + 1) for device, weight, rest in known)
-        return Route(prefix, hops, table, metric) if hops else None
+    if data := attributes.get(RTA_MULTIPATH):
+        hops, at = list[Hop](), 0
+        while at < len(data):
+            size, _, weight, number = NEXT_HOP.unpack_from(data, at)
+            if number in index:
+                gateway = _gateway(dict(namespaces.attributes(data[at + NEXT_HOP.size : at + size])))
+                hops.append(Hop(index[number], gateway, weight + 1))
+            at += size  # which is a multiple of 4
+        return Route(prefix, tuple(hops), table, metric) if hops else None
     device = index.get(int.from_bytes(attributes.get(RTA_OIF, b""), sys.byteorder))  # no interface has number 0
     return Route(prefix, (Hop(device, _gateway(attributes)),), table, metric) if device else None
 
 
 def _gateway(attributes: Mapping[int, bytes]) -> Gpu | None:
     return gpu_of_ip(socket.inet_ntoa(attributes[RTA_GATEWAY])) if RTA_GATEWAY in attributes else None
-
-
-def _attributes(data: bytes) -> dict[int, bytes]:
-    return {kind: body for (_, kind), body in _parts(data, _ATTRIBUTE)}
-
-
-def _parts(data: bytes, header: struct.Struct) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """(header, body) of each part. A header begins with the size of both; parts begin at multiples of 4 bytes."""
-    at = 0
-    while at < len(data):
-        fields = header.unpack_from(data, at)
-        yield fields, data[at + header.size : at + fields[0]]
-        at += fields[0] + -fields[0] % 4

@@ -257,7 +257,6 @@ class _Greedy:
         return bits / free if free > 0 else math.inf
 
     def _bottleneck_s(self, chosen: Sequence[int]) -> float:
-        """The time of the busiest link of all."""
         bits: defaultdict[Link, float] = defaultdict(float)
         count: Counter[Link] = Counter()
         for flow, routes, number in zip(self._flows, self._routes, chosen, strict=True):

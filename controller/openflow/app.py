@@ -180,7 +180,6 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self.logger.error("switch %#x refused: type %d code %d", message.datapath.id or 0, message.type, message.code)
 
     def _on_disconnect(self, dpid: int) -> None:
-        """Forget a switch whose connection has ended."""
         del self._switches[dpid]
         self.optics.disconnect(dpid)
         role, index = role_of(dpid)

@@ -78,7 +78,6 @@ class Agents:
         return self._sources[src].chosen(dst) if src in self._sources else ()
 
     def _on_view(self, gpu: Gpu, view: View) -> None:
-        """From a cache's thread."""
         with self._condition:
             if view.stale != (gpu in self._stale):
                 (self._stale.add if view.stale else self._stale.discard)(gpu)

@@ -165,13 +165,12 @@ class ControllerProcess:
         if not self.is_down:
             self._send(messages.StopHealth())
 
-    def crash_registry(self) -> None:
-        """Kill the registry's server (etcd: SIGKILL to its process): event "registry-crashed"."""
-        self._send(messages.SetRegistry(up=False))
+    def set_registry(self, up: bool) -> None:
+        """Kill the registry's server (etcd: SIGKILL to its process), or start it again at its address.
 
-    def restart_registry(self) -> None:
-        """Start it again at its address: event "registry-restarted", or "registry-failed" with the reason."""
-        self._send(messages.SetRegistry(up=True))
+        Events: "registry-crashed", "registry-restarted", or "registry-failed" with the reason.
+        """
+        self._send(messages.SetRegistry(up=up))
 
     def on_heartbeats(self, silence: dict[str, Any]) -> None:
         """Take in the detail of "silence", from any thread, in place of the last one; also for a later restart."""

@@ -120,7 +120,6 @@ class Controller:
             self.emit("optical-links-down", detail)
 
     def _control_health(self, command: messages.ToController) -> None:
-        """Start or stop the scores, or their registry's server alone."""
         health = self._health
         try:
             match command:

@@ -123,7 +123,6 @@ def steps(schedule: Schedule) -> list[Step]:
 
 
 def _print_schedule(schedule: Schedule, console: Console) -> None:
-    """Print a row for each step, and the totals of bytes, pairs and computing."""
     numbers = ("runs", "transfers", "bytes", "over rails")
     table = plain_table("step", "kind", "runs", "GPUs", *numbers[1:], right=numbers)
     names = [Gpu(*divmod(n, schedule.rails)).name for n in range(schedule.gpus)]

@@ -99,7 +99,6 @@ def command(
 
 
 def _print_placement(spec: PlacementSpec, console: Console) -> int:
-    """Lay the ranks out as the file says, and print the findings; return 1 if there are any."""
     model = load_model(spec.model, "placement.model")
     if isinstance(model, LayersModel):
         allowed = "is only data-parallel, layer by layer: all its GPUs are one group"

@@ -73,7 +73,6 @@ def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
 
 
 def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str, str]:
-    """Return the time, its unit, the formula that gives it, and the reason if none does."""
     plan = initial.plan
     if not initial.pattern.steady:
         return None, "s", "", WHY_NOT["moving"]

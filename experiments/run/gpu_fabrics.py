@@ -132,7 +132,6 @@ class SteeredRun:
             thread.join()
 
     def _record(self, received: list[ControllerEvent], steered_ns: int) -> None:
-        """Record scores, paths and reroutes. The first routes follow from no change of scores."""
         interval = self._interval
         put_ns: dict[int, int] = {}
         for at, what, detail in received:
@@ -193,7 +192,6 @@ def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Dat
 
 
 def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int) -> list[Workload]:
-    """Build the schedules for this fabric from the seed; their scale goes into the run's record."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
         built = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)

@@ -112,7 +112,6 @@ def run_fault(spec: ExperimentSpec, session: MultirailSession, fault: RailFaultS
 def _inject_and_repair(
     spec: ExperimentSpec, session: MultirailSession, ranks: Ranks, fault: RailFaultSpec, injected: InjectedFault
 ) -> tuple[InjectedFault, Sequence[RankReport]]:
-    """Return the fault with its times, and the reports of the ranks that it interrupted."""
     operation_s = predicted_s(fault.policy, session.rails, session.plan.spec.nodes, injected.sent)
     count = ceil((fault.at + fault.repair + fault.after) / operation_s)
     seed = spec.seed + injected.interval.repeat

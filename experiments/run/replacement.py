@@ -163,7 +163,6 @@ class ReplacementTimeline:
 
 
 def _inject(net: FabricNet, fault: Fault) -> int:
-    """Inject a fault; return when (ns)."""
     with _raised_priority():  # names can't move before it has taken effect
         return inject(net, fault)
 

@@ -104,7 +104,7 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
             if not definition.takes_optics:
                 kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)
                 raise BadInput(f"{field}.case", replacement.case, f"is for {kinds} fabrics, not {fabric.kind}")
-            if way not in (allowed := WAYS[replacement.case, definition.joins_rails]):
+            if way not in (allowed := WAYS[replacement.case][definition.joins_rails]):
                 problem = f"is not for {replacement.case} on {fabric.kind}: {', '.join(allowed)} is"
                 raise BadInput(f"{field}.way", replacement.way, problem)
             if found := fault.definition.target_problem(nominal_plan(fabric), fault.target):

@@ -52,7 +52,6 @@ class BaseFaultSpec(ConfigModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_parameters(cls, data: object) -> object:
-        """Check the keys that belong to the kind, and put them into `parameters`."""
         if not isinstance(data, Mapping) or isinstance(data.get("parameters"), ConfigModel):
             return data
         kind = data.get("kind")
@@ -89,7 +88,6 @@ class BaseFaultSpec(ConfigModel):
 
     @model_serializer(mode="wrap")
     def _flatten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Put the parameters beside the other keys."""
         found: dict[str, Any] = {}
         for key, value in handler(self).items():
             found |= value if key == "parameters" else {key: value}

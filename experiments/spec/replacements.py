@@ -32,17 +32,13 @@ Way = Literal["optical", "direct", "migration", "any-gpu"]
 
 LAYERS: Final[Mapping[Case, list[str]]] = {"idle-gpu": ["rail"], "large-domain": ["rail", "hb"]}
 """Where optical switches bring a spare in, these have to reconfigure."""
-WAYS: Final[Mapping[tuple[Case, bool], tuple[Way, ...]]] = {
-    ("server", False): ("migration",),
-    ("server", True): ("migration",),
-    ("idle-gpu", False): ("optical",),
-    ("idle-gpu", True): ("direct", "optical"),
-    ("small-domain", False): ("migration",),
-    ("small-domain", True): ("migration",),
-    ("large-domain", False): ("optical",),
-    ("large-domain", True): ("optical", "any-gpu"),
+WAYS: Final[Mapping[Case, tuple[tuple[Way, ...], tuple[Way, ...]]]] = {
+    "server": (("migration",), ("migration",)),
+    "idle-gpu": (("optical",), ("direct", "optical")),
+    "small-domain": (("migration",), ("migration",)),
+    "large-domain": (("optical",), ("optical", "any-gpu")),
 }
-"""By case, and whether the NIC network joins rails: what is possible; the first is the paper's."""
+"""By case, for rails that are separate, and for rails that the NIC network joins; the first way is the paper's."""
 DEFAULT_JOB: Final = GptSpec.model_validate({"kind": "gpt", "duration": "1s"})
 
 
@@ -72,7 +68,7 @@ class ReplacementSpec(OnFabrics):
 
     def way_on(self, fabric: FabricSpec) -> Way:
         """Return the way that is given, or the paper's for this kind of fabric."""
-        return self.way or WAYS[self.case, fabric.definition.joins_rails][0]
+        return self.way or WAYS[self.case][fabric.definition.joins_rails][0]
 
     @property
     def fault(self) -> Fault:

@@ -193,7 +193,6 @@ def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
 
 
 def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
-    """Yield each GPU cable with its two ends: the GPU's and the switch's."""
     for layer in LAYERS:
         for near, far in (plan.ends_of(name, layer) for name in plan.link_names(layer)):
             yield cable(near.node, far.node), near, far

@@ -101,7 +101,6 @@ class _Prober:
         return True
 
     def _serve(self, seconds: float) -> None:
-        """Receive for this long."""
         end_s = time.monotonic() + seconds
         while True:
             for fd, _ in self._epoll.poll(0):

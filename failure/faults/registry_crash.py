@@ -38,11 +38,11 @@ class RegistryCrash(ControlPlaneFault):
 
     def inject(self, net: FabricNet, target: str, p: Any) -> None:
         """Kill the registry's server."""
-        controller_of(net).crash_registry()
+        controller_of(net).set_registry(up=False)
 
     def repair(self, net: FabricNet, target: str, p: Any) -> None:
         """Start the registry's server, and wait until it listens."""
-        controller_of(net).restart_registry()
+        controller_of(net).set_registry(up=True)
         poll(lambda: is_listening(_address(net)), _START_S)
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:

@@ -149,7 +149,6 @@ class _Draw:
         return sizes
 
     def _gap_s(self) -> float:
-        """Return the time from an action to the next injection."""
         if self._spec.mean_interval is None:
             return SETTLE_S + duration_s(self._plan) + MARGIN_S  # so that a connectivity check fits in
         return max(MIN_GAP_S, round(self._rng.expovariate(1 / self._spec.mean_interval), 3))
@@ -182,7 +181,6 @@ class _Draw:
         return bool(drawn)
 
     def _draw_single(self, now_s: float) -> list[_Candidate]:
-        """Draw a kind of those that are possible now, then its target."""
         free = {kind: self._free(found.values(), now_s) for kind, found in self._candidates.items()}
         kinds = [kind for kind, candidates in free.items() if candidates]
         if not kinds:

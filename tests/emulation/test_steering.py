@@ -157,7 +157,7 @@ def test_traffic_flows_without_registry_and_scores_return(registry: RegistryKind
     address = fabric.controller.start_health(HealthSpec.model_validate({"registry": registry, "stale": "500ms"}))
     agents.steer("health", address, Damping(None, 50_000_000), stale_s=STALE_S)
     with Stream(Gpu(0, 2), Gpu(1, 3)) as stream:
-        fabric.controller.crash_registry()
+        fabric.controller.set_registry(up=False)
         fabric.await_event("registry-crashed")
         eventually(lambda: agents.gpus_that_told("stale") == everybody, (STALE_S + SOON_S) * slow)
         with background(fabric.net.plan, [hot(1)]):
@@ -166,7 +166,7 @@ def test_traffic_flows_without_registry_and_scores_return(registry: RegistryKind
             assert ask(SRC, DST) == [Path("dr", 1)]  # no score is known yet
             assert_taken_as_chosen(fabric)
             seen = len(agents.reported)
-            fabric.controller.restart_registry()
+            fabric.controller.set_registry(up=True)
             fabric.await_event("registry-restarted")
             eventually(lambda: agents.gpus_that_told("fresh", seen) == everybody, BACK_S * slow)
             eventually(lambda: ask(SRC, DST) == [Path("rd", 0)], BACK_S * slow)

@@ -179,25 +179,28 @@ def send_request(sock: socket.socket, kind: int, body: bytes) -> None:
 
 
 def _raise_error(data: bytes, offset: int) -> None:
-    """Raise OSError if the answer at this offset is an error."""
     code = -struct.unpack_from("=i", data, offset + HEADER.size)[0]
     if code:
         raise OSError(code, errno.errorcode.get(code, str(code)))
 
 
-def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
-    """Yield the bodies of all messages of a dump. OSError if the kernel refuses."""
-    sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_DUMP, 0, 0) + body)
+def dump(sock: socket.socket, kind: int, body: bytes, sequence: int = 0) -> Iterator[bytes]:
+    """Yield the bodies of all messages of a dump. OSError if the kernel refuses.
+
+    `sequence`: number of the question, where answers to others may be left in the socket.
+    """
+    sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_DUMP, sequence, 0) + body)
     while True:
         data = sock.recv(65536)
         offset = 0
         while offset < len(data):
-            length, kind, _, _, _ = HEADER.unpack_from(data, offset)
-            if kind == NLMSG_DONE:
-                return
-            if kind == NLMSG_ERROR:
-                _raise_error(data, offset)
-            yield data[offset + HEADER.size : offset + length]
+            length, kind, _, answered, _ = HEADER.unpack_from(data, offset)
+            if answered == sequence:
+                if kind == NLMSG_DONE:
+                    return
+                if kind == NLMSG_ERROR:
+                    _raise_error(data, offset)
+                yield data[offset + HEADER.size : offset + length]
             offset += (length + 3) & ~3
 
 

@@ -136,7 +136,6 @@ class EmulatedNet(Mininet):
         return PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), self.datapath)
 
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
-        """Return the sysctls of a namespace."""
         raise NotImplementedError
 
     def _connect_controller(self) -> None:
@@ -146,11 +145,9 @@ class EmulatedNet(Mininet):
         """Return when every switch has its flows."""
 
     def _link_command(self, link: Link) -> str:
-        """Return a line for `ip -batch` that adds a link."""
         raise NotImplementedError
 
     def _configure_node(self, node: str) -> None:
-        """Set up addresses, routes and bridges in the namespace of a node that is no switch."""
         raise NotImplementedError
 
     def shaper_commands(self, interface: str, rate_bps: int) -> str:
@@ -158,7 +155,6 @@ class EmulatedNet(Mininet):
         raise NotImplementedError
 
     def _make_interface(self, end: End) -> PlannedIntf:
-        """Return an interface as Mininet has it."""
         raise NotImplementedError
 
     def _ports(self, switch: str) -> dict[str, int]:
@@ -202,7 +198,6 @@ class EmulatedNet(Mininet):
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
 
     def _register(self) -> None:
-        """Register nodes and links with Mininet, for `get`, `pingAll`, `iperf` and the CLI."""
         hosts = set(self.plan.hosts)
         self.hosts = [self.host_class(name) for name in self.plan.hosts]
         self.switches = [SwitchNode(name) for name in self.node_names if name not in hosts]
@@ -264,7 +259,6 @@ class FabricNet(EmulatedNet):
         return htb_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:
-        """Set up a GPU's routes, or an HB domain's bridge."""
         if node in self._gpus:
             namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, self._gpus[node], self.backups))
             return

@@ -45,7 +45,6 @@ def _htb_class(interface: str, number: int, rate_bps: int, ceil_bps: int, mtu: i
 
 
 def _udp_filter(interface: str, udp_port: int, number: int, priority: str = "") -> str:
-    """Return a line for `tc -batch` that puts the packets to a UDP port into a class."""
     return (
         f"filter add dev {interface} parent 1: protocol ip {priority}u32 match ip protocol 17 0xff"
         f" match ip dport {udp_port} 0xffff flowid 1:{number}\n"

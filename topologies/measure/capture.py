@@ -101,7 +101,6 @@ class Capture:
         return [Probe(started_ns, tuple(seen.get(port, ()))) for started_ns, port in sent]
 
     def _receive(self, timeout_s: float, seen: Mapping[int, list[Observation]]) -> None:
-        """Take in what the sockets hold, by the probe's port."""
         for fd, _ in self._poll.poll(timeout_s):
             node, sock = self._nodes[fd]
             with suppress(BlockingIOError):

@@ -150,7 +150,6 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
 
 
 def _clock_and_idle_s() -> tuple[float, float]:
-    """Return (wall clock, idle time summed over cores) in s."""
     times = psutil.cpu_times()
     return time.monotonic(), times.idle + times.iowait
 

@@ -78,7 +78,6 @@ class MultirailNet(EmulatedNet):
         return commands.shaper_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:
-        """Set up addresses and routes of a node or an aggregator."""
         namespaces.run(["ip", "-batch", "-"], commands.node_commands(self.plan, node))
         if self.has_mptcp and node in self.plan.hosts:
             namespaces.run(["ip", "-batch", "-"], commands.mptcp_commands(self.plan.nics_of(node)))

@@ -178,7 +178,6 @@ def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any
 
 
 def _request(endpoint: str, what: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """One question, one answer."""
     with closing(http.client.HTTPConnection(endpoint, timeout=timeout_s)) as connection:
         found: dict[str, Any] = json.loads(_post(connection, what, body).read())
         return found

@@ -37,7 +37,6 @@ def set_groups(ends: Iterable[End], group: int) -> None:
 
 
 def _set(end: End, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
-    """Change the flags of an interface that `change` selects, and its attributes."""
     with namespaces.inside(end.node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as netlink:
         head = LINK.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(end.interface), flags, change)
         namespaces.send_request(netlink, RTM_NEWLINK, head + attributes)
