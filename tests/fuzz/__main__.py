@@ -1,0 +1,148 @@
+"""Run Railyard on mutated inputs, and show each that it doesn't answer well.
+
+    .venv/bin/python -m tests.fuzz --count 10000 --seed 1
+    .venv/bin/python -m tests.fuzz --seed 1 --only 4711     one input again; its files stay in /tmp/railyard-fuzz
+
+An answer is good if the exit status is documented, standard error has no traceback and one line of `MAX_LINE`
+characters at most, and the command needed neither more than 10 s of CPU time nor more than 1 GB of memory. Each input
+runs in a process of its own, forked from one in which Railyard is loaded.
+"""
+
+import argparse
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from railyard.core.errors import MAX_LINE
+from railyard.experiments import cli
+from tests.fuzz.inputs import case, make_samples
+
+MAX_CPU_S: Final = 10
+MAX_WAIT_S: Final = 300  # on a busy machine, ten seconds of CPU time take longer
+MAX_BYTES: Final = 2**30
+STATUSES: Final = (0, 1, 2, 3)
+KEPT: Final = Path(tempfile.gettempdir(), "railyard-fuzz")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an input led to. `status` is negative where a signal ended the process."""
+
+    number: int
+    kind: str
+    status: int
+    errors: str
+    cpu_s: float
+    command: str
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, if anything."""
+        lines = self.errors.splitlines()
+        found = [f"exit status {self.status}"] if self.status not in STATUSES else []
+        found += ["a traceback"] if "Traceback" in self.errors else []
+        found += [f"{len(lines)} lines of errors"] if len(lines) > 1 or (self.status in (2, 3) and not lines) else []
+        found += ["a line too long"] if any(len(line) > MAX_LINE for line in lines) else []
+        found += [f"{self.cpu_s:.1f} s of CPU time"] if self.cpu_s > MAX_CPU_S else []
+        return found
+
+
+def answers(seed: int, numbers: Iterator[int], folder: Path, jobs: int) -> Iterator[Answer]:
+    """Yield the answer to each input, in the order in which they are done; so many processes run at once."""
+    samples = folder / "samples"
+    make_samples(samples)
+    for name in cli.commands():
+        cli.load_command(name)
+    running: dict[int, tuple[int, float]] = {}  # number and deadline by pid
+    sys.stdout.flush()
+    more = True
+    while more or running:
+        while more and len(running) < jobs:
+            if (number := next(numbers, None)) is None:
+                more = False
+                break
+            if not (pid := os.fork()):
+                _answer(seed, number, folder / str(number), samples)
+            running[pid] = number, time.monotonic() + MAX_WAIT_S
+        for pid, (number, deadline) in list(running.items()):
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if not ended:
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                continue
+            del running[pid]
+            work = folder / str(number)
+            kind, _, command = (work / "command").read_text().partition("\n")
+            errors = (work / "errors").read_text(errors="backslashreplace")
+            cpu_s = usage.ru_utime + usage.ru_stime
+            yield Answer(number, kind, os.waitstatus_to_exitcode(status), errors, cpu_s, command)
+            if work.parent != KEPT:
+                shutil.rmtree(work)
+        time.sleep(0.002)
+
+
+def _answer(seed: int, number: int, work: Path, samples: Path) -> None:
+    """Run the command of one input, and end this process with its status."""
+    status = 99
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        (work / "in").mkdir(parents=True)
+        (work / "command").touch()
+        (work / "errors").touch()
+        os.chdir(work / "in")
+        kind, arguments = case(seed, number, samples)
+        Path("../command").write_text(f"{kind}\n{arguments!r}")
+        for name, fd in (("output", 1), ("errors", 2)):
+            os.dup2(os.open(f"../{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MAX_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S + 1, MAX_CPU_S + 2))
+        sys.argv = [cli.PROGRAM, *arguments]
+        status = cli.main(arguments)
+        sys.stdout.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the inputs and print those that were answered badly; return 1 if there are any."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=500, help="how many inputs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="the number of a single input")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    given = parser.parse_args(arguments)
+    numbers = range(given.count) if given.only is None else [given.only]
+    folder = Path(tempfile.mkdtemp()) if given.only is None else KEPT
+    shutil.rmtree(KEPT, ignore_errors=True)
+    counts: Counter[str] = Counter()
+    try:
+        for answer in answers(given.seed, iter(numbers), folder, given.jobs):
+            problems = answer.problems()
+            counts[f"status {answer.status}"] += 1
+            counts["bad"] += bool(problems)
+            if problems or given.only is not None:
+                what = f"{', '.join(problems) or 'good'}, {answer.cpu_s:.1f} s"
+                print(f"{answer.number} {answer.kind}: {what}\n  {answer.command[:400]}")
+                print(*(f"  {line[:400]}" for line in answer.errors.splitlines()[-4:]), sep="\n", flush=True)
+    finally:
+        if folder != KEPT:
+            shutil.rmtree(folder)
+    print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+    return int(counts["bad"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
