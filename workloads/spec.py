@@ -105,7 +105,6 @@ class Workload(ConfigModel):
 
 
 def _missing(name: str, kind: type[Workload]) -> Iterator[str]:
-    """Yield the methods that a kind must define and doesn't."""
     for part in kind.required:
         method = part.partition("(")[0]
         declared = next(base for base in reversed(kind.__mro__) if hasattr(base, method))

@@ -52,7 +52,6 @@ def _of_run(compute: Callable[[Run], T]) -> "cached_property[T]":
 
 
 def _of(compute: "Callable[[Analysis], T]") -> "cached_property[T]":
-    """Return a property that is computed once, from others."""
     return cached_property(compute)
 
 

@@ -82,7 +82,6 @@ def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[flo
 
 
 def _annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
-    """Write a time in figures, right of the axes."""
     where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
     axes.annotate(milliseconds(ms), (1, y), **where, annotation_clip=False, va="center", fontsize=8, color=colour)
 

@@ -136,7 +136,6 @@ def _lines(axes: Axes, interval: MeasurementInterval, elements: Sequence[str], w
 
 
 def _shade(ends: tuple[str, str], number: int, count: int) -> str:
-    """From the first colour to the last, evenly."""
     return to_hex(LinearSegmentedColormap.from_list("rails", ends)(number / max(1, count - 1)))
 
 
@@ -166,7 +165,6 @@ def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
 
 
 def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: pd.DataFrame) -> str:
-    """Say how low scores fell, what was chosen at the foreground's end, and how loaded rails were."""
     alt_parts = []
     for element, (plural, _) in _ELEMENTS.items():
         scores = [s.score for s in interval.health if s.element == element]

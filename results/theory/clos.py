@@ -98,5 +98,4 @@ def rail_only(gpus: int, domain_gpus: int, radix: int) -> Network:
 
 
 def _layers(gpus: int, radix: int, tiers: int) -> tuple[int, ...]:
-    """Return the switches of each tier, which has a port down for each GPU."""
     return (*[ceil(gpus / (radix // 2))] * (tiers - 1), ceil(gpus / radix))

@@ -154,7 +154,6 @@ def first_scene_only(run: Run) -> Run:
 
 
 def _place(interval: IntervalId) -> IntervalId:
-    """Without policy and repeat."""
     return replace(interval, policy="", repeat=0)
 
 

@@ -73,8 +73,6 @@ _PACKET_INFO: Final = struct.Struct("@i4s4s")  # struct in_pktinfo: interface, s
 
 
 class _Source:
-    """A flow and its sockets."""
-
     def __init__(self, number: int, flow: BackgroundFlow, mtu: int) -> None:
         self.pacer = Pacer(flow.wave, (mtu + ETHERNET) * 8 / flow.bps, (number + 1) * GOLDEN_RATIO % 1)
         self._spread_over_spines = flow.path == "spine"

@@ -161,7 +161,6 @@ class BackgroundSpec(ConfigModel):
     @model_validator(mode="before")
     @classmethod
     def _keys_are_known(cls, data: object) -> object:
-        """Read the value of each kind's key by the kind."""
         if not isinstance(data, Mapping):
             return data
         refuse_unknown_keys(data, [*BACKGROUNDS, *cls.model_fields])

@@ -255,7 +255,6 @@ class GptSpec(Training):
 
 
 def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:
-    """See `GptSpec`."""
     pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
     data = fabric.domains // pipeline
     micro_batch = model.training.micro_batch

@@ -115,7 +115,6 @@ def _grid_mismatch(group: Numbers, rails: int) -> str:
 
 
 def _listed(names: Sequence[str], count: int) -> str:
-    """The first of `count` names."""
     return ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")
 
 

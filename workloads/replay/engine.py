@@ -145,7 +145,6 @@ class Engine:
                 self._run_step(self._send, connection)
 
     def _done(self, number: int) -> None:
-        """A task of mine is over as far as its own GPU is concerned."""
         self._pending_tasks -= 1
         if isinstance(self.job.tasks[number], Compute):
             self.outcome.ended_ns[number] = time.monotonic_ns()

@@ -99,7 +99,6 @@ def _collectives(trace: Trace, in_order: InOrder, after: dict[NodeId, list[NodeI
 
 
 def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId, ...], turn: int) -> None:
-    """All of the group call it, and mean the same."""
     nodes = [trace.node(member) for member in members]
     calls = [node.action for node in nodes if isinstance(node.action, Call)]
     first, expected = nodes[0], calls[0]

@@ -49,7 +49,6 @@ def _pct(pairs: int, gpus: int) -> float:
 
 
 def _busy(traffic: Traffic) -> int:
-    """Return the number of pairs that have any traffic, of whatever kind."""
     keys = [p.src.astype(np.int64) * traffic.gpus + p.dst for p in traffic.pairs.values()]
     return len(np.unique(np.concatenate(keys)))
 

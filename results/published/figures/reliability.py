@@ -62,7 +62,6 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
 
 
 def _llama3(components: model.Components) -> Claim:
-    """Failures of switches and transceivers in the 54 days of Llama 3's job, on a rail-optimized network."""
     net, optics = model.both(*LLAMA3)[0].network, components.transceiver
     a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
     return Claim(

@@ -205,7 +205,6 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
 
 
 def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
-    """Return a switch's outage as one of each GPU behind it."""
     part, start, end = switches
     counts = np.bincount(wiring.switch_of, minlength=wiring.network.layers[0])
     sorted_gpus, first = np.argsort(wiring.switch_of, kind="stable"), np.cumsum(counts) - counts

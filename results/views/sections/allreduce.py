@@ -160,7 +160,6 @@ def is_slowed(rows: Iterable[Point | Training]) -> bool:
 
 
 def _factor(rows: Iterable[Point | Training]) -> str:
-    """`10x`; nothing where time passed as it is."""
     dilation = max(row.dilation for row in rows)
     return f"{dilation:g}x" if dilation > 1 else ""
 
@@ -318,6 +317,5 @@ def fabrics_table(found: AllreduceResults) -> Table:
 
 
 def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
-    """Return the intervals that are invalid, without their repeats."""
     verdicts = analysis.judgement.intervals.items()
     return frozenset(replace(i, repeat=0) for i, verdict in verdicts if verdict == "invalid")

@@ -181,7 +181,6 @@ class _Provenance(Section):
 
 
 def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield values of nested mappings with their keys, joined by dots."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{key}.")

@@ -297,7 +297,6 @@ def heartbeats_table(rows: Iterable[Row]) -> Table:
 
 
 def _heartbeat_medians(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
-    """Return the cost of heartbeats by fabric and figure."""
     found: dict[str, dict[str, float]] = {}
     for row in rows:
         for fabric, spread in row.by_fabric.items():

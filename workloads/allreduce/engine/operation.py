@@ -243,6 +243,5 @@ class PieceRouter:
             self._send_frame(job.rail, header, piece.view, piece.starts_message)
 
     def _task_of(self, header: Header) -> Task | None:
-        """Return the task that a frame is for, if it has begun here."""
         operation = self.operations.get(header.op)
         return operation.tasks.get(header.task) if operation and operation.digest == header.digest else None

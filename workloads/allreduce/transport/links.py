@@ -196,7 +196,6 @@ class Framed:
             self._low_water = low_water
 
     def _start_next_message(self) -> None:
-        """Begin the set-up of the next message if all before it is sent."""
         assert self._pacer is not None
         if self._message_starts and self._message_starts[0][0] == self.sent_bytes:
             self._pacer.start_message(self._message_starts.popleft()[1])

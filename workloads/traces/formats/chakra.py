@@ -162,7 +162,6 @@ common.TRACE_FORMATS.add("chakra", Chakra())
 
 
 def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
-    """A rank's nodes as messages, and what writes its file again."""
     if name.endswith(".et"):
         metadata, nodes = decode(content, name)
 
@@ -204,7 +203,6 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
 
 
 def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
-    """JSON objects one after the other, or in a list."""
     try:
         text = content.decode().strip()
     except UnicodeDecodeError as error:
@@ -224,7 +222,6 @@ def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
 
 
 def _node_of_graph(item: Any, where: str) -> Any:
-    """A node of the feeder's flat form."""
     if not isinstance(item, dict):
         raise BadInput(where, item, "is no Chakra node: keys and values are needed")
     kind = common.parse_whole(where, "NodeType", item.get("NodeType"))
@@ -244,8 +241,6 @@ def _node_of_graph(item: Any, where: str) -> Any:
 
 
 class _Rank:
-    """A rank's nodes, made neutral."""
-
     def __init__(self, rank: int, ranks: int, file: str, groups: common.Groups) -> None:
         self.rank, self.ranks, self.file = rank, ranks, file
         self.groups = dict(groups)

@@ -137,7 +137,6 @@ class _Rank:
         return tuple(found)
 
     def _name(self, entry: Mapping[str, Any], where: str) -> str:
-        """PARAM's own name of an operation, however it is spelled."""
         if "compute" in entry:
             return "compute"
         given = str(entry["comms"]).lower()
@@ -168,7 +167,6 @@ class _Rank:
         return self._call(name, entry, group, where) if self.rank in group else common.Gap(0.0)
 
     def _sizes(self, entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
-        """Elements in and out, and bytes of one."""
         dtype = str(entry.get("dtype", "")).lower().removeprefix("torch.")
         if dtype not in ELEMENT_BYTES:
             allowed = unknown_name_hint(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1)

@@ -70,7 +70,6 @@ class SlicePlanner(Planner):
         return slice_rails
 
     def _seconds(self, rail: int, size: int) -> float:
-        """Return the seconds of a slice."""
         s_per_byte = self._s_per_byte.get((size_class(size), rail))
         return self._costs[rail].seconds(size) if s_per_byte is None else size * s_per_byte
 
