@@ -46,11 +46,6 @@ class Check:
         return plain
 
 
-def _of_run(compute: Callable[[Run], T]) -> "cached_property[T]":
-    """Return a property that is computed once, from the records of the analysis's run."""
-    return cached_property(lambda analysis: compute(analysis.run))
-
-
 def _of(compute: "Callable[[Analysis], T]") -> "cached_property[T]":
     return cached_property(compute)
 
@@ -61,13 +56,13 @@ class Analysis:
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    labels = _of_run(aggregate.labels)  # (fabric, policy) -> the label in tables
-    measurements = _of_run(aggregate.measurements_frame)  # a row for each measurement
-    judgement = _of_run(judge)  # the verdict of fidelity, with its evidence
-    intervals = _of_run(steering.intervals)  # those in which a policy steered
-    recovery_rows = _of_run(recovery.recovery_rows)  # faults that were injected alone, repeats together
-    script_rows = _of_run(recovery.script_runs)  # repeats of failure scripts
-    allreduce = _of_run(AllreduceResults.of)  # allreduces on several rails
+    labels = _of(lambda a: aggregate.labels(a.run))  # (fabric, policy) -> the label in tables
+    measurements = _of(lambda a: aggregate.measurements_frame(a.run))  # a row for each measurement
+    judgement = _of(lambda a: judge(a.run))  # the verdict of fidelity, with its evidence
+    intervals = _of(lambda a: steering.intervals(a.run))  # those in which a policy steered
+    recovery_rows = _of(lambda a: recovery.recovery_rows(a.run))  # faults that were injected alone, repeats together
+    script_rows = _of(lambda a: recovery.script_runs(a.run))  # repeats of failure scripts
+    allreduce = _of(lambda a: AllreduceResults.of(a.run))  # allreduces on several rails
     rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
     policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
     cells = _of(lambda a: spine_condition.cells(a.run, a.intervals))  # the papers' condition for the spine, by scene

@@ -1,8 +1,8 @@
 """Nezha's figures, drawn from what was measured: 8 (a NIC is cut), 9 and 10, 11 (shares), 12 (trainings), 13."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,13 +46,8 @@ def latency(m: FabricMeasurements) -> plots.Plot:
             right.plot(sizes, [8 * size / by_size[size] for size in sizes], **line_style)
         if known := [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]:
             left.plot(*zip(*known, strict=True), color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
-        left.set(xscale="log", yscale="log", ylabel="time")
-        right.set(xscale="log", yscale="log", ylabel="bytes of the buffer over time")
-        left.yaxis.set_major_formatter(plots.seconds_tick)
-        right.yaxis.set_major_formatter(plots.rate_tick)
-        for axes in (left, right):
-            _size_axis(axes, m.sizes)
-            plots.quiet(axes, grid="y")
+        _by_size(left, m.sizes, plots.seconds_tick, yscale="log", ylabel="time")
+        _by_size(right, m.sizes, plots.rate_tick, yscale="log", ylabel="bytes of the buffer over time")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(labels)))
         name = "Fig. 9" if len(set(m.rails.kinds)) == 1 else "Fig. 10"
@@ -60,12 +55,16 @@ def latency(m: FabricMeasurements) -> plots.Plot:
         return plots.finish(figure, f"multirail-latency-{m.rails.label}", _alt_text(m), caption)
 
 
-def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+def _by_size(axes: Axes, sizes: Sequence[int], tick: Callable[[float, float], str], **properties: Any) -> None:
+    """Set up a horizontal axis of sizes, and the labels of the vertical one; `properties` of the axes."""
+    axes.set(xscale="log", **properties)
+    axes.yaxis.set_major_formatter(FuncFormatter(tick))
     shown = sizes if len(sizes) <= 8 else sizes[:: len(sizes) // 6]
     axes.xaxis.set_major_locator(FixedLocator(list(shown)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(int(value))))
     axes.tick_params(axis="x", rotation=45)
+    plots.quiet(axes, grid="y")
 
 
 def _alt_text(m: FabricMeasurements) -> str:
@@ -97,10 +96,8 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
                 weights = [fixed[rail]] * len(m.sizes)
                 axes.plot(m.sizes, weights, color=colour, ls=":", lw=line_width, label=f"mrib, {m.rails.label}")
             alt_parts.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
-        axes.set(xscale="log", ylim=(-0.03, 1.03), ylabel="share of the rail\nthat isn't tcp")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-        _size_axis(axes, lines[0][0].sizes)
-        plots.quiet(axes, grid="y")
+        look: dict[str, Any] = {"ylim": (-0.03, 1.03), "ylabel": "share of the rail\nthat isn't tcp"}
+        _by_size(axes, lines[0][0].sizes, lambda value, _: f"{value:.0%}", **look)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         caption = "As Nezha's Fig. 11, which states no numbers in its text. Dotted: MRIB's fixed weights."
         return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(alt_parts)}", caption)
@@ -150,10 +147,7 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
             for policy, name in ((p, name) for p, name in papers_names.items() if p in m.policies):
                 sizes = sorted(m.seconds[policy])
                 axes.plot(sizes, [m.seconds[policy][size] for size in sizes], marker="o", ms=3, lw=1.4, label=name)
-            axes.set(xscale="log", yscale="log", title=m.rails.label)
-            axes.yaxis.set_major_formatter(plots.seconds_tick)
-            _size_axis(axes, m.sizes)
-            plots.quiet(axes, grid="y")
+            _by_size(axes, m.sizes, plots.seconds_tick, yscale="log", title=m.rails.label)
             axes.legend()
             alt_parts.append(_alt_text(m))
         caption = (
@@ -213,9 +207,6 @@ def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int
         for number, (policy, points) in enumerate(lines):
             line_style = {"color": colour_of(policy), "ls": _STYLES[number % len(_STYLES)]}
             axes.plot(*zip(*points, strict=True), **line_style, marker="o", ms=3, label=policy)
-        axes.set(xscale="log", yscale="log", title=fabric)
-        axes.yaxis.set_major_formatter(plots.seconds_tick)
-        _size_axis(axes, [size for size, _ in lines[0][1]])
+        _by_size(axes, [size for size, _ in lines[0][1]], plots.seconds_tick, yscale="log", title=fabric)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        plots.quiet(axes, grid="y")
     return figure

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.workloads.replay.engine import HEADER, Engine, pattern_of
 from railyard.workloads.replay.job import (
     PATTERN_BYTES,
     PATTERN_STRIDE,
@@ -28,6 +27,7 @@ from railyard.workloads.replay.job import (
     owner,
 )
 from railyard.workloads.replay.run import Replay
+from railyard.workloads.replay.worker import HEADER, Engine, pattern_of
 from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 from tests.unit.schedules import PHASE, schedules
 

@@ -264,11 +264,12 @@ def trainings_table(found: AllreduceResults) -> Table:
         if not others or is_single(policy):
             return fmt.NOTHING
         best = max(map(speed, grouped(others, "policy").values()))
-        stated = nezha.training_gain(rows[0].workload, fabric.mix, fabric.nodes, baseline)
-        note = (
-            f" (Nezha {'≤ ' if stated.at_most else ''}{fmt.times(stated.gain)})" if stated and policy == "nezha" else ""
-        )
-        return fmt.times(speed(rows) / best) + note
+        text = fmt.times(speed(rows) / best)
+        stated = nezha.TRAINING_GAINS.get((rows[0].workload, fabric.mix, fabric.nodes, baseline))
+        if stated and policy == "nezha":
+            gain, is_upper_bound = stated
+            text += f" (Nezha {'≤ ' if is_upper_bound else ''}{fmt.times(gain)})"
+        return text
 
     def step_s(rows: list[Training]) -> float:
         return median(t.step_s for t in rows)
