@@ -79,16 +79,16 @@ class LoadMeter:
     def load(self) -> MachineLoad:
         """The load so far."""
         lags, elapsed = sorted(self._lags) or [0.0], self._elapsed_s or math.inf
-        cores = elapsed * self._cores
+        cores, machine = elapsed * self._cores, elapsed * len(self._affinity)
         return MachineLoad(
             busy=min(1.0, self._busy_s / cores),
-            foreign=min(1.0, self._foreign_s / cores),
-            stolen=min(1.0, self._stolen_s / cores),
+            foreign=min(1.0, self._foreign_s / machine),
+            stolen=min(1.0, self._stolen_s / machine),
             throttled=min(1.0, self._throttled_s / elapsed),
             paused=min(1.0, self._paused_s / elapsed),
             pause_ms=self._pause_s * 1e3,
             lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
-            **{f"{name}_100ms": min(1.0, share) for name, share in self._worst.items()},
+            **{f"{name}_100ms": share for name, share in self._worst.items()},
         )
 
     def __enter__(self) -> "LoadMeter":
@@ -96,25 +96,25 @@ class LoadMeter:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._own0 = _own_seconds()  # takes a while, which is neither idle nor ours
         self._throttled0 = self._throttled()
-        self._cpu0 = self._cpu({})
+        self._clocks: dict[int, float] = {}
+        self._cpu0 = self._cpu()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
-        now, own = self._cpu({}), _own_seconds() - self._own0
+        now, own = self._cpu(), _own_seconds() - self._own0
         elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own))
         self._elapsed_s += elapsed
         self._busy_s += spent["busy"] * elapsed * self._cores
-        self._foreign_s += spent["foreign"] * elapsed * self._cores
-        self._stolen_s += spent["stolen"] * elapsed * self._cores
+        self._foreign_s += spent["foreign"] * elapsed * len(self._affinity)
+        self._stolen_s += spent["stolen"] * elapsed * len(self._affinity)
         self._throttled_s += max(0.0, self._throttled() - self._throttled0)
 
     def _watch(self) -> None:
         """Sleep a millisecond a hundred times a second and note how much longer it was; read CPU times at each step."""
-        clocks: dict[int, float] = {}
-        last, window = time.monotonic(), deque([self._cpu(clocks)], maxlen=3)
+        last, window = time.monotonic(), deque([self._cpu()], maxlen=3)
         while not self._end.wait(SAMPLE_S):
             before = time.monotonic()
             time.sleep(SLEEP_S)
@@ -124,7 +124,7 @@ class LoadMeter:
             self._pause_s = max(self._pause_s, late)
             self._paused_s += late if late > PAUSE_S else 0.0
             if now - window[-1].at >= STEP_S:
-                window.append(self._cpu(clocks))
+                window.append(self._cpu())
                 if len(window) == window.maxlen:
                     for name, share in self._shares(window[0], window[-1])[1].items():
                         self._worst[name] = max(self._worst[name], share)
@@ -138,16 +138,18 @@ class LoadMeter:
         foreign = max(0.0, busy - stolen - kernel - ours)
         # a quota leaves less than the cores: what is idle beyond it can't be used
         busy = max(busy / (elapsed * len(self._affinity)), (ours + kernel) / cores)
-        return elapsed, {"busy": busy, "foreign": foreign / cores, "stolen": stolen / cores}
+        machine = elapsed * len(self._affinity)
+        shares = {"busy": busy, "foreign": foreign / machine, "stolen": stolen / machine}
+        return elapsed, shares
 
-    def _cpu(self, clocks: dict[int, float]) -> _Cpu:
+    def _cpu(self) -> _Cpu:
         """Read CPU times. The kernel forwards packets in interrupts: here that is ours.
 
-        `clocks`: CPU time of each process in sight, brought up to date; of one that ended, what it last was.
+        Of a process that ended, its times are what they last were.
         """
         for pid in psutil.pids():
             with suppress(OSError):  # it has ended
-                clocks[pid] = time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
+                self._clocks[pid] = time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
         at, idle, stolen, kernel = time.monotonic(), 0.0, 0.0, 0.0
         with Path("/proc/stat").open(encoding="ascii") as stat:
             next(stat)
@@ -160,7 +162,7 @@ class LoadMeter:
                     kernel += int(ticks[5]) + int(ticks[6])
                     stolen += int(ticks[7])
         busy = at * len(self._affinity) - idle / _TICKS
-        return _Cpu(at, busy, stolen / _TICKS, kernel / _TICKS, sum(clocks.values()))
+        return _Cpu(at, busy, stolen / _TICKS, kernel / _TICKS, sum(self._clocks.values()))
 
     def _throttled(self) -> float:
         """Return the seconds for which quotas stopped our cgroup or one above it, until now."""

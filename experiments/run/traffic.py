@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from typing import Final
 
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import ByteCheck, Event, Flow, Measurement, Run
-from railyard.results.theory.predict import WHOLE, phase_times, predict_schedule, project_to_full_size
+from railyard.results.theory.predict import WHOLE, explained_ratios, phase_times, predict_schedule, project_to_full_size
 from railyard.topologies.addresses import UPLINK_PORT
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
@@ -144,12 +145,17 @@ def record(
         rate = sum(done.delivered.values()) * 8 / done.seconds
         run.measurements.append(Measurement(interval, WHOLE, "throughput", rate, "bit/s"))
     only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
+    exact = known and bool(predicted) and not session.steered_by
+    schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
+    explained = explained_ratios(schedule, schedule_rates, session.plan.spec) if exact else {}
+    only_explained = explained.get(next(iter(explained))) if explained and not workload.iteration else None
     for phase, value in times.items():
         whole = phase == WHOLE
         metric = "iteration_time" if whole and workload.iteration else "completion_time"
         prediction = predicted.get(phase, only_phase if whole else None)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
-        run.measurements.append(Measurement(interval, phase, metric, value, "s", prediction))
+        ratios = explained.get(phase, only_explained if whole else None) or (0.0, inf)
+        run.measurements.append(Measurement(interval, phase, metric, value, "s", prediction, *ratios))
     return times
 
 

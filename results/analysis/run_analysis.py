@@ -1,6 +1,6 @@
 """Analysis of a run: what views show, each part computed once, and the checks that a run has to pass."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
@@ -67,7 +67,7 @@ class Analysis:
     policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
     cells = _of(lambda a: spine_condition.cells(a.run, a.intervals))  # the papers' condition for the spine, by scene
     replacement_rows = _of(lambda a: recovery.replacement_rows(a.run, a.judgement))  # of GPUs and domains
-    outcomes = _of(lambda a: recovery_outcomes(a.run, a.recovery_rows, a.script_rows))  # of every recovery target
+    outcomes = _of(lambda a: recovery_outcomes(a.run, a.recovery_rows, a.script_rows, a.judgement.disturbed))
     performance = _of(lambda a: allreduce.outcomes(a.allreduce) if a.allreduce else ())  # of targets, measured or not
     heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
     slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
@@ -81,7 +81,7 @@ class Analysis:
         return (
             *([Check("the run went to its end", False, run.failed)] if run.failed else []),
             Check("the emulation is believable", verdict != "invalid", believable),
-            *(*_bytes(run), *_dense_training(run), *_recovery(run), *_connectivity(run)),
+            *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
             *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
         )
@@ -128,12 +128,12 @@ def _dense_training(run: Run) -> Iterator[Check]:
         yield Check("dense training stays within its rails", crossed == 0, detail, *figures)
 
 
-def _recovery(run: Run) -> Iterator[Check]:
+def _recovery(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
     """Check that traffic recovers from faults that rerouting helps against, and returns after their repair.
 
     Faults that came alone, and by their first packets those of scripts beside workloads: for other scripts,
     connectivity checks show what had to recover. In scripts, other faults may make the return unknowable; what died
-    beside the data plane has no detours to withdraw.
+    beside the data plane has no detours to withdraw. A fault that failed in a disturbed interval is not judged.
     """
     checked_scripts = {c.interval for c in run.connectivity_checks if c.script}
     kinds = {r: definition_of(r.fault) for r in run.recoveries if r.reroute == "on"}
@@ -143,12 +143,16 @@ def _recovery(run: Run) -> Iterator[Check]:
     failed = [r for r in rows if not (r.first_packet_ms is not None if r.script else r.recovered)]
     alone = [r for r in rerouted if not r.script and not kinds[r].is_control_plane]
     stayed = [r for r in alone if r.primary_path_ms is None]
-    for claim, faults, bad in (
+    for claim, faults, missed in (
         ("traffic recovers when rerouting is on", rows, failed),
         ("traffic returned to its primary path after each repair", alone, stayed),
     ):
         if faults:
+            bad = [r for r in missed if r.interval not in disturbed]
+            left_out = [r for r in missed if r.interval in disturbed]
+            faults = [r for r in faults if r not in left_out]
             names = f"; not: {', '.join(map(_fault_label, bad[:3]))}" if bad else ""
+            names += f"; not judged, the machine was disturbed: {len(left_out)}" if left_out else ""
             figures = ("faults that failed", len(bad), 0, "faults", bad[0].interval if bad else None)
             yield Check(claim, not bad, f"{len(faults) - len(bad)} of {len(faults)} faults{names}", *figures)
 

@@ -6,15 +6,18 @@ not the fabric. Each measurement interval has a verdict, and the run has the wor
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
-from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
+from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Measurement, Run, Verdict
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
+RESOLVED_S: Final = 0.1
+"""From here on a time is resolved to 5%, since a thread may be 5 ms late. A shorter time that is off degrades its own
+row alone, and not its interval."""
 _ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 Origin = Literal["machine", "network", "run"]
 """Of a deviation: the machine's load; links and queues, which a loaded machine slows down too; the run itself."""
@@ -60,12 +63,25 @@ PORT_BYTES: Final = Limit("rail port counters off", 0.02, 0.10, "share", "run",
     "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have")
 BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "run",
     "every byte must arrive once, where it was sent")
+CPU_STOLEN: Final = Limit("CPU stolen", 0.05, 0.20, "share", "machine",
+    "other guests of the host had these cores; 2.4% changed no measured time, a twentieth of the time may show in it")
+CPU_THROTTLED: Final = Limit("CPU throttled", 0.01, 0.10, "share", "machine",
+    "a CPU quota stops every process of the run at once; at a tenth of the time no figure is the fabric's")
+PAUSED: Final = Limit("time in pauses", 0.05, 0.20, "share", "machine",
+    "what a thread is late by over 5 ms adds up; a twentieth of the time is as much as a time may be off")
+PAUSE: Final = Limit("longest pause", 10.0, 30.0, "ms", "machine",
+    "in intervals with faults, whose goodput is taken in bins of 20 ms: half a bin may be missing, or all of one")
+FOREIGN_BURST: Final = Limit("busiest 100 ms of others", 0.50, math.inf, "share", "machine",
+    "a recovery or a short phase lies in a few of these windows; without other programs they show up to 21%")
+UNEXPLAINED: Final = Limit("off its prediction, unexplained", 0.05, math.inf, "share", "run",
+    "an exact formula predicts this very time, and links are within 3 to 5% of theirs; what is more has another cause")
 RAILS_MISSING: Final = Limit("points with a rail lost", 0.0, 0.0, "", "run",
     "without a rail that nothing cut, it is another fabric than the point is named for")
 RAILS_REMEASURED: Final = Limit("times measured anew", 0.0, math.inf, "", "run",
     "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too")
 LIMITS: Final = (
-    LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_MISSING, RAILS_REMEASURED)
+    LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS, DROPS,
+    PORT_BYTES, BYTES, UNEXPLAINED, RAILS_MISSING, RAILS_REMEASURED)
 # fmt: on
 
 
@@ -80,6 +96,7 @@ class Finding(Record):
     value: float
     text: str
     dilation: float = 1.0
+    phase: str | None = None  # of the row that it is about; None: of the whole interval
 
     @property
     def verdict(self) -> Verdict:
@@ -103,20 +120,33 @@ class Finding(Record):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The run's verdict, the reasons if it isn't ok, each finding, and the verdict of each interval."""
+    """The run's verdict, the reasons if it isn't ok, each finding, and the verdict of each interval.
+
+    `rows`: of the interval and phase of each time that is set against its prediction. `disturbed`: the intervals that
+    are invalid because of the machine: what missed a target in them was not judged.
+    """
 
     verdict: Verdict
     reasons: tuple[str, ...]
     evidence: tuple[Finding, ...]
     intervals: dict[IntervalId, Verdict]
+    rows: dict[tuple[IntervalId, str], Verdict] = field(default_factory=dict)
+    disturbed: frozenset[IntervalId] = frozenset()
+
+    def of_row(self, row: Measurement) -> Verdict:
+        """Return the verdict of a measurement: of its interval, and of its own deviation from its prediction."""
+        own = self.rows.get((row.interval, row.phase), "ok") if row.predicted else "ok"
+        return worst_verdict((self.intervals.get(row.interval, "ok"), own))
 
 
 def judge(run: Run) -> Judgement:
     """Return the worst of all findings; a run with no evidence at all is invalid, one with gaps at best degraded."""
     faulted = {x.interval for x in run.loads if x.transfers_faulted}
+    deviations = tuple(_deviations(run.measurements))
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),
+        *(finding for finding, predicted_s in deviations if predicted_s >= RESOLVED_S),
         *map(_lost, lost_rails(run.events)),
         *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
     )
@@ -125,7 +155,10 @@ def judge(run: Run) -> Judgement:
         return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
     verdict = worst_verdict((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
     reasons = (*_reasons(findings, labels(run)), *missing_records)
-    return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings))
+    rows = {(f.interval, f.phase or ""): f.verdict for f, _ in deviations}
+    machine = (f for f in findings if f.limit.origin == "machine" and f.verdict == "invalid")
+    disturbed = frozenset(f.interval for f in machine)
+    return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings), rows, disturbed)
 
 
 def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
@@ -152,7 +185,15 @@ def _load(load: Load) -> Iterator[Finding]:
     yield Finding(where, CPU_FOREIGN, load.cpu_foreign, text)
     text = f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
     yield Finding(where, LAG, load.lag_p99_ms, text)
+    text = f"{percent(load.cpu_stolen)} of all cores had by other guests of the host"
+    yield Finding(where, CPU_STOLEN, load.cpu_stolen, text)
+    text = f"stopped by a CPU quota for {percent(load.cpu_throttled)} of the time"
+    yield Finding(where, CPU_THROTTLED, load.cpu_throttled, text)
+    yield Finding(where, PAUSED, load.paused, f"{percent(load.paused)} of the time in pauses of over 5 ms")
+    text = f"{percent(load.foreign_100ms)} of all cores used by other programs for 100 ms"
+    yield Finding(where, FOREIGN_BURST, load.foreign_100ms, text)
     if load.transfers_faulted:
+        yield Finding(where, PAUSE, load.pause_ms, f"the machine paused for {load.pause_ms:.0f} ms")
         return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
     retransmitted, dropped = (count / max(1, load.segments) for count in (load.retransmits, load.drops))
     if not load.rerouted:
@@ -173,6 +214,15 @@ def _bytes(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
         off = abs(counted - expected) / (expected or check.asked_bytes or 1)
         text = f"rail ports counted {size(counted)}, expected {size(expected)} with headers ({percent(off)} off)"
         yield Finding(check.interval, PORT_BYTES, off, text)
+
+
+def _deviations(rows: Sequence[Measurement]) -> Iterator[tuple[Finding, float]]:
+    """Yield how far each time is outside of what its prediction explains, and that prediction in s."""
+    for row in rows:
+        if row.predicted and row.ratio and row.explained_least:
+            off = max(0.0, row.ratio / row.explained_most - 1, 1 - row.ratio / row.explained_least)
+            text = f"{row.phase or 'the whole'} took {digits(row.ratio, 4)} of its prediction, unexplained"
+            yield Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase), row.predicted
 
 
 def _lost(lost: LostRails) -> Finding:

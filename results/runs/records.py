@@ -8,6 +8,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from types import UnionType
 from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 
@@ -23,13 +24,19 @@ Content = bytes  # within Run, that name is a field's
 
 @dataclass(frozen=True, slots=True)
 class Measurement(Record):
-    """A row of results.csv. `predicted` is None where no formula exists; ratio = value / predicted."""
+    """A row of results.csv. `predicted` is None where no formula exists; ratio = value / predicted.
+
+    `explained_least`, `explained_most`: the ratios that the theory explains. Both are 1 for an exact formula, the most
+    is infinite for a bound.
+    """
 
     phase: str
     metric: str
     value: float
     unit: str
     predicted: float | None = None
+    explained_least: float = 0.0
+    explained_most: float = inf
 
     @property
     def ratio(self) -> float | None:

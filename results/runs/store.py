@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import old_format, timeline
 from railyard.results.runs import records as rows
+from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Measurement, Run
 from railyard.results.views import report
 from railyard.results.views import report as summary
@@ -69,7 +71,7 @@ def save(run: Run, folder: Path | Folder) -> Analysis:
     full. Return the analysis that it was drawn from.
     """
     analysis = Analysis(run)
-    _write(folder, chain(_recorded(run), _drawn(analysis)))
+    _write(folder, chain(_recorded(run, analysis.judgement), _drawn(analysis)))
     return analysis
 
 
@@ -78,10 +80,11 @@ def save_drawn(analysis: Analysis, folder: Path | Folder) -> None:
     _write(folder, _drawn(analysis))
 
 
-def _recorded(run: Run) -> Files:
+def _recorded(run: Run, judgement: Judgement) -> Files:
     yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode()
     yield "provenance.json", _json(run.provenance)
-    yield "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements)
+    judged = [{**rows.to_plain(m, RESULT_COLUMNS), "verdict": judgement.of_row(m)} for m in run.measurements]
+    yield "results.csv", rows.to_csv((*RESULT_COLUMNS, "verdict"), [SimpleNamespace(**row) for row in judged])
     for name, (file, kind) in _FILES.items():
         records = getattr(run, name)
         if records or file not in _OPTIONAL:

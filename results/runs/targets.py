@@ -6,7 +6,7 @@ leave what a dead link or switch served unavailable until the repair.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -87,13 +87,15 @@ class Sample(NamedTuple):
 class Outcome:
     """A target, and what was measured of it on a fabric (by its label); no samples where nothing was.
 
-    `part`: the target of the fault, where that fabric had several of the kind.
+    `part`: the target of the fault, where that fabric had several of the kind. `not_judged`: how many samples were left
+    out, since the machine was disturbed in their intervals.
     """
 
     target: Target
     fabric: str = ""
     part: str = ""
     samples: tuple[Sample, ...] = ()
+    not_judged: int = 0
 
     @property
     def name(self) -> str:
@@ -135,7 +137,7 @@ class Outcome:
     def text(self) -> str:
         """The measured value: median and 95th percentile (of few repeats the former alone), or the only statistic."""
         if self.figure is None:
-            return fmt.NOTHING
+            return f"not judged ({self.not_judged}), the machine was disturbed" if self.not_judged else fmt.NOTHING
         if self.target.median is not None and self.figure.has_p95:
             return stats.median_p95_ms(self.figure, "\u00a0ms")
         return self.target.text(getattr(self.figure, next(iter(self.target.limits))))
@@ -161,6 +163,7 @@ class Outcome:
             "source": target.source,
             "goal": target.goal,
             "met": self.met,
+            "not_judged": self.not_judged,
         }
 
 
@@ -219,8 +222,13 @@ Found = Iterator[tuple[str, str, Sample]]
 """Samples with their fabric, and the fault's target where the fabric had several of that kind."""
 
 
-def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> tuple[Outcome, ...]:
-    """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures."""
+def recovery_outcomes(
+    run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow], disturbed: Collection[IntervalId] = ()
+) -> tuple[Outcome, ...]:
+    """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures.
+
+    Samples of `disturbed` intervals are not judged.
+    """
     rows, names = [row for row in rows if row.reroute == "on"], labels(run)
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
     in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
@@ -248,7 +256,10 @@ def recovery_outcomes(run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[S
         places: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
         for fabric, part, sample in found:
             places[fabric, part].append(sample)
-        outcomes += [Outcome(target, *place, tuple(samples)) for place, samples in places.items()] or [Outcome(target)]
+        for place, samples in places.items():
+            judged = tuple(sample for sample in samples if sample.interval not in disturbed)
+            outcomes.append(Outcome(target, *place, judged, len(samples) - len(judged)))
+        outcomes += [] if places else [Outcome(target)]
     return tuple(outcomes)
 
 

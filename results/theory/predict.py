@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import isclose
+from math import inf, isclose, isfinite
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -179,6 +179,27 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> di
     if schedule.iteration is not None:
         times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s).printed_s
     return times
+
+
+def explained_ratios(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, tuple[float, float]]:
+    """Return the least and most of measured over predicted that the theory explains, for each phase and the whole.
+
+    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything. An iteration
+    may take the term that Eq. 6 leaves out.
+    """
+    known: dict[str, tuple[float, float]] = {}
+    for phase in dict.fromkeys(schedule.phases):
+        planes = fabric.definition.carrying(fabric.definition.all_planes) if phase.y > 1 else ()
+        closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
+        is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
+        known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, 1.0 if is_exact else inf)
+    if schedule.iteration is not None:
+        least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
+        if isfinite(most):
+            printed_s, critical_path_s = predict_iteration(schedule.iteration, rates, fabric)
+            most = critical_path_s / printed_s
+        known[WHOLE] = least, most
+    return known
 
 
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:

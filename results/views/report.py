@@ -164,5 +164,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     if measured:
         names = missed_targets(measured)
         line = Text(f"recovery targets met: {len(measured) - len(names)} of {len(measured)}")
+        left_out = sum(o.not_judged for o in analysis.target_outcomes)
         line.append(f"; not: {'; '.join(names)}" if names else "", "bold red")
+        line.append(f"; not judged: {left_out} values, the machine was disturbed" if left_out else "", "yellow")
         console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)

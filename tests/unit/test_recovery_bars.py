@@ -17,14 +17,16 @@ from railyard.results.analysis.recovery import (
     side_values,
     verdict,
 )
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import judge
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import Load, Run
 from railyard.results.runs.targets import (
     NO_LOSS_WITHOUT_CONTROLLER,
     PUBLISHED_SYSTEMS,
     Outcome,
     Target,
     first_packet_target,
+    missed_targets,
     times_slower,
 )
 from railyard.results.views.sections.faults import lines_of
@@ -282,3 +284,22 @@ def test_control_plane_fault_needs_only_detours_withdrawn() -> None:
     run.recoveries = [replace(fault("controller-crash", 0.0), goodput_after_repair_ms=None, primary_path_ms=30.0)]
     (outcome,) = of(run, "traffic back")
     assert (outcome.values, outcome.met) == ((30.0,), True)
+
+
+def test_target_missed_in_a_pause_of_the_machine_is_not_judged() -> None:
+    """In one of ten repeats the machine paused for 40 ms, so that goodput seems not to return before the repair."""
+    run = empty()
+    healed = [replaced(fault("link-down", 3.0), repeat=repeat) for repeat in range(10)]
+    lost = replace(healed[7], goodput_after_repair_ms=None, goodput_ms=None, recovered=False)
+    run.recoveries = [*healed[:7], lost, *healed[8:]]
+    run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.recoveries]
+    assert [o.met for o in Analysis(run).outcomes if o.target.quantity.startswith("traffic back")] == [False]
+    run.loads[7] = replace(run.loads[7], pause_ms=40.0)
+    analysis = Analysis(run)
+    (outcome,) = (o for o in analysis.outcomes if o.target.quantity.startswith("traffic back"))
+    assert (outcome.met, outcome.not_judged, len(outcome.samples)) == (True, 1, 9)
+    assert not missed_targets(analysis.outcomes)
+    (check,) = (c for c in analysis.checks if c.name.startswith("traffic recovers"))
+    assert check.passed
+    assert "9 of 9 faults; not judged, the machine was disturbed: 1" in check.detail
+    assert analysis.judgement.intervals[run.recoveries[7].interval] == "invalid"

@@ -1,6 +1,7 @@
 """The verdict falls at its limits, says why in numbers, and is never better than its evidence."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from railyard.core.records import IntervalId
 from railyard.results.runs.allreduce import LostRails, allreduce_interval
 from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
+from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Measurement, Run, Verdict
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
 
@@ -39,6 +40,15 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
         ({"cpu_foreign": 0.5}, "invalid", "50.0% of all cores used by other programs"),
         ({"lag_p99_ms": 6.0}, "degraded", "woke 6.0 ms late"),
         ({"lag_p99_ms": 51.0}, "invalid", "woke 51.0 ms late"),
+        ({"cpu_stolen": 0.06}, "degraded", "6.0% of all cores had by other guests"),
+        ({"cpu_stolen": 0.3}, "invalid", "30.0% of all cores had by other guests"),
+        ({"cpu_throttled": 0.02}, "degraded", "stopped by a CPU quota for 2.0% of the time"),
+        ({"cpu_throttled": 0.2}, "invalid", "stopped by a CPU quota for 20.0% of the time"),
+        ({"paused": 0.06}, "degraded", "6.0% of the time in pauses"),
+        ({"foreign_100ms": 0.6}, "degraded", "60.0% of all cores used by other programs for 100 ms"),
+        ({"pause_ms": 40.0}, "ok", ""),  # 1% of a workload's time
+        ({"pause_ms": 12.0, "transfers_faulted": True}, "degraded", "the machine paused for 12 ms"),
+        ({"pause_ms": 40.0, "transfers_faulted": True}, "invalid", "the machine paused for 40 ms"),
         ({"retransmits": 100}, "ok", ""),
         ({"retransmits": 200}, "degraded", "200 of 100,000 segments retransmitted (0.20%), 0.10% is the limit"),
         ({"retransmits": 2_100}, "invalid", "(2.10%), 2.00% is the limit"),
@@ -158,3 +168,32 @@ def test_reasons_are_one_a_quantity_and_fabric_worst_first() -> None:
     assert judgement.reasons[0].startswith("invalid: rail-only dr, gpt, repeat 3: a 1 ms sleeper")
     assert judgement.reasons[1].startswith("degraded: rail-only dr, gpt, repeat 1: 95.0%")
     assert judgement.reasons[1].endswith("(and 2 more like it)")
+
+
+def measured(value: float, predicted: float = 1.0, phase: str = "", most: float = 1.0) -> Measurement:
+    return Measurement(GPT, phase, "completion_time", value, "s", predicted, 1.0, most)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict", "own"),
+    [
+        (measured(1.049), "ok", "ok"),
+        (measured(1.06), "degraded", "degraded"),
+        (measured(0.94), "degraded", "degraded"),
+        (measured(1.12, most=1.08), "ok", "ok"),  # the term that Eq. 6 leaves out
+        (measured(3.0, most=inf), "ok", "ok"),  # a bound
+        (measured(0.94, most=inf), "degraded", "degraded"),
+        (measured(0.075, 0.05, "pp"), "ok", "degraded"),  # too short to speak for its interval
+        (replace(measured(3.0), explained_least=0.0, explained_most=inf), "ok", "ok"),  # a mean over hashes
+    ],
+)
+def test_row_that_deviates_unexplained_is_not_ok(row: Measurement, verdict: Verdict, own: Verdict) -> None:
+    judgement = judge(Run("r", {}, {}, "now", loads=[CALM], bytes=[EXACT], links=[TRUE_LINK], measurements=[row]))
+    assert (judgement.verdict, judgement.of_row(row)) == (verdict, own)
+    assert ("unexplained" in " ".join(judgement.reasons)) == (verdict == "degraded")
+
+
+def test_pause_of_the_machine_disturbs_its_interval() -> None:
+    judgement = judged(load=replace(CALM, pause_ms=40.0, transfers_faulted=True))
+    assert judgement.disturbed == {GPT}
+    assert not judged(check=replace(EXACT, pairs_wrong=2)).disturbed

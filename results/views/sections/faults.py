@@ -258,7 +258,7 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         text("fabric", lambda o: o.fabric or None),
         Column("n", lambda o: len(o.values), drop=3),
         Column("limit", limit),
-        Column("measured", lambda o: o.text if o.samples else "not measured"),
+        Column("measured", lambda o: o.text if o.samples or o.not_judged else "not measured"),
         Column("of", lambda o: o.worst.of, drop=1),
         text("source", lambda o: o.target.source, drop=2),
     )
