@@ -1,13 +1,10 @@
 """The fabrics as Mininet topologies: `mn --custom topologies/mininet_topos.py --topo rail-only,4,4 --controller
 remote`.
 
-      hb0 ──┬── d0g0 ── rail0        Each GPU d<domain>g<rank> has hb0 into its HB domain's bridge and rail0 into the
-            └── d0g1 ── rail1        switch of its rail. Rail-only ends there; rail-optimized joins the rail switches
-      hb1 ──┬── d1g0 ── rail0        by spines; single-switch puts every GPU on one switch.
-            └── d1g1 ── rail1          With optical switches, ocs<d> is between domain d's GPUs and their rails.
-
-Under plain `mn` the switches are Mininet's own, links are not shaped unless `--link tc` is given, and a controller has
-to be running (docs/controller.md). Railyard's own builder takes the same classes and builds them in batches.
+Each GPU d<domain>g<rank> has hb0 into its HB domain's bridge and rail0 into the switch of its rail; rail-optimized
+joins the rail switches by spines, and an optical switch ocs<d> is between domain d's GPUs and their rails. Under plain
+`mn` the switches are Mininet's own, links are not shaped unless `--link tc` is given, and a controller has to be
+running (docs/controller.md). Railyard's own builder takes the same classes and builds them in batches.
 """
 
 from functools import partial

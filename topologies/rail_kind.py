@@ -1,11 +1,6 @@
 """Kinds of rails: what a network that every node has a NIC on costs, and where its sums are made.
 
-A kind is one module of `rail_kinds/`, or a plugin:
-
-    from railyard.topologies.rail_kind import RAIL_KINDS, RailKind
-
-    RAIL_KINDS.add("roce", RailKind(rate_bps=200e9, effective_bps=6e9, setup_s=5e-6, cpu_s_per_byte=1.3e-9))
-
+A kind is one module of `rail_kinds/`, or a plugin: `RAIL_KINDS.add("roce", RailKind(rate_bps=200e9, ...))`.
 Source of the paper's three: Nezha section 2.3, Table 1 and 2, Fig. 2 and 13. The fit: docs/multirail-bench.md.
 """
 

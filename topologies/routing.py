@@ -1,15 +1,10 @@
-"""The three route tables of a GPU while nothing is broken. Whatever a policy or a fault changes comes on top of them.
+"""The three route tables of a GPU while nothing is broken (docs/topologies.md). A policy or a fault adds routes on top.
 
-One address per GPU on unnumbered links, so that a path follows from its source's choice of next hop alone:
-
-| a packet that        | table | is                                                                             |
-|----------------------|-------|--------------------------------------------------------------------------------|
-| starts here          | main  | sent to the next hop that the policy gives (`source_routes`)                   |
-| came in from hb0     | 101   | carried across this GPU's own rail: to its destination if that is on the rail, |
-|                      |       | else to the GPU of the destination's domain on this rail                       |
-| came in from rail0   | 102   | delivered over hb0 to its destination in this domain                           |
-
-Next hop G(d1,g2) over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over hb0 drd by rail x.
+One address per GPU on unnumbered links, so that a path follows from its source's choice of next hop alone: G(d1,g2)
+over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over hb0 drd by rail x. A packet that starts here is sent to
+the policy's next hop (main). One that came in from hb0 is carried across this GPU's own rail (table 101): to its
+destination if that is on the rail, else to the GPU of the destination's domain. One from rail0 is delivered over hb0
+(table 102).
 """
 
 from collections import Counter, defaultdict

@@ -1,15 +1,10 @@
 """Find silent components by heartbeats: links that lose everything, switches and GPUs that hang, all with a carrier.
 
-A probe group is the GPUs of a rail switch, or of an HB domain. In each round, one per period, each member sends a
-heartbeat to one other: with n living members to the 1 + (round mod n - 1)th after it, so that each receives from all
-others in turn, and a link carries two heartbeats per period. After a round with an unexpected result all members send
-to all, until the silent ones are found. Silent members receive one, and send one, in every round.
-
-The rule: in a full-mesh round, if b received a heartbeat and none from a, a's link doesn't transmit (tx failed); if
-one from a arrived, and none at b, b's link doesn't receive (rx failed). A link is silent after the heartbeat timeout,
-`multiplier` rounds in which it carried nothing in one direction, with such a proof among them. With two living links,
-exactly the dead ones are found; with fewer, the whole group is silent, which stands for its switch. A link has
-recovered after `multiplier` rounds in each of which it carried heartbeats in both directions.
+A probe group is the GPUs of a rail switch, or of an HB domain. Each round, each member sends a heartbeat to one other,
+so that each receives from all others in turn; after a round with an unexpected result all send to all. If b then
+received a heartbeat and none from a, a's link doesn't transmit (tx failed); if one from a arrived, and none at b, b's
+link doesn't receive (rx failed). A link is silent after `multiplier` rounds in which it carried nothing in one
+direction, with such a proof among them, and has recovered after as many with heartbeats both ways (docs/controller.md).
 """
 
 from collections import defaultdict, deque

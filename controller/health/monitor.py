@@ -1,19 +1,10 @@
 """healthd: computes the scores of all rails, HB domains and the spine layer from counters of switches and bridges.
 
 Source: health routing, part 1 ("healthd will then consolidate and normalize the data from all rails and domains").
-
-`Healthd` has no sockets and no clock: `HealthLoop`, in a thread of the controller's process, reads the counters once a
-period and gives the time (monotonic ns).
-
-| score of  | its links                          | frames, drops, up or down |
-|-----------|------------------------------------|---------------------------|
-| rail g    | rail switch g (or switch0) to GPUs | OpenFlow, by `on_event`   |
-| domain d  | bridge d to its GPUs               | the kernel, by `read`     |
-| the spine | spines to rail switches            | OpenFlow, by `on_event`   |
-
-The queues of shapers, and drops there, are the kernel's, by `read`. A link is as loaded as the busier of its
-directions. Reports may be missing (the next covers the time), less than half a period after the last (left out: replies
-that queued up would show as a burst) and begin anew (a rebooted switch: counting starts with the first).
+Frames, drops and states of rail g's links (rail switch to GPUs) and of the spines' come by OpenFlow (`on_event`); those
+of an HB domain's bridge, and all queues of shapers, from the kernel (`read`). A link is as loaded as the busier of its
+directions. Reports may be missing, less than half a period after the last (left out: replies that queued up would show
+as a burst) and begin anew after a reboot. `Healthd` has no sockets and no clock; times are monotonic ns.
 """
 
 import threading

@@ -1,12 +1,9 @@
-"""The best path for every flow, if all load is known: what a policy can be measured against.
+"""The best path for every flow, if all load is known: what a policy can be measured against (docs/health-routing.md).
 
-Flows on given paths get max-min fair rates by progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all
-rates grow together, and a flow stops where a link on its way is full, as TCP flows of equal round-trip times do.
-
-Each flow takes one path, so spraying may beat this oracle. Up to `EXACT` assignments, all are tried: the least time
-until the last flow is done counts, then the least sum of times. Of more, it is greedy by marginal gain: the largest
-flow first, each to the path whose busiest link is then done soonest; flows then move to better paths until none
-improves. That is no optimum; tests compare it with the exact one. Rates in bit/s, sizes in bytes, times in seconds.
+Flows on given paths get max-min fair rates by progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2). Each
+flow takes one path, so spraying may beat this oracle. Up to `EXACT` assignments, all are tried: the least time until
+the last flow is done counts, then the least sum of times. More are assigned greedily by marginal gain, the largest flow
+first; flows then move to better paths until none improves. Rates in bit/s, sizes in bytes, times in seconds.
 """
 
 import math

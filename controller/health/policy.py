@@ -1,13 +1,10 @@
 """Health scores of each rail, HB domain and the spine layer, and the health-routing policies that decide by them.
 
-A policy is a pure function from two GPUs and the health scores to weighted paths between them; one file of policies/
-each. A policy of one's own, in a plugin file: docs/examples/widest_policy.py.
-
-Sources: health routing part 1 (path score, h-ratio, cases 1 to 3), part 2 (Remote Rail Theorem, Corollary, best fit,
-spraying); docs/health-routing.md has the reasons for `best_path` and `best_paths`. H-scores are whole percents, and
-a path's score is the product of its parts in millionths (a part that it lacks counts 100): comparisons are exact. Cases
-that the papers leave open: a path through a blocked domain is no path; a blocked rail scores 0, so it is used only if
-nothing else is left; ties: dr before rd, near paths before drd, and the lowest of several rails.
+A policy is a pure function from two GPUs and the health scores to weighted paths; one file of policies/ each. Sources:
+health routing part 1 (path score, h-ratio, cases 1 to 3), part 2 (Remote Rail Theorem, Corollary, best fit, spraying);
+docs/health-routing.md has the reasons for the rest. H-scores are whole percents, and a path's score is the product of
+its parts in millionths (a part that it lacks counts 100), so comparisons are exact. A path through a blocked domain is
+no path; a blocked rail scores 0. Ties: dr before rd, near paths before drd, and the lowest of several rails.
 """
 
 from bisect import bisect_left, bisect_right

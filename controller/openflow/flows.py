@@ -1,13 +1,9 @@
 """The tables of a switch as plain data: `tables_of(dpid, ports, spines)`.
 
-Everything follows from the datapath id and the port numbers (topologies/addresses.py), so the controller needs no
-configuration. A rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: an OpenFlow
-group of type select over the spines, the next hops, which an ECMP hash of addresses and TCP ports chooses from. A
-spine looks only at the rank in eth_dst; the single switch knows every GPU. Frames that match nothing are dropped: no
-learning, no flooding, no packet to the controller.
-
-A spine that has lost its cable to some rail still serves the others: only the ranks behind dead cables get a flow and
-a group of their own.
+Everything follows from the datapath id and the port numbers (topologies/addresses.py). A rail switch sends eth_dst of
+its own rank's GPUs out of their ports, and all else to an OpenFlow group of type select over the spines, which an ECMP
+hash chooses from. A spine looks only at the rank in eth_dst; the single switch knows every GPU. Frames that match
+nothing are dropped. Where a spine has lost its cable to some rail, that rank gets a flow and a group of its own.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,9 @@
 """The agents of all GPUs, a process: `python -m railyard.controller.processes.agents_main`, by messages.py.
 
 Each GPU has an agent with a cache of the registry's scores, which decides for it alone as a source (steering.py). One
-thread decides for all agents that are due and writes their routes together.
-
-Events: "connected"; "steering" once all have their first routes; "choice" when a watched pair changes; "changed" for
-each batch of routes, with the version of the scores; "stale" and "fresh"; "failed" if the policy raises, which ends
-steering; "released".
+thread decides for all agents that are due and writes their routes together. Events: "connected"; "steering" once all
+have their first routes; "choice" when a watched pair changes; "changed" for each batch of routes, with the version of
+the scores; "stale" and "fresh"; "failed" if the policy raises, which ends steering; "released".
 """
 
 import os

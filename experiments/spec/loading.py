@@ -3,7 +3,6 @@
     seed=7                      a key of the experiment
     fabrics.0.domains=8         of one fabric, counted from 0; `fabrics.*.domains=8` of all
     domains=8                   the same, since only fabrics have such a key
-    workloads.0.parallelism.tensor=2
 
 Values are YAML: 8, 100Mbit, on, [on, off], {kind: moe}. The named experiments are a YAML file each in catalog/.
 """

@@ -1,14 +1,7 @@
 """Section `replacements` of an experiment's file: GPUs that fail for good under a running job, and their spares.
 
-Rail-only IV-C, "Fault Tolerance Properties". Spares come on top of the fabric that the file gives:
-
-| case         | what fails   | spares               | rail-only               | rail-optimized                    |
-|--------------|--------------|----------------------|-------------------------|-----------------------------------|
-| server       | an HB domain | a domain             | migration               | migration                         |
-| idle-gpu     | a GPU        | a GPU in each domain | optical (layer rail)    | direct: its NIC's on another rail |
-| small-domain | a GPU        | a domain             | migration of its domain | the same                          |
-| large-domain | a GPU        | a domain             | optical (rail and hb)   | the same, or any-gpu: one that    |
-|              |              |                      |                         | only NICs reach                   |
+Rail-only IV-C, "Fault Tolerance Properties"; docs/failure.md has a table of the cases. Spares come on top of the fabric
+that the file gives: a domain, or for case idle-gpu a GPU in each domain.
 """
 
 from collections.abc import Mapping

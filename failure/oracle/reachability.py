@@ -1,12 +1,9 @@
 """The oracle: which GPUs of a fabric with dead parts can reach each other, and at what maximum rate.
 
 It knows only the plan's cables and what is dead, nothing of controllers, agents or route tables, so that their reaction
-to a fault can be compared with it.
-
-Forwarding can do five things (topologies/routing.py): d over the HB domain within it; between domains r, rd, dr and
-drd, which cross one rail once, with an HB domain at either end or none; and spine, through the NIC network alone. A
-longer path may be left where none of these is (over a third domain): `connected` has those too. Source of the paths:
-Rail-only IV-B, Outshift health routing part 2.
+to a fault can be compared with it. Forwarding can do five things (topologies/routing.py): d over the HB domain within
+it; between domains r, rd, dr and drd, which cross one rail once; and spine, through the NIC network alone. Longer paths
+count for `connected` only. Source of the paths: Rail-only IV-B, Outshift health routing part 2.
 """
 
 from collections.abc import Collection, Iterable, Mapping

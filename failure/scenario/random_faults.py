@@ -1,12 +1,9 @@
 """Random faults: a script of many faults, several at a time, drawn from a seed. Pure: the same seed, the same script.
 
-Stages of a draw: the number of faults of each injection (`_group_sizes`), then action by action the time of the next
-one (`_next_action_s`), which faults are injected (`_draw_group`, `_draw_single`: kinds by their weights, among the
-faults that `_free` allows), how long they last (`_inject`), and their repair (`_repair`).
-
-Groups are injected at one moment: links of one rail, links of one server, or both cables of a GPU. Two faults of which
-one would hide the other are never active together: a cut cable at a crashed GPU, or a GPU at a dead switch, which can't
-report it.
+A draw sets the number of faults of each injection, then action by action the time of the next one, which faults are
+injected, how long they last, and their repair. Groups are injected at one moment: links of one rail, links of one
+server, or both cables of a GPU. Two faults of which one would hide the other are never active together: a cut cable at
+a crashed GPU, or a GPU at a dead switch, which can't report it.
 """
 
 import math

@@ -1,12 +1,9 @@
-"""Network namespaces: create, enter, name and configure them with system calls alone.
+"""Network namespaces: create, enter, name and configure them with system calls alone, 0.7 ms each; a shell takes 7 ms.
 
-That takes 0.7 ms each; a shell takes ten times that. Netlink is written by hand where pyroute2 is too slow: it decodes
-every attribute of a dump, which takes 15 times as long (measure/counters.py), and takes a millisecond to open its
-socket, which would be a fifth of some recoveries.
-
-A namespace is kept alive by a bind mount under /run/netns, as `ip netns` does it, so that `ip netns exec d0g1 ...`
-works too. /run is the sandbox's own, so the names are private to the run. A thread, not the process, is in a
-namespace: work in another namespace is done in a short-lived thread, and sockets opened there stay there.
+Netlink is written by hand where pyroute2 is too slow: it takes 15 times as long to decode a dump, and a millisecond to
+open its socket, a fifth of some recoveries. A namespace is kept alive by a bind mount under /run/netns, as `ip netns`
+does it; /run is the sandbox's own. A thread, not the process, is in a namespace: work in another namespace is done in a
+short-lived thread, and sockets opened there stay there.
 """
 
 import ctypes

@@ -1,9 +1,7 @@
 """Probes, and who saw them pass: a packet socket in every namespace, and what its kernel stamped on each frame.
 
-A probe is the SYN of a TCP connection that its source opens, to a port without a listener. So the kernel routes
-it as it routes a transfer, and switches hash it like one (Open vSwitch looks at TCP ports, but not at UDP ports); a
-packet made up in a raw socket would be routed without its ports. The destination's answer is not looked at.
-
+A probe is the SYN of a TCP connection that its source opens, to a port without a listener. So the kernel routes it as
+it routes a transfer, and switches hash it like one; a packet made up in a raw socket would be routed without its ports.
 A packet socket sees a frame as it comes in from the cable, before anything else does, and as it goes out, after its
 shaper: all that a frame waits for lies between two sightings. A filter in the kernel keeps other traffic away.
 """

@@ -1,11 +1,8 @@
 """Plan of a multi-rail fabric: its scale, rates, links and switches, decided before the kernel is touched.
 
-    n0    n1    n2    n3      every node has a NIC rail<r> on every rail r, and every rail a switch of its own;
-    ||    ||    ||    ||      a rail that sums in the network has an aggregator at its switch
-    |+----|+----|+----|+---- rail1 ---- agg1
-    +-----+-----+-----+----- rail0
-
-Rates are bit/s on the wire, per link and direction. docs/topologies.md says why scale and aggregators' rates are so.
+Every node n<i> has a NIC rail<r> on every rail r, and every rail a switch of its own; a rail that sums in the network
+has an aggregator agg<r> at its switch. Rates are bit/s on the wire, per link and direction. docs/topologies.md says why
+scale and aggregators' rates are so.
 """
 
 from dataclasses import dataclass, replace

@@ -1,12 +1,8 @@
 """Client of a registry of scores, for a controller or a GPU's agent: `put`, `watch`, `get`, `close`, and a local cache.
 
 There are two kinds of server: embedded in the controller, on a unix socket (unix_socket.py), and etcd (etcd.py). A link
-to either publishes a document and follows those that others publish, and any failure is an OSError, at once or after
-`timeout_s` without an answer. docs/health-registry.md has the protocol: `put` never waits; the newest document is sent
-again REFRESHES_PER_TIMEOUT times within the stale time, which fills a server that came back empty; without a message
-for that long the cache is stale and keeps the last scores; links reconnect forever; older documents change nothing.
-
-All scores are one JSON document, which is replaced as a whole, since a decision compares scores of one moment:
+to either publishes a document and follows those that others publish; any failure is an OSError. docs/health-registry.md
+has the protocol. All scores are one JSON document, replaced as a whole, since a decision compares scores of one moment:
 {"writer": 81624593, "version": 7, "rails": [90, 12, 100], "domains": [100, 85], "spine": 100, "sorted": [1, 0, 2]}.
 `writer`: when (monotonic ns) its writer began, so that the documents of a restarted controller are newer.
 """
