@@ -70,7 +70,7 @@ class FaultInjector:
             if spec.registry is not None:
                 session.controller.start_health(HealthSpec(registry=spec.registry))
                 stack.callback(session.controller.stop_health)
-            with session.watched(self.run, interval, faulted=True):
+            with session.watch().record_load(self.run, interval, faulted=True):
                 if workload is None:
                     seen = run_script(session.net, script, selections, session.events, self.connectivity, progress)
                 else:

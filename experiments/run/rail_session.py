@@ -139,19 +139,15 @@ class MonitoredEngine:
         self._ranks = ranks
         self.pause, self.resume = ranks.pause, ranks.resume
 
-    def run(self, operations: Operations) -> Sequence[RankReport]:
-        """Run operations on all ranks. CheckFailed if a rank fails."""
-        before = self.lost
-        reports = self._run(operations)
-        self.lost |= before
-        check_complete(reports)
-        return reports
+    def run(self, operations: Operations, before: frozenset[int] | None = None) -> Sequence[RankReport]:
+        """Run operations on all ranks. CheckFailed if a rank fails.
 
-    def _run(self, operations: Operations) -> Sequence[RankReport]:
-        """Run operations; note which rails were lost meanwhile."""
+        Rails that are lost meanwhile are added to those that were lost `before` (None: so far).
+        """
         reports = self._ranks.run(operations)
         died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
-        self.lost = frozenset(died.union(*(report.dead_rails for report in reports)))
+        self.lost = (self.lost if before is None else before).union(died, *(report.dead_rails for report in reports))
+        check_complete(reports)
         return reports
 
     def wait_for_rails(self, operations: Operations, within_s: float) -> None:
@@ -161,7 +157,7 @@ class MonitoredEngine:
         """
 
         def all_back() -> bool:
-            check_complete(self._run(operations))
+            self.run(operations, before=frozenset())
             return not self.lost
 
         if self.lost:
@@ -240,18 +236,13 @@ class PolicyRun:
     wrong: int = 0
 
     @property
-    def policy(self) -> str:
-        """The policy."""
-        return self.interval.policy
-
-    @property
     def is_done(self) -> bool:
         """All turns were taken."""
         return len(self.timed) == len(self.turns)
 
     def take_turn(self, ranks: MonitoredEngine) -> None:
         """Run the next turn; before the first, the check."""
-        policy = self.policy if engine_of(self.policy).runs_policies else ""
+        policy = self.interval.policy if engine_of(self.interval.policy).runs_policies else ""
         if not self.timed:
             check = Operations("allreduce", "int32", self.sent, CHECKED, self.seed, check=True, policy=policy)
             self.checked = ranks.run(check)
@@ -309,7 +300,7 @@ class SizeSweep:
                 replace(found, wrong=found.wrong + run.wrong).add_to(session.run)
                 if run.kept:
                     self._record_lost_rails(run, run.kept, kept=True)
-        return [run.policy for run in done]
+        return [run.interval.policy for run in done]
 
     def _take_turns(self, runs: Sequence[PolicyRun]) -> None:
         """Let each policy take a turn, forward and backward, until all are done or broken.
@@ -324,7 +315,7 @@ class SizeSweep:
                     for other in under_way
                     if other is not run
                     and not (other.is_done or other.is_broken)
-                    and engine_name(run.policy) == engine_name(other.policy)
+                    and engine_name(run.interval.policy) == engine_name(other.interval.policy)
                 ]
                 if not self._take_turn(run):
                     run.is_broken = True
@@ -337,7 +328,9 @@ class SizeSweep:
 
     def _take_turn(self, run: PolicyRun) -> bool:
         """Take a policy's next turn when all rails are there, with its load recorded; return whether it worked."""
-        policy = "equal" if engine_of(run.policy).runs_policies else ""  # fixed weights: no policy learns from it
+        policy = (
+            "equal" if engine_of(run.interval.policy).runs_policies else ""
+        )  # fixed weights: no policy learns from it
         minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
 
         def turn(ranks: MonitoredEngine) -> None:
@@ -346,13 +339,13 @@ class SizeSweep:
                 run.take_turn(ranks)
             run.lost = ranks.lost
 
-        return self.attempt(run.policy, turn)
+        return self.attempt(run.interval.policy, turn)
 
     def _after_loss(self, run: PolicyRun, sharing: Sequence[PolicyRun]) -> None:
         """Discard a turn in which a rail was lost. Policies that relearn start the size anew: they learn once more when
         the rail returns. After `MAX_RESTARTS` the turn is kept, and they learn in operations that count.
         """
-        relearning = [each for each in (run, *sharing) if definition_of(each.policy).relearns]
+        relearning = [each for each in (run, *sharing) if definition_of(each.interval.policy).relearns]
         if run.restarts == MAX_RESTARTS:
             for each in (run, *(each for each in relearning if each.timed)):
                 each.kept |= run.lost
@@ -371,5 +364,7 @@ class SizeSweep:
     def _record_lost_rails(self, run: PolicyRun, lost: frozenset[int], kept: bool) -> None:
         """Record lost rails; the engine `virtual` has channels in place of rails."""
         rails = self._session.rails
-        names = tuple(rails[n].name if engine_of(run.policy).runs_policies else f"channel {n}" for n in sorted(lost))
+        names = tuple(
+            rails[n].name if engine_of(run.interval.policy).runs_policies else f"channel {n}" for n in sorted(lost)
+        )
         LostRails(run.interval, names, kept).add_to(self._session.run)

@@ -194,10 +194,10 @@ def run_replacement(
     used = [[gpus[n].name for n in sorted({*chain(*s.matrix)})] for s in (job.before, job.after)]
     before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
     redone = replacement.iterations % replacement.checkpoint_every  # iterations since the last checkpoint
-    with relaxed_tcp_timers(used[0]), session.watched(run, before_interval):
+    with relaxed_tcp_timers(used[0]), session.watch().record_load(run, before_interval):
         before_s = median(timeline.play(job.before).seconds for _ in range(replacement.iterations))
     with ExitStack() as cleanup:
-        with session.watched(run, during, faulted=True) as watch:
+        with session.watch().record_load(run, during, faulted=True) as watch:
             with Prober(job.probed) as prober:
                 since_ns = timeline.fail_and_replace(replacement.fault, before_s, prober)
                 first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
@@ -210,7 +210,7 @@ def run_replacement(
             for _ in range(redone):
                 timeline.play(job.after)
         # nothing was sent since that one's end: to count anew would only make the interruption longer
-        with session.watched(run, after_interval, since=watch.counted):
+        with session.watch(since=watch.counted).record_load(run, after_interval):
             after = [timeline.play(job.after) for _ in range(replacement.iterations)]
     timeline.step("job-resumed", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}

@@ -35,7 +35,7 @@ class Watch:
     _intervals: dict[IntervalId, tuple[int, LoadMeter, Counters]] = field(default_factory=dict)
 
     @contextmanager
-    def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator[None]:
+    def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator["Watch"]:
         """Record the machine's load while entered, and what TCP and queues lost.
 
         An interval of several parts, with others between them, gets one record. The losses of a part that fails belong
@@ -46,7 +46,7 @@ class Watch:
         before = self.counted
         try:
             with meter:
-                yield
+                yield self
         finally:
             self.counted = count(self.net)
             self._intervals[interval_id] = row, meter, spent
@@ -123,15 +123,6 @@ class FabricSession(Session):
     def events(self) -> list[ControllerEvent]:
         """Return the events so far."""
         return list(self.received)
-
-    @contextmanager
-    def watched(
-        self, run: Run, interval: IntervalId, faulted: bool = False, since: Counters | None = None
-    ) -> Iterator[Watch]:
-        """Record the machine's load while entered, and what TCP and queues lost. `since`: counted just before."""
-        watch = self.watch(since)
-        with watch.record_load(run, interval, faulted):
-            yield watch
 
 
 @contextmanager

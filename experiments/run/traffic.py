@@ -58,7 +58,7 @@ def run_workload(
     """
     predicted, within_s = expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
-    with relaxed_tcp_timers(session.plan.hosts), session.watched(run, interval):
+    with relaxed_tcp_timers(session.plan.hosts), session.watch().record_load(run, interval):
         done = replay(workload.schedule, session.windows, seed, within_s, progress)
     after = _counted(session)
     times = record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))

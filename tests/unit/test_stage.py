@@ -110,7 +110,7 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
     monkeypatch.setattr(session, "LoadMeter", Meter)
     run, (quiet, _) = run_of(), session_of(plan_of())
     on = FabricSession(quiet.label, quiet.net, quiet.controller)
-    with on.watched(run, IntervalId("a fabric", "moe", repeat=2), faulted=True):
+    with on.watch().record_load(run, IntervalId("a fabric", "moe", repeat=2), faulted=True):
         pass
     assert run.loads == [
         Load(IntervalId("a fabric", "moe", repeat=2), 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)
