@@ -1,15 +1,20 @@
 """Options and arguments that several commands share, their console and tables. Light to import: `list` needs it."""
 
+import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.errors import MarkupError
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from railyard.core import plugins
+from railyard.core.errors import printable
 
 
 def load_plugins(files: list[Path]) -> list[Path]:
@@ -45,14 +50,36 @@ PluginFiles = Annotated[
         help="Load your own definitions: faults, policies, workloads, ... (docs/extending.md).",
     ),
 ]
+_NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\])")  # a bracket of no tag that we use
 LiveRunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run that `ps` lists: its name, its experiment, or its pid.")
 ]
 
 
+class PrintableConsole(Console):
+    """Console for text with names in it, which may be any: they neither control the terminal nor are markup."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text with our few tags as markup, and any other bracket as it is."""
+        text = _escaped(text)
+        try:
+            return super().render_str(_NO_TAG.sub(r"\1\1\[", text), **options)
+        except MarkupError:  # a name with a closing tag
+            return super().render_str(text, **{**options, "markup": False})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments, with other control characters than Rich's own as escapes."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else _escaped(text), style, control)
+
+
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c in "\n\t" else printable(c) for c in text)
+
+
 def console() -> Console:
     """Return a console as wide as the terminal, or 120 columns where there is none."""
-    return Console(width=None if sys.stdout.isatty() else 120)
+    return PrintableConsole(width=None if sys.stdout.isatty() else 120)
 
 
 def plain_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> Table:

@@ -19,7 +19,7 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput, printable, unknown_name_hint
 from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import announcements
@@ -74,11 +74,6 @@ def find() -> list[LiveRun]:
         finally:
             os.close(found.pidfd)
     return sorted(runs, key=lambda run: run.started_s)
-
-
-def printable(text: str) -> str:
-    """Escape every character that is not printable, such as those that begin a terminal's commands."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:

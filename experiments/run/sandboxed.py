@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import BOOTSTRAP, PROJECT, Machine, datapath_choice, detect, require
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
-from railyard.experiments.commands.options import console
+from railyard.experiments.commands.options import PrintableConsole, console
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 
@@ -51,7 +49,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from mininet.log import setLogLevel
 
     setLogLevel("output")  # what commands say, and no more
-    stderr = Console(stderr=True)
+    stderr = PrintableConsole(stderr=True)
     plan, datapath = nominal_plans(spec)[0], datapath_choice(detect())[0]
     net = spec.family.network(plan, datapath)
     with stderr.status(f"building {plan.title}"):

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from railyard.core.errors import BadInput
-from railyard.experiments.commands.ps import LiveRun, choose, find, print_table, printable
+from railyard.core.errors import BadInput, printable
+from railyard.experiments.commands.ps import LiveRun, choose, find, print_table
 
 RUNS = [
     LiveRun("quickstart", "one", "/tmp/one", 11, "root", 1.0),
