@@ -27,7 +27,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Choice, Event, HealthSample, Measurement, Run
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
-from railyard.workloads.background.flows import background, reserved
+from railyard.workloads.background.flows import Background, reserved
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.spec import build
 
@@ -86,7 +86,7 @@ class SteeredRun:
         on_change = (lambda on: agents.assign(assign(on))) if knows_load else (lambda on: None)
         with (
             reserved(plan, pattern.flows(range(len(self.background)))),
-            background(plan, self.background) as traffic,
+            Background(plan, self.background) as traffic,
             self._following(pattern, traffic.start_ns, on_change),
         ):
             time.sleep(self.routing.settle)

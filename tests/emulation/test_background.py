@@ -25,7 +25,7 @@ from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import End, Link
 from railyard.topologies.measure.counters import PortReader, count
-from railyard.workloads.background.flows import Background, BackgroundFlow, background
+from railyard.workloads.background.flows import Background, BackgroundFlow
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 
@@ -125,7 +125,7 @@ def receives(fabric: Fabric, src: Gpu, dst: Gpu, seconds: int, streams: int = 1)
 def test_background_loads_only_the_hot_rail_or_the_hot_domain() -> None:
     fabric = build("rail-only", 4, 4, **RATES)
     before = count(fabric.net)
-    with background(fabric.net.plan, [spec(rails=[1], load=0.9), spec(domains=[2], load=0.6)]) as load:
+    with Background(fabric.net.plan, [spec(rails=[1], load=0.9), spec(domains=[2], load=0.6)]) as load:
         time.sleep(SETTLE_S)
         assert_loads(
             fabric, lambda name: 0.9 if name.endswith("g1 rail0") else 0.6 if re.match("d2g. hb0", name) else 0.0
@@ -140,7 +140,7 @@ def test_background_loads_only_the_hot_rail_or_the_hot_domain() -> None:
 
 def test_uplinks_are_loaded_evenly() -> None:
     fabric = build("rail-optimized", 4, 4, oversubscription=2.0, **RATES)
-    with background(fabric.net.plan, [spec(spine=True, load=0.8)]) as load:
+    with Background(fabric.net.plan, [spec(spine=True, load=0.8)]) as load:
         time.sleep(SETTLE_S)
         assert any("spine" in name_of(link) for link in fabric.net.plan.links)
         assert_loads(
@@ -162,7 +162,7 @@ def test_uplinks_are_loaded_evenly() -> None:
 )
 def test_no_route_moves_it(kind: str, policy: str, loads: dict[str, Any]) -> None:
     fabric = build(kind, 3, 3, policy=policy, **RATES)
-    with background(fabric.net.plan, [spec(load=0.5, **loads)]) as load:
+    with Background(fabric.net.plan, [spec(load=0.5, **loads)]) as load:
         time.sleep(SETTLE_S)
         before = steady(fabric)
         assert sum(out for out, _ in before.values()) > 1
@@ -174,7 +174,7 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     port = fabric.net.plan.rail_link(Gpu(1, 0)).a
     wave = spec(rails=[0], load=0.9, start="200ms", duration="300ms", period="600ms")
-    with background(fabric.net.plan, [wave]) as load, closing(PortReader([port.node])) as reader:
+    with Background(fabric.net.plan, [wave]) as load, closing(PortReader([port.node])) as reader:
 
         def now_s() -> float:
             return (time.monotonic_ns() - load.start_ns) / 1e9
@@ -207,7 +207,7 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
 def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
-    with relaxed_tcp_timers(fabric.net.plan.hosts), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+    with relaxed_tcp_timers(fabric.net.plan.hosts), Background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
         time.sleep(SETTLE_S)
         bps, retransmits = receives(fabric, Gpu(0, 0), Gpu(1, 0), 5)
         sent = load.stop()
@@ -222,7 +222,7 @@ def test_it_yields_to_no_crowd() -> None:
     """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
-    with relaxed_tcp_timers(fabric.net.plan.hosts), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+    with relaxed_tcp_timers(fabric.net.plan.hosts), Background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
         receives(fabric, Gpu(0, 1), Gpu(1, 0), 6, streams=8)
         assert min(one.share for one in load.stop()) > 0.9
     assert (count(fabric.net) - before).drops == 0
@@ -234,7 +234,6 @@ def test_it_ends_with_its_parent() -> None:
     parent = os.fork()
     if parent == 0:
         load = Background(fabric.net.plan, [spec(rails=[0], load=0.5)])
-        load.start()
         os.write(reported, load.pid.to_bytes(4, "little"))
         time.sleep(60)
         os._exit(0)

@@ -10,7 +10,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.workloads.background.flows import background, flows_of, reserved
+from railyard.workloads.background.flows import Background, flows_of, reserved
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.steered import SLOW_RATES
@@ -51,7 +51,7 @@ def test_transfer_gets_a_tenth_of_a_hot_rail_and_all_of_an_idle() -> None:
     hot = BackgroundSpec.model_validate({"rails": [0], "load": 0.9})
     with reserved(plan, flows_of(hot, plan)):
         assert shapers(fabric)[SRC.name] != before[SRC.name]
-        with background(plan, [hot]) as load:
+        with Background(plan, [hot]) as load:
             time.sleep(SETTLE_S)  # it is on
             at_best(lambda: seconds_of_tcp(fabric, 4), lambda beside: all(0.08 <= share <= 0.12 for share in beside))
             sent = load.stop()

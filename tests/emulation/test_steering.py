@@ -22,7 +22,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares
 from railyard.topologies.measure.capture import Capture
 from railyard.topologies.measure.counters import TRAFFIC, PortReader
-from railyard.workloads.background.flows import background
+from railyard.workloads.background.flows import Background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.emulation.steered import (
@@ -98,7 +98,7 @@ def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes(slow: float) -> N
     agents.steer("health", fabric.controller.start_health(HealthSpec()), Damping(None, 50_000_000))
     assert steered_routes(fabric) == 0
     to_rail_1 = [(src, dst) for src, dst in far_pairs(fabric) if dst.rank == 1 != src.rank]
-    with background(fabric.net.plan, [hot(1)]) as load:
+    with Background(fabric.net.plan, [hot(1)]) as load:
         eventually(lambda: all(ask(src, dst) == [Path("rd", src.rank)] for src, dst in to_rail_1), SOON_S * slow)
         with Capture(fabric.net.plan) as capture:
             # a machine that keeps the load waiting makes the rail look idle for a moment
@@ -114,7 +114,7 @@ def test_pairs_return_from_a_hot_rails_detour_despite_the_margin(slow: float) ->
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
     agents, along = Agents(fabric), [(src, dst) for src, dst in far_pairs(fabric) if src.rank == dst.rank == 1]
     agents.steer("health-drd", fabric.controller.start_health(HealthSpec()), Damping(20, 50_000_000))
-    with background(fabric.net.plan, [hot(1)]):
+    with Background(fabric.net.plan, [hot(1)]):
         eventually(lambda: all((ask(*pair) or [])[0].kind == "drd" for pair in along), SOON_S * slow)
     eventually(lambda: all(ask(*pair) == [Path("r", 1)] for pair in along), SOON_S * slow)
 
@@ -160,7 +160,7 @@ def test_traffic_flows_without_registry_and_scores_return(registry: RegistryKind
         fabric.controller.set_registry(up=False)
         fabric.await_event("registry-crashed")
         eventually(lambda: agents.gpus_that_told("stale") == everybody, (STALE_S + SOON_S) * slow)
-        with background(fabric.net.plan, [hot(1)]):
+        with Background(fabric.net.plan, [hot(1)]):
             time.sleep(0.5)
             stream.assert_flows()
             assert ask(SRC, DST) == [Path("dr", 1)]  # no score is known yet
@@ -207,7 +207,7 @@ def test_alternating_load_changes_no_pair_within_its_dwell_time() -> None:
         reported = [detail for _, what, detail in agents.reported[first:] if what == "choice"]
         return Counter((detail["src"], detail["dst"]) for detail in reported)
 
-    with background(fabric.net.plan, [hot(1, duration="150ms", period="300ms")]):
+    with Background(fabric.net.plan, [hot(1, duration="150ms", period="300ms")]):
         time.sleep(watched_s)
         eventually(lambda: changes()[SRC.name, DST.name] >= 3)  # it does go to and fro
         most = max(changes().values())

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from pydantic import InstanceOf
 
@@ -137,50 +137,34 @@ class SentBytes:
 
 
 class Background:
-    """A process that sends, with open sockets; `start` starts its clock. It dies with this process.
+    """A process that sends while this is entered, or until `stop`. It dies with this process.
 
     `start_ns` (monotonic) is what the specs' times count from. RailyardError if sockets can't be opened.
     """
 
     def __init__(self, plan: Plan, specs: Sequence[BackgroundSpec]) -> None:
         self.flows = tuple(flow for spec in specs for flow in flows_of(spec, plan))
-        self.start_ns = 0
         self._worker = Worker("railyard.workloads.background.sender", "the background sender", Ready, Sent)
         try:
             self._worker.ask(BackgroundJob(flows=self.flows, mtu=plan.spec.mtu), Ready)
+            self.start_ns = time.monotonic_ns() + START_DELAY_NS
+            self._worker.ask(StartAt(start_ns=self.start_ns), Ready)
         except BaseException:
-            self.end()
+            self._worker.end()
             raise
 
     @property
     def pid(self) -> int:
         return self._worker.pid
 
-    def start(self, start_ns: int | None = None) -> int:
-        """Start the clock, at a time to come or in a moment; the start time."""
-        self.start_ns = time.monotonic_ns() + START_DELAY_NS if start_ns is None else start_ns
-        self._worker.ask(StartAt(start_ns=self.start_ns), Ready)
-        return self.start_ns
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.end()
 
     def stop(self) -> tuple[SentBytes, ...]:
         """Stop sending and end the process; what was sent, in the order of `flows`."""
-        try:
+        with self:
             counts = self._worker.ask(Stop(), Sent).counts
-        finally:
-            self.end()
         return tuple(SentBytes(flow, *sizes) for flow, sizes in zip(self.flows, counts, strict=True))
-
-    def end(self) -> None:
-        """End the process, whatever it is doing; nothing if it has ended."""
-        self._worker.end()
-
-
-@contextmanager
-def background(plan: Plan, specs: Sequence[BackgroundSpec], start_ns: int | None = None) -> Iterator[Background]:
-    """Background load while entered, or until `stop`."""
-    load = Background(plan, specs)
-    try:
-        load.start(start_ns)
-        yield load
-    finally:
-        load.end()

@@ -1,7 +1,7 @@
 """Failures of both networks, and the GPU-time that they take (Rail-only section IV-C)."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import matplotlib.figure
 
@@ -21,11 +21,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-class Case(NamedTuple):
-    """One design of one cluster."""
-
-    wiring: model.Wiring
-    found: model.Reliability
+Case = tuple[model.Wiring, model.Reliability]  # one design of one cluster
 
 
 def figure() -> Figure:
@@ -33,7 +29,7 @@ def figure() -> Figure:
     components = model.read_components()
     # the same seed, so both designs have the same failures at their GPUs where their first tiers are alike
     networks = [network for cluster in CLUSTERS for network in model.both(*cluster)]
-    cases = [Case(network, model.simulate(network, components, YEARS, SEED)) for network in networks]
+    cases = [(network, model.simulate(network, components, YEARS, SEED)) for network in networks]
     pairs = zip(cases[::2], cases[1::2], strict=True)
     return Figure(
         title="Failures of the network",
@@ -48,7 +44,8 @@ def figure() -> Figure:
 
 
 def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
-    net, found = case.wiring.network, case.found
+    wiring, found = case
+    net = wiring.network
     named: tuple[tuple[str, str, model.Estimate, float], ...] = (
         ("switches", "a year", found.switch_failures, 1),
         ("transceivers", "a year", found.transceiver_failures, 1),
@@ -58,7 +55,7 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         ("lost, rerouted", "ppm", found.lost_rerouted, 1e6),
     )
     for what, unit, e, scale in named:
-        yield (net.gpus, case.wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
+        yield (net.gpus, wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
 
 
 def _llama3(components: model.Components) -> Claim:
@@ -77,11 +74,12 @@ def _llama3(components: model.Components) -> Claim:
 
 def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
     """IV-C: identical on switches and links; fewer switches, so fewer points of failure."""
-    of = f"K = {wide.wiring.domain_gpus}, radix {wide.wiring.network.radix}"
-    same = 100 * narrow.found.lost.first_order / wide.found.lost.first_order
-    fewer = 100 * narrow.found.network_failures.first_order / wide.found.network_failures.first_order
+    (wide_wiring, wide_found), (narrow_wiring, narrow_found) = wide, narrow
+    of = f"K = {wide_wiring.domain_gpus}, radix {wide_wiring.network.radix}"
+    same = 100 * narrow_found.lost.first_order / wide_found.lost.first_order
+    fewer = 100 * narrow_found.network_failures.first_order / wide_found.network_failures.first_order
     yield Claim(f"{of}: GPU-time lost, rail-only to rail-optimized", 100, same, "%", within=0.1)
-    as_tall = narrow.wiring.network.tiers == wide.wiring.network.tiers
+    as_tall = narrow_wiring.network.tiers == wide_wiring.network.tiers
     note = "as many tiers, so as much equipment: nothing is gained" if as_tall else ""
     yield Claim(f"{of}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note)
 
@@ -107,20 +105,20 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
     base = [0.0] * len(cases)
     switches, optics, every = (
-        [estimate.mean for estimate in kind] for kind in zip(*(case.found[:3] for case in cases), strict=True)
+        [estimate.mean for estimate in kind] for kind in zip(*(found[:3] for _, found in cases), strict=True)
     )
     nics = [whole - switch - optic for whole, switch, optic in zip(every, switches, optics, strict=True)]
     parts = (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics))
     for name, colour, counts in parts:
         left.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = [b + count for b, count in zip(base, counts, strict=True)]
-    left.plot([case.found.access_failures.mean for case in cases], places, "k|", markersize=18, label="cut GPUs off")
+    left.plot([found.access_failures.mean for _, found in cases], places, "k|", markersize=18, label="cut GPUs off")
     nets = [(wiring.domain_gpus, wiring.network) for wiring, _ in cases]
     left.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
     left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
     for name, colour, shift, estimates in (
-        ("off", VERMILION, -0.2, [case.found.lost for case in cases]),
-        ("on", GREEN, 0.2, [case.found.lost_rerouted for case in cases]),
+        ("off", VERMILION, -0.2, [found.lost for _, found in cases]),
+        ("on", GREEN, 0.2, [found.lost_rerouted for _, found in cases]),
     ):
         means = [1e6 * e.mean for e in estimates]
         errors = [1e6 * (e.high - e.mean) for e in estimates]

@@ -1,11 +1,11 @@
 """Switches, transceivers and savings (Rail-only Table II)."""
 
-import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import matplotlib.figure
+import pandas as pd
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Claim, Figure
@@ -18,19 +18,6 @@ COLUMNS: Final = (
     "gpus", "radix", "design", "switches", "transceivers", "cost_usd", "power_w", "usd_saved_pct", "w_saved_pct",
     "k_that_fits",
 )  # fmt: skip
-
-
-class Printed(NamedTuple):
-    """A row of Table II as printed; savings in whole percent."""
-
-    gpus: int
-    radix: int
-    switches_rail_optimized: int
-    switches_rail_only: int
-    transceivers_rail_optimized: int
-    transceivers_rail_only: int
-    cost_saving_pct: int
-    power_saving_pct: int
 
 
 class Pair(NamedTuple):
@@ -75,26 +62,24 @@ def figure() -> Figure:
     )
 
 
-def printed() -> tuple[Printed, ...]:
-    """Return the rows of Table II as printed; the file's first line names the source."""
-    with PRINTED.open(newline="") as lines:
-        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-        return tuple(Printed(**{name: int(value) for name, value in row.items()}) for row in rows)
+def printed() -> list[Any]:
+    """Return the rows of Table II as printed, with the columns of its file; savings in whole percent."""
+    return list(pd.read_csv(PRINTED, comment="#").itertuples(index=False))
 
 
-def pair(row: Printed, domain: int = DOMAIN) -> Pair:
+def pair(row: Any, domain: int = DOMAIN) -> Pair:
     """Both networks for a row's GPUs and radix."""
     return Pair(rail_optimized(row.gpus, row.radix), rail_only(row.gpus, domain, row.radix))
 
 
-def fitting_domains(row: Printed) -> tuple[int, ...]:
+def fitting_domains(row: Any) -> tuple[int, ...]:
     """The powers of two K that give the row's rail-only switches and transceivers."""
     found = ((2**i, rail_only(row.gpus, 2**i, row.radix)) for i in range(row.gpus.bit_length()))
     counts = (row.switches_rail_only, row.transceivers_rail_only)
     return tuple(k for k, network in found if (network.switches, network.transceivers) == counts)
 
 
-def _rows(row: Printed, both: Pair) -> Iterator[tuple[str | int | float | None, ...]]:
+def _rows(row: Any, both: Pair) -> Iterator[tuple[str | int | float | None, ...]]:
     fits = fitting_domains(row)
     for network in (both.wide, both.narrow):
         ours = network is both.narrow
@@ -103,7 +88,7 @@ def _rows(row: Printed, both: Pair) -> Iterator[tuple[str | int | float | None, 
         yield row.gpus, row.radix, network.design, *counts, network.cost_usd(), network.power_w(), *saved
 
 
-def _claims(row: Printed, both: Pair) -> Iterable[Claim]:
+def _claims(row: Any, both: Pair) -> Iterable[Claim]:
     at = f"{row.gpus:,} GPUs, radix {row.radix}"
     halves = "printed without its half" if both.power_saving_pct % 1 == 0.5 else ""
     wide, narrow = both.wide, both.narrow

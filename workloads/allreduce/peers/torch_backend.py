@@ -204,21 +204,13 @@ class RailyardProcessGroup(dist.ProcessGroup):
     def _gather(self, output: Any, own_part: Any) -> Callable[[], None]:
         result, part = array_of(output, summed=False), array_of(own_part, summed=False)
         _same_length("output", output.numel(), own_part.numel() * self.group.size)
-
-        def gather() -> None:
-            result[:] = self.group.all_gather(part)
-
-        return gather
+        return lambda: np.copyto(result, self.group.all_gather(part))
 
     def _scatter(self, output: Any, whole: Any, opts: Any) -> Callable[[], None]:
         _only_sums(opts)
         result, array = array_of(output, summed=True), array_of(whole, summed=True)
         _same_length("input", whole.numel(), output.numel() * self.group.size)
-
-        def scatter() -> None:
-            result[:] = self.group.reduce_scatter(array)
-
-        return scatter
+        return lambda: np.copyto(result, self.group.reduce_scatter(array))
 
 
 def _only_sums(opts: Any) -> None:
