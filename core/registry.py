@@ -23,6 +23,7 @@ from railyard.core.errors import unknown_name_hint
 from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 
 T = TypeVar("T")
+D = TypeVar("D")
 REGISTRIES: Final[dict[str, "Registry[object]"]] = {}  # every registry by what it holds, such as "fault kind"
 
 
@@ -50,11 +51,16 @@ class Registry(Generic[T]):
         self._lock = threading.RLock()
         REGISTRIES[sort] = self  # type: ignore[assignment]
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers a class, function or object under a name."""
+    def register(self, name: str) -> Callable[[D], D]:
+        """Return a decorator that registers a class, function or object under a name.
 
-        def decorate(definition: T) -> T:
-            self.add(name, definition)
+        Of a subclass of `base` an instance is registered, unless the registry holds classes.
+        """
+
+        def decorate(definition: D) -> D:
+            found: Any = definition
+            is_class = self._base is not None and isinstance(found, type) and issubclass(found, self._base)
+            self.add(name, found() if is_class and not self._holds_classes else found)
             return definition
 
         return decorate

@@ -13,6 +13,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
 
 
+@ALLREDUCE_POLICIES.register("carried")
 class Carried(AllreducePolicy):
     """Shares in proportion to 1 / (seconds per byte)."""
 
@@ -22,6 +23,3 @@ class Carried(AllreducePolicy):
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
         """Return a planner for these rails. All nodes must plan alike, so it depends on its arguments alone."""
         return FixedWeights(costs, [1 / cost.s_per_byte for cost in costs])
-
-
-ALLREDUCE_POLICIES.add("carried", Carried())

@@ -28,6 +28,7 @@ class Links(ConfigModel):
     domains: Annotated[Numbers, Field(min_length=2)]
 
 
+@BACKGROUNDS.register("partial-rail")
 class PartialRail(BackgroundKind):
     """Every listed link carries `load` of its rate in both directions."""
 
@@ -52,6 +53,3 @@ class PartialRail(BackgroundKind):
         yield from beyond("domains.", value.domains, fabric.domains)
         if value.rail >= fabric.rails:
             yield "rail", value.rail, f"must be below {fabric.rails}: the fabric has no more"
-
-
-BACKGROUNDS.add("partial-rail", PartialRail())

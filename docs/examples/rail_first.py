@@ -13,6 +13,7 @@ from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_p
 from railyard.workloads.schedule import Grid, Phase
 
 
+@ALGORITHMS.register("all-to-all-rail-first")
 class RailFirstAllToAll(Algorithm):
     """`phase.data_bytes` for every pair of the grid, by way of the receiver's domain."""
 
@@ -27,6 +28,3 @@ class RailFirstAllToAll(Algorithm):
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
         """Return the paper's time in s: `predict` names the equation if the bottleneck-link bound equals it."""
         return all_to_all_two_phase_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
-
-
-ALGORITHMS.add("all-to-all-rail-first", RailFirstAllToAll())

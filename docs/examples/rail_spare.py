@@ -14,6 +14,7 @@ from railyard.topologies.addresses import MAX_RAILS, SINGLE_DPID
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind, Switch
 
 
+@FABRIC_KINDS.register("rail-spare")
 class RailSpare(FabricKind):
     """Plane 0 is rail-only; plane 1 is one switch for all rails."""
 
@@ -29,6 +30,3 @@ class RailSpare(FabricKind):
 
     def carrying(self, living: tuple[int, ...]) -> tuple[int, ...]:
         return living[:1]
-
-
-FABRIC_KINDS.add("rail-spare", RailSpare())

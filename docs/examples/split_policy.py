@@ -10,11 +10,9 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
+@FORWARDING_POLICIES.register("split")
 class Split(ForwardingPolicy):
     """dr to even domains, rd to odd ones. Fits every kind of fabric."""
 
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
         return path_of("rd", src.rank) if dst.domain % 2 else path_of("dr", dst.rank)
-
-
-FORWARDING_POLICIES.add("split", Split())

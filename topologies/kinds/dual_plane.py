@@ -12,11 +12,9 @@ Source: the dual-plane NICs of current training clusters (Alibaba HPN, SIGCOMM 2
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 
 
+@FABRIC_KINDS.register("dual-plane")
 class DualPlane(FabricKind):
     """Two planes per rail; HB domains forward what is for another rail."""
 
     default_policy = "dr"
     planes = 2
-
-
-FABRIC_KINDS.add("dual-plane", DualPlane())

@@ -8,6 +8,7 @@ from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind, Switch
 from railyard.topologies.multirail.spec import SWITCH_DPID, MultirailSpec, switch_name
 
 
+@FABRIC_KINDS.register("multi-rail")
 class MultiRail(FabricKind):
     """Rails of different technologies, without HB domains."""
 
@@ -22,6 +23,3 @@ class MultiRail(FabricKind):
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:
         """Return the switch of a rail."""
         return Switch(switch_name(rank), "rail", rank, SWITCH_DPID + rank)
-
-
-FABRIC_KINDS.add("multi-rail", MultiRail())

@@ -3,12 +3,10 @@
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 
 
+@FABRIC_KINDS.register("rail-only")
 class RailOnly(FabricKind):
     """HB domains forward what is for another rail."""
 
     default_policy = "dr"
     baseline = "rail-optimized"
     takes_optics = True
-
-
-FABRIC_KINDS.add("rail-only", RailOnly())

@@ -4,6 +4,7 @@ from railyard.topologies.addresses import SINGLE_DPID
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind, Switch
 
 
+@FABRIC_KINDS.register("single-switch")
 class SingleSwitch(FabricKind):
     """One switch carries all rails."""
 
@@ -14,6 +15,3 @@ class SingleSwitch(FabricKind):
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:
         """Return the one switch."""
         return Switch("switch0", "single", 0, SINGLE_DPID)
-
-
-FABRIC_KINDS.add("single-switch", SingleSwitch())

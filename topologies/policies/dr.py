@@ -4,6 +4,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
+@FORWARDING_POLICIES.register("dr")
 class DomainFirst(ForwardingPolicy):
     """Forward through the source's HB domain to the GPU of the destination's rank. Fits fabrics without spines."""
 
@@ -16,6 +17,3 @@ class DomainFirst(ForwardingPolicy):
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
         """Return dr."""
         return path_of("dr", dst.rank)
-
-
-FORWARDING_POLICIES.add("dr", DomainFirst())

@@ -4,6 +4,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
+@FORWARDING_POLICIES.register("rd")
 class RailFirst(ForwardingPolicy):
     """Cross the source's own rail to the destination's domain, whose HB domain delivers."""
 
@@ -12,6 +13,3 @@ class RailFirst(ForwardingPolicy):
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
         """Return rd."""
         return path_of("rd", src.rank)
-
-
-FORWARDING_POLICIES.add("rd", RailFirst())

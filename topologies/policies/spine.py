@@ -4,6 +4,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
+@FORWARDING_POLICIES.register("spine")
 class Spine(ForwardingPolicy):
     """Send straight to the destination's NIC. Fits fabrics whose switches join the rails."""
 
@@ -16,6 +17,3 @@ class Spine(ForwardingPolicy):
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
         """Return the path through the NIC network."""
         return path_of("spine", src.rank)
-
-
-FORWARDING_POLICIES.add("spine", Spine())

@@ -21,6 +21,7 @@ def all_gather_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_pe
     return on_rails + in_domains
 
 
+@ALGORITHMS.register("all-gather-hierarchical")
 class AllGather(Algorithm):
     """Every GPU contributes D / (x y) bytes, and ends with D."""
 
@@ -36,11 +37,8 @@ class AllGather(Algorithm):
         return all_gather_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
 
 
+@ALGORITHMS.register("all-gather-ring")
 class RingAllGather(AllGather):
     """The same in one ring: a grid of one column, or of one row."""
 
     algorithm, equation, per_rail = "ring", "Eq. 1, one row or column", True
-
-
-ALGORITHMS.add("all-gather-ring", RingAllGather())
-ALGORITHMS.add("all-gather-hierarchical", AllGather())

@@ -10,6 +10,7 @@ def all_reduce_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_pe
     return 2 * all_gather_s(data_bytes, x, y, hb_bytes_per_s, rail_bytes_per_s)
 
 
+@ALGORITHMS.register("all-reduce-hierarchical")
 class AllReduce(Algorithm):
     """Every GPU has D bytes, and ends with the sum of all D."""
 
@@ -27,11 +28,8 @@ class AllReduce(Algorithm):
         return all_reduce_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
 
 
+@ALGORITHMS.register("all-reduce-ring")
 class RingAllReduce(AllReduce):
     """The same in one ring: a grid of one column, or of one row."""
 
     algorithm, equation, per_rail = "ring", "twice Eq. 1, one row or column", True
-
-
-ALGORITHMS.add("all-reduce-ring", RingAllReduce())
-ALGORITHMS.add("all-reduce-hierarchical", AllReduce())

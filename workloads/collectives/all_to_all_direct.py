@@ -12,6 +12,7 @@ def all_to_all_direct_s(pair_bytes: float, x: int, y: int, hb_bytes_per_s: float
     return max(in_domain, on_rails)
 
 
+@ALGORITHMS.register("all-to-all")
 class DirectAllToAll(Algorithm):
     """D bytes for every pair of the grid, in one stage; the fabric forwards what crosses rails."""
 
@@ -28,6 +29,3 @@ class DirectAllToAll(Algorithm):
     def is_default(self, fabric: FabricSpec) -> bool:
         """Return whether a fabric joins its rails by other switches than the HB domains'."""
         return fabric.definition.joins_rails
-
-
-ALGORITHMS.add("all-to-all", DirectAllToAll())

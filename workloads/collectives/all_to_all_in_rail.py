@@ -4,6 +4,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exch
 from railyard.workloads.schedule import Grid, Phase
 
 
+@ALGORITHMS.register("all-to-all-in-rail")
 class InRailAllToAll(Algorithm):
     """D bytes between every two GPUs of a rail, all rails at once."""
 
@@ -15,6 +16,3 @@ class InRailAllToAll(Algorithm):
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
         return (phase.y - 1) * phase.data_bytes / rail_bytes_per_s
-
-
-ALGORITHMS.add("all-to-all-in-rail", InRailAllToAll())

@@ -27,6 +27,7 @@ def forwarding_share(x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: fl
     return all_to_all_two_phase_s(1.0, x, y, hb_bytes_per_s, rail_bytes_per_s) / direct - 1
 
 
+@ALGORITHMS.register("all-to-all-two-phase")
 class TwoPhaseAllToAll(Algorithm):
     """D bytes for every pair of the grid, by way of the GPU of the sender's domain that has the receiver's rank."""
 
@@ -45,6 +46,3 @@ class TwoPhaseAllToAll(Algorithm):
     def is_default(self, fabric: FabricSpec) -> bool:
         """Return whether a fabric joins its rails by HB domains only."""
         return not fabric.definition.joins_rails
-
-
-ALGORITHMS.add("all-to-all-two-phase", TwoPhaseAllToAll())

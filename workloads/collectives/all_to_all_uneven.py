@@ -8,6 +8,7 @@ from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.schedule import Grid, Phase
 
 
+@algorithms.ALGORITHMS.register("all-to-all-dispatch")
 class Dispatch(algorithms.Algorithm):
     """Every pair directly, with the destination's share of the bytes."""
 
@@ -26,11 +27,8 @@ class Dispatch(algorithms.Algorithm):
         yield [algorithms.UnevenExchange(algorithms.grid_shifts(grid), self.pair_sizes(phase, grid))]
 
 
+@algorithms.ALGORITHMS.register("all-to-all-combine")
 class Combine(Dispatch):
     """The same bytes back: every pair directly, with the source's share of the bytes."""
 
     experts_receive = False
-
-
-algorithms.ALGORITHMS.add("all-to-all-dispatch", Dispatch())
-algorithms.ALGORITHMS.add("all-to-all-combine", Combine())

@@ -6,6 +6,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm, Exch
 from railyard.workloads.schedule import Grid, Phase
 
 
+@ALGORITHMS.register("point-to-point")
 class PointToPoint(Algorithm):
     """D bytes from the first GPU of the grid to the second."""
 
@@ -17,6 +18,3 @@ class PointToPoint(Algorithm):
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
         return phase.data_bytes / (rail_bytes_per_s if phase.y > 1 else hb_bytes_per_s)
-
-
-ALGORITHMS.add("point-to-point", PointToPoint())

@@ -5,6 +5,7 @@ from railyard.workloads.collectives.all_gather import AllGather
 from railyard.workloads.schedule import Grid, Phase
 
 
+@ALGORITHMS.register("reduce-scatter-hierarchical")
 class ReduceScatter(AllGather):
     """Every GPU has D bytes, and ends with the sum of D / (x y) of them."""
 
@@ -17,11 +18,8 @@ class ReduceScatter(AllGather):
         yield [Ring(rail, len(rail) - 1, chunk) for rail in columns(grid)]
 
 
+@ALGORITHMS.register("reduce-scatter-ring")
 class RingReduceScatter(ReduceScatter):
     """The same in one ring: a grid of one column, or of one row."""
 
     algorithm, equation, per_rail = "ring", "Eq. 1, one row or column", True
-
-
-ALGORITHMS.add("reduce-scatter-ring", RingReduceScatter())
-ALGORITHMS.add("reduce-scatter-hierarchical", ReduceScatter())

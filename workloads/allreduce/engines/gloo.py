@@ -66,12 +66,10 @@ def load() -> None:
 PROGRAM = Program(Gloo, lambda _: None, load)
 
 
+@ALLREDUCE_ENGINES.register("gloo")
 class GlooEngine(AllreduceEngine):
     """Gloo's ring on the first ordinary TCP rail."""
 
     equation = "Eq. 1 without set-up"
     colour = "grey"
     ranks = GlooRanks
-
-
-ALLREDUCE_ENGINES.add("gloo", GlooEngine())

@@ -94,12 +94,10 @@ def _world() -> Any:
 PROGRAM = Program(Mpi, lambda engine: engine.mpi.Finalize(), _world)
 
 
+@ALLREDUCE_ENGINES.register("mpi")
 class MpiEngine(AllreduceEngine):
     """Open MPI on the first ordinary TCP rail."""
 
     equation = "Eq. 1 without set-up"
     colour = "yellow"
     ranks = MpiRanks
-
-
-ALLREDUCE_ENGINES.add("mpi", MpiEngine())

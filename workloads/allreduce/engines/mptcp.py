@@ -62,6 +62,7 @@ def join_group(config: RankConfig) -> group.Group:
 PROGRAM = Program(join_group, group.Group.close)
 
 
+@ALLREDUCE_ENGINES.register("mptcp")
 class MptcpEngine(AllreduceEngine):
     """MPTCP over all rails."""
 
@@ -72,6 +73,3 @@ class MptcpEngine(AllreduceEngine):
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         """Predict the seconds of one rail that combines all."""
         return allreduce_cost(combined_rail(rails), nodes).seconds(size)
-
-
-ALLREDUCE_ENGINES.add("mptcp", MptcpEngine())

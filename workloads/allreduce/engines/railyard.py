@@ -113,6 +113,7 @@ class Ranks(Group):
             watch.send_signal(process.pid, number)
 
 
+@ALLREDUCE_ENGINES.register(OWN)
 class RailyardEngine(AllreduceEngine):
     """Engine that runs every allreduce policy, and changes it between operations."""
 
@@ -136,6 +137,3 @@ class RailyardEngine(AllreduceEngine):
         """Predict the seconds of a policy."""
         definition, argument = find_policy(policy, [each.name for each in rails])
         return definition.seconds(rails, [allreduce_cost(each, nodes) for each in rails], argument, size)
-
-
-ALLREDUCE_ENGINES.add(OWN, RailyardEngine())

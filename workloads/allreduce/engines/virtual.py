@@ -11,6 +11,7 @@ from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, Allreduc
 from railyard.workloads.allreduce.engines.railyard import Ranks
 
 
+@ALLREDUCE_ENGINES.register("virtual")
 class Virtual(AllreduceEngine):
     """Railyard's engine with two virtual rails on one NIC, each with a CPU core of its own."""
 
@@ -30,6 +31,3 @@ class Virtual(AllreduceEngine):
         """Predict the seconds of a rail with half the processor's cost."""
         used = replace(rails[rail], cpu_s_per_byte=rails[rail].cpu_s_per_byte / 2)
         return allreduce_cost(used, nodes).seconds(size)
-
-
-ALLREDUCE_ENGINES.add("virtual", Virtual())

@@ -7,6 +7,7 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.background.spec import BACKGROUNDS, FullLoad, Numbered
 
 
+@BACKGROUNDS.register("domains")
 class Domains(Numbered):
     """`domains: [2]`."""
 
@@ -15,6 +16,3 @@ class Domains(Numbered):
     def flows(self, src: Gpu, value: tuple[int, ...], plan: Plan) -> Iterator[FullLoad]:
         if src.domain in value:
             yield FullLoad(Gpu(src.domain, (src.rank + 1) % plan.spec.rails), "hb0", "d", plan.hb_bps)
-
-
-BACKGROUNDS.add("domains", Domains())

@@ -7,6 +7,7 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.background.spec import BACKGROUNDS, FullLoad, Numbered
 
 
+@BACKGROUNDS.register("rails")
 class Rails(Numbered):
     """`rails: [0, 1]`."""
 
@@ -15,6 +16,3 @@ class Rails(Numbered):
     def flows(self, src: Gpu, value: tuple[int, ...], plan: Plan) -> Iterator[FullLoad]:
         if src.rank in value:
             yield FullLoad(Gpu((src.domain + 1) % plan.spec.domains, src.rank), "rail0", "r", plan.rail_bps)
-
-
-BACKGROUNDS.add("rails", Rails())

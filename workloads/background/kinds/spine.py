@@ -17,6 +17,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BACKGROUNDS, BackgroundKind, FullLoad
 
 
+@BACKGROUNDS.register("spine")
 class Spine(BackgroundKind):
     """`spine: true`."""
 
@@ -38,6 +39,3 @@ class Spine(BackgroundKind):
     def problems(self, value: bool, fabric: FabricSpec) -> Iterator[tuple[str, object, str]]:
         if not fabric.spine_count:
             yield "", value, f"is not for kind {fabric.kind}, which has no spines"
-
-
-BACKGROUNDS.add("spine", Spine())

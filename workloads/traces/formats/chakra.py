@@ -126,6 +126,7 @@ Times = Mapping[int, tuple[int, int]]  # start and duration of nodes in whole mi
 Writer = Callable[[Times], bytes]  # what writes a rank's file again, in its form, with measured times of its nodes
 
 
+@common.TRACE_FORMATS.register("chakra")
 class Chakra(common.TraceFormat):
     """Execution traces of MLCommons Chakra."""
 
@@ -156,9 +157,6 @@ class Chakra(common.TraceFormat):
             }
 
         return common.Trace(files.name, ranks, rewrite)
-
-
-common.TRACE_FORMATS.add("chakra", Chakra())
 
 
 def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:

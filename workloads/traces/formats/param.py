@@ -36,6 +36,7 @@ ELEMENT_BYTES: Final = {
 MICROSECONDS: Final = 1e6  # in a second
 
 
+@common.TRACE_FORMATS.register("param")
 class Param(common.TraceFormat):
     """Communication traces of PARAM. A gemm without a measured `latency_us` takes its operations at the GPU's rate."""
 
@@ -73,9 +74,6 @@ class Param(common.TraceFormat):
             }
 
         return common.Trace(files.name, ranks, rewrite, notes)
-
-
-common.TRACE_FORMATS.add("param", Param())
 
 
 def _entries(content: bytes, name: str) -> list[dict[str, Any]]:

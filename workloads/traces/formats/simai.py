@@ -87,6 +87,7 @@ class _Item(NamedTuple):
     after: tuple[int, ...]
 
 
+@common.TRACE_FORMATS.register("simai")
 class SimAi(common.TraceFormat):
     """SimAI's workload text, on as many ranks as its first line says (`all_gpus:`), or on all GPUs."""
 
@@ -114,9 +115,6 @@ class SimAi(common.TraceFormat):
         stage_note = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
         notes = (stage_note,) if header.stages > 1 else ()
         return common.Trace(files.name, ranks, partial(_rewrite, files.name, items, header.ranks), notes)
-
-
-common.TRACE_FORMATS.add("simai", SimAi())
 
 
 def _action(action: Action, header: _Header, rank: int) -> common.Gap | common.Call:

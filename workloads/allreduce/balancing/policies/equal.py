@@ -6,6 +6,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
 
 
+@ALLREDUCE_POLICIES.register("equal")
 class Equal(AllreducePolicy):
     """The same share for each rail."""
 
@@ -15,6 +16,3 @@ class Equal(AllreducePolicy):
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
         """Return a planner of equal weights."""
         return FixedWeights(costs, [1.0] * len(rails))
-
-
-ALLREDUCE_POLICIES.add("equal", Equal())

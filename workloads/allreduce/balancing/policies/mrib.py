@@ -6,6 +6,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
 
 
+@ALLREDUCE_POLICIES.register("mrib")
 class Mrib(AllreducePolicy):
     """Shares in proportion to nominal rates."""
 
@@ -15,6 +16,3 @@ class Mrib(AllreducePolicy):
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
         """Return a planner that weighs rails by their nominal rates."""
         return FixedWeights(costs, [rail.nominal or rail.rate for rail in rails])
-
-
-ALLREDUCE_POLICIES.add("mrib", Mrib())

@@ -7,6 +7,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail, equal_finis
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, Planner
 
 
+@ALLREDUCE_POLICIES.register("nezha")
 class Nezha(AllreducePolicy):
     """Shares with which all rails end together, or the fastest rail alone where that takes less time."""
 
@@ -22,6 +23,3 @@ class Nezha(AllreducePolicy):
     def seconds(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str, size: int) -> float:
         """Predict what the balancer converges to: the lesser of Eq. 4 and 5."""
         return min(costs[fastest_rail(costs, size)].seconds(size), equal_finish_s(costs, size))
-
-
-ALLREDUCE_POLICIES.add("nezha", Nezha())

@@ -7,6 +7,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
 
 
+@ALLREDUCE_POLICIES.register("single")
 class Single(AllreducePolicy):
     """The whole buffer on one rail."""
 
@@ -20,6 +21,3 @@ class Single(AllreducePolicy):
     def problem(self, argument: str, rails: Sequence[str]) -> str | None:
         """Return the rails that can be named, if the argument is none."""
         return None if argument in rails else unknown_name_hint(argument, rails)
-
-
-ALLREDUCE_POLICIES.add("single", Single())

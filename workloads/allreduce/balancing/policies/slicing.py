@@ -74,6 +74,7 @@ class SlicePlanner(Planner):
         return self._costs[rail].seconds(size) if s_per_byte is None else size * s_per_byte
 
 
+@ALLREDUCE_POLICIES.register("slicing")
 class Slicing(AllreducePolicy):
     """Slices in turn on the rails."""
 
@@ -84,6 +85,3 @@ class Slicing(AllreducePolicy):
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
         """Return a planner of slices."""
         return SlicePlanner(costs)
-
-
-ALLREDUCE_POLICIES.add("slicing", Slicing())

@@ -7,6 +7,7 @@ from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
 
 
+@ALLREDUCE_POLICIES.register("weights")
 class Weights(AllreducePolicy):
     """Shares in proportion to the numbers of the argument."""
 
@@ -24,6 +25,3 @@ class Weights(AllreducePolicy):
             return None
         example = ":".join(["weights", "99", *["1"] * (len(rails) - 1)])
         return f"must have a whole number a rail, not all 0: {example}"
-
-
-ALLREDUCE_POLICIES.add("weights", Weights())
