@@ -5,6 +5,7 @@ The other functions are decisions on its result. Speed is measured elsewhere (ca
 """
 
 import errno
+import fcntl
 import os
 import platform
 import re
@@ -83,6 +84,7 @@ class Machine:
     cpu_model: str
     memory_bytes: int
     disk_free_bytes: int
+    low_limits: tuple[tuple[str, str], ...] = ()  # limits of this process that are too low: (detail, remedy)
 
 
 class Capability(NamedTuple):
@@ -121,9 +123,10 @@ def detect(folder: Path | None = None) -> Machine:
         sandbox_error = (sandbox.stderr.strip().splitlines() or [f"exit status {sandbox.returncode}"])[-1]
     tun_error, mptcp = "", False
     try:
-        os.close(os.open(tun, os.O_RDWR | os.O_CLOEXEC))
+        with os.fdopen(os.open(tun, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as device:
+            fcntl.ioctl(device, _TUNGETFEATURES, bytes(4))
     except OSError as error:
-        tun_error = str(error.strerror)
+        tun_error = _NO_TUN if error.errno in (errno.ENOTTY, errno.EINVAL) else str(error.strerror)
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP):
         mptcp = True
     # those loaded, and those that can be: the kernel loads one when root first sets it on a socket
@@ -157,6 +160,7 @@ def detect(folder: Path | None = None) -> Machine:
         cpu_model=cpu[1] if cpu else platform.machine(),
         memory_bytes=psutil.virtual_memory().available,
         disk_free_bytes=shutil.disk_usage(folder or Path.cwd()).free,
+        low_limits=low_limits(),
     )
 
 
@@ -179,6 +183,25 @@ def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
     return "netdev-tso", f"{reason}; userspace with TSO"
 
 
+_TUNGETFEATURES: Final = 0x800454CF  # of linux/if_tun.h
+_NO_TUN: Final = "is no tun device"
+_LIMITS: Final = (  # the least that a run of a few GPUs needs
+    (resource.RLIMIT_NOFILE, 256, "{:,} open files, {:,} needed", "ulimit -n 65536"),
+    (resource.RLIMIT_AS, 700_000_000, "{:,} bytes of address space, {:,} needed", "ulimit -v unlimited"),
+    (resource.RLIMIT_FSIZE, 50_000_000, "{:,} bytes in a file, {:,} needed", "ulimit -f unlimited"),
+)
+
+
+def low_limits() -> tuple[tuple[str, str], ...]:
+    """Return the limits of this process that are too low for any run: (limit and need, how to raise it)."""
+    found = []
+    for number, need, detail, remedy in _LIMITS:
+        limit, _ = resource.getrlimit(number)
+        if limit != resource.RLIM_INFINITY and limit < need:
+            found.append((detail.format(limit, need), f"raise the limit: {remedy}"))
+    return tuple(found)
+
+
 _ALLOW_USERS: Final = "sudo sysctl user.max_user_namespaces=10000"
 _ALLOW_IN_APPARMOR: Final = "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 _ALLOW_TUN: Final = "sudo chmod 666 /dev/net/tun"
@@ -199,8 +222,14 @@ def _required(machine: Machine) -> Iterator[Capability]:
         detail = f"no {', '.join(absent)}" if absent else detail
         return Capability(title, not absent, detail, rules_out, BOOTSTRAP)
 
+    limits = [*machine.low_limits, ("as high as needed", "")]
+    yield Capability("limits of this process", not machine.low_limits, limits[0][0], "every run", limits[0][1])
     remedy = f"use sudo, or: {_ALLOW_IN_APPARMOR if machine.apparmor_restricts else _ALLOW_USERS}"
-    if machine.root:
+    if os.strerror(errno.EAGAIN) in machine.sandbox_error:
+        remedy = "raise the limit of processes: ulimit -u 10000"
+    elif machine.root and "LD_PRELOAD" in os.environ and "FAKEROOTKEY" in os.environ:
+        remedy = "type it without fakeroot, whose root has no rights"
+    elif machine.root:
         remedy = "in a container: docker run --privileged ..."
     detail = machine.sandbox_error or ("as root" if machine.root else "as an ordinary user")
     yield Capability("namespaces", not machine.sandbox_error, detail, "every run", remedy)
@@ -209,6 +238,8 @@ def _required(machine: Machine) -> Iterator[Capability]:
         remedy = "sudo modprobe tun; in a container: docker run --device /dev/net/tun ..."
         if machine.tun_error == os.strerror(errno.EACCES):
             remedy = f"use sudo, or: {_ALLOW_TUN}"
+        if machine.tun_error == _NO_TUN:
+            remedy = "sudo rm /dev/net/tun; sudo mknod /dev/net/tun c 10 200"
         detail = machine.tun_error or "can be opened"
         yield Capability("/dev/net/tun", not machine.tun_error, detail, "userspace switches", remedy)
     yield programs("util-linux, iproute2", ("unshare", "nsenter", "ip", "tc"), "", "every run")

@@ -6,6 +6,7 @@ A command is a file in experiments/commands/ with a function `command`, whose do
 
 import os
 import re
+import resource
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -18,12 +19,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from railyard.core import crash
-from railyard.core.errors import print_error
+from railyard.core.errors import MissingRequirement, print_error
 from railyard.core.host import PROJECT
 
 PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = PROJECT / PROGRAM
 FOLDER: Final = Path(__file__).parent / "commands"
+MIN_MEMORY_BYTES: Final = 450_000_000
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
 
 
@@ -42,7 +44,15 @@ def commands() -> dict[str, str]:
 
 
 def load_command(name: str) -> Any:
-    """Import a command's module and return the Click command that calls its `command`."""
+    """Import a command's module and return the Click command that calls its `command`.
+
+    MissingRequirement where memory is limited so much that numerical libraries end the process while they are loaded.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and no threads to run out of
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if memory != resource.RLIM_INFINITY and memory < MIN_MEMORY_BYTES:
+        what = f"not enough memory: {memory:,} bytes of address space, {MIN_MEMORY_BYTES:,} needed"
+        raise MissingRequirement(what, "raise the limit: ulimit -v unlimited")
     module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
     only = typer.Typer(add_completion=False, rich_markup_mode="rich")
     only.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
