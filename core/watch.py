@@ -30,6 +30,10 @@ class ProcessMissing(RailyardError):
     """A process that a run depends on died, or is stopped."""
 
 
+class ProgramFailed(RailyardError):
+    """A program ended with an exit status that says that it failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interruption:
     """A process was missing from `start_ns` to `end_ns` (monotonic). `what`: "died (signal 9)"."""
@@ -75,7 +79,7 @@ class _Watcher:
         self.processes: dict[int, Watched] = {}  # by process id
         self.found: list[Interruption] = []
         self.taken = 0
-        self.announce: Callable[[str], None] = lambda text: None
+        self.announce: Callable[[Interruption], None] = lambda interruption: None
         self.signals_fd = -1  # readable, with its number, when this process gets a signal
         self._added = threading.Event()
         self._deaths: select.epoll | None = None
@@ -148,7 +152,7 @@ class _Watcher:
         is_excused = process.is_stopped_on_purpose or now < process.excused_until_ns
         if is_stopped and not process.is_stopped_on_purpose and _is_stopped(process.pid):
             process.stopped_ns = now
-            self.announce(f"{process.name} was stopped")
+            self.announce(Interruption(process.name, "was stopped", now, now))
         elif not is_stopped and (since_ns or not is_excused):
             process.stopped_ns = 0
             since_ns = since_ns or now  # it continued before its stop was seen
@@ -157,7 +161,7 @@ class _Watcher:
     def note(self, interruption: Interruption) -> None:
         with self.lock:
             self.found.append(interruption)
-        self.announce(str(interruption))
+        self.announce(interruption)
 
     def under_way(self) -> list[Interruption]:
         now = time.monotonic_ns()
@@ -269,12 +273,18 @@ def take() -> list[Interruption]:
         return new
 
 
-def announce(callback: Callable[[str], None]) -> None:
-    """Let `callback` have a line at once, from any thread, when a process dies or stops; also this process.
+def note(interruption: Interruption) -> None:
+    """Add an interruption that another process has seen."""
+    _watcher.note(interruption)
 
-    From now on a pause of this process is an interruption too. To be called in the main thread.
-    """
+
+def announce(callback: Callable[[Interruption], None]) -> None:
+    """Let `callback` have interruptions as they begin and as they end, from any thread."""
     _watcher.announce = callback
+
+
+def include_own_pauses() -> None:
+    """Take pauses of this process for interruptions too. To be called in the main thread."""
     if _watcher.signals_fd < 0:
         _watcher.follow_own_signals()
 
@@ -288,8 +298,8 @@ def communicate(
 ) -> str:
     """Give a program its input, wait for its end, and return its output.
 
-    RailyardError with its exit status, unless that is one of `statuses`, and the last line of its output, or if it
-    isn't done `within_s`. ProcessMissing if it is killed or stopped, or another process is. It has ended in any case.
+    ProgramFailed with its exit status, unless that is one of `statuses`, and the last line of its output. RailyardError
+    if it isn't done `within_s`. ProcessMissing if it is killed or stopped, or another process is. It ends in any case.
     """
     deadline, output, errors = time.monotonic() + within_s, "", ""
     watched = _watcher.processes.get(process.pid)  # else only after a while: most programs are done before
@@ -321,5 +331,5 @@ def communicate(
     if process.returncode not in statuses:
         lines = ((errors or "").strip() or (output or "").strip()).splitlines()
         last = f": {lines[-1].strip()}" if lines else ""
-        raise RailyardError(f"{name} failed (exit status {process.returncode}){last}")
+        raise ProgramFailed(f"{name} failed (exit status {process.returncode}){last}")
     return output or ""

@@ -32,7 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import reduce
@@ -47,6 +47,7 @@ from railyard.core import crash, watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import PROJECT
 
+INTERRUPTED: Final = "process-interrupted"  # an event of a child: a process that it started died or was stopped
 ANSWER_S: Final = 30.0  # default deadline of an answer
 READER_NICENESS: Final = -15  # of the thread that receives events, so that they don't wait behind emulated traffic
 _TAIL_BYTES: Final = 4096
@@ -337,7 +338,9 @@ class Worker:
         while message := self._receive(None):
             if not isinstance(message, Event) or message.what in self._awaited:
                 self._answers.put(message)
-            if isinstance(message, Event) and self._on_event:
+            if isinstance(message, Event) and message.what == INTERRUPTED:
+                watch.note(watch.Interruption(**message.detail))
+            elif isinstance(message, Event) and self._on_event:
                 self._on_event(message.ns, message.what, message.detail)
         self._answers.put(None)
 
@@ -391,6 +394,10 @@ class Parent:
     def emit(self, what: str, detail: dict[str, Any]) -> None:
         """Send an event of now, from any thread."""
         self._pipe.send({"kind": "Event", "what": what, "detail": detail, "ns": time.monotonic_ns()})
+
+    def forward_interruptions(self) -> None:
+        """Let the parent know of interruptions of the processes that this one starts."""
+        watch.announce(lambda interruption: self.emit(INTERRUPTED, asdict(interruption)))
 
     def _end_with_parent(self) -> None:
         """Wait until the other end of the connection is closed."""

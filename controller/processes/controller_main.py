@@ -161,6 +161,7 @@ def main() -> None:
         os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     parent = Parent(*messages.ToController.__subclasses__())
+    parent.forward_interruptions()
     controller = Controller(parent, parent.receive())
     for command in parent:
         controller.execute(command)

@@ -13,7 +13,7 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.run.session import FabricSession, Steps, repeat_suffix
+from railyard.experiments.run.session import FabricSession, Steps, repeat_suffix, surviving_interruptions
 from railyard.experiments.run.traffic import Workload, expected, record
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
@@ -225,6 +225,9 @@ def inject_faults(
             for repeat in range(times := spec.times(script)):
                 seed, what = spec.seed + repeat, f"{session.label}: {script.label}, reroute {reroute}"
                 beside = next((w for w in make(seed) if w.label == script.during), None) if script.during else None
-                with steps.step(what + repeat_suffix(repeat, times), total=2 * script.injections):
+                with (
+                    steps.step(what + repeat_suffix(repeat, times), total=2 * script.injections),
+                    surviving_interruptions(run, IntervalId(session.label)),
+                ):
                     injector.inject(script, repeat, seed, beside, steps.reached)
         injector.check_restored(before)

@@ -19,12 +19,20 @@ from railyard.core.units import format_rate
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.fault_script import inject_faults
 from railyard.experiments.run.replacement import planned, run_replacements
-from railyard.experiments.run.session import ControllerEvent, FabricSession, Steps, built, check_links, repeat_suffix
+from railyard.experiments.run.session import (
+    ControllerEvent,
+    FabricSession,
+    Steps,
+    built,
+    check_links,
+    repeat_suffix,
+    surviving_interruptions,
+)
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Choice, Event, HealthSample, Measurement, Run
+from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Choice, Event, HealthSample, Measurement, Run
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.background.flows import Background, reserved
@@ -52,7 +60,8 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
                 steered_run = SteeredRun(steered_session, loaded, routing, workload, repeat, seed, run)
                 what = f"{steered_session.name}: {', '.join(filter(None, (workload.label, scene)))}"
                 what += repeat_suffix(repeat, spec.repeats)
-                with steps.step(what, total=sum(workload.schedule.matrix.values())):
+                interval = steered_session.interval(workload.label, repeat, scene)
+                with steps.step(what, sum(workload.schedule.matrix.values())), surviving_interruptions(run, interval):
                     steered_run.measure(agents, address, steps.reached)
     finally:
         agents.stop()
@@ -91,6 +100,10 @@ class SteeredRun:
         ):
             time.sleep(self.routing.settle)
             run_workload(self.session, self.workload, self.repeat, self.seed, self.run, progress, known)
+            sent = traffic.stop()
+        totals = {"requested": sum(each.requested for each in sent), "sent": sum(each.sent for each in sent)}
+        detail = {**self._interval.as_dict(), **totals}
+        self.run.events.append(Event(time.monotonic_ns(), PROCESS, BACKGROUND_SENT, detail))
         ended_ns = time.monotonic_ns()
         agents.release()
         received = [event for event in self.session.events() if event[0] >= begun_ns]
@@ -169,7 +182,8 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
             raise BadInput(f"fabrics.{i}.rail_rate", value, f"is more than this machine carries: {most}")
     if spec.has_load:
         for number, plan in enumerate(plans):
-            _load_and_break(spec, number, plan, datapath, run, steps)
+            with surviving_interruptions(run, IntervalId(spec.labels[number])):
+                _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
     for s in Analysis(run).slowdowns:
         run.measurements.append(Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted))
@@ -207,5 +221,6 @@ def _load(session: FabricSession, make: MakeWorkloads, spec: ExperimentSpec, run
     for repeat in range(spec.repeats):
         for workload in workloads:
             what = f"{session.label}: {workload.label}" + repeat_suffix(repeat, spec.repeats)
-            with steps.step(what, total=sum(workload.schedule.matrix.values())):
+            interval = session.interval(workload.label, repeat, workload.scene)
+            with steps.step(what, sum(workload.schedule.matrix.values())), surviving_interruptions(run, interval):
                 run_workload(session, workload, repeat, spec.seed, run, steps.reached)

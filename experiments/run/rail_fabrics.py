@@ -8,10 +8,12 @@ from typing import Final
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.host import Datapath
+from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
+from railyard.core.watch import ProgramFailed
 from railyard.experiments.run.rail_results import InjectedFault, cut, nic_rates
 from railyard.experiments.run.rail_session import MultirailSession, built
-from railyard.experiments.run.session import Steps
+from railyard.experiments.run.session import Steps, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.failure.scenario.script import apply, confirm, prepare, repair
@@ -34,7 +36,10 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         for dilation in spec.dilations_on(number):
             slowed = plan.dilated(dilation)
-            with built(label, slowed, datapath, run, steps, number, spec.seed, spec.repeats) as session:
+            with (
+                surviving_interruptions(run, IntervalId(label)),
+                built(label, slowed, datapath, run, steps, number, spec.seed, spec.repeats) as session,
+            ):
                 if label not in {rails.label for rails in run.rails}:
                     run.rails.append(_rails(label, plan, session.net.build_s))
                 for workload in spec.rail_workloads_on(number):
@@ -119,7 +124,7 @@ def _inject_and_repair(
     begun = time.monotonic()
     try:
         prepare(session.net, fault.fault)
-    except RuntimeError as error:
+    except ProgramFailed as error:
         what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
         raise MissingRequirement(what, "use Linux 5.16") from error
     time.sleep(max(0.0, begun + fault.at - time.monotonic()))

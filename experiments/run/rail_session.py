@@ -17,7 +17,7 @@ from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.core.wait import poll
 from railyard.experiments.run.rail_results import merge_turns, point
-from railyard.experiments.run.session import Session, Steps
+from railyard.experiments.run.session import Session, Steps, record_interruptions
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
 from railyard.topologies.measure.rates import calibration_s, measured_bps, start_flow
@@ -117,6 +117,7 @@ def built(
         with steps.step(f"{label}: building and calibrating{slower}"):
             net.start()
             cleanup.callback(net.stop)
+            cleanup.callback(record_interruptions, run, IntervalId(label))
             # all rails at once by iperf3 from node 1 to node 0 (3 s, more below 10 Mbit/s)
             rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
             flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]

@@ -21,7 +21,7 @@ from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.wait import wait_until
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
-from railyard.experiments.run.session import FabricSession, Steps, built, repeat_suffix
+from railyard.experiments.run.session import FabricSession, Steps, built, repeat_suffix, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.failure.faults import Fault
@@ -278,6 +278,10 @@ def run_replacements(
         run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.replacement_repeats):
             built_for, suffix = f"{label}, {name}", repeat_suffix(repeat, spec.replacement_repeats)
-            with steps.step(built_for + suffix), built(built_for, plan, datapath, True, run) as session:
+            with (
+                steps.step(built_for + suffix),
+                surviving_interruptions(run, IntervalId(label, script=name, repeat=repeat)),
+                built(built_for, plan, datapath, True, run) as session,
+            ):
                 interval = IntervalId(label, policy=session.policy, script=name, repeat=repeat)
                 run_replacement(session, replacement, job, interval, spec.seed, run)

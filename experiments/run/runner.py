@@ -10,12 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from railyard.controller.processes.clients import ControllerProcess
-from railyard.core import plugins
+from railyard.core import plugins, watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
+from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
-from railyard.experiments.run.session import Steps
+from railyard.experiments.run.session import Steps, record_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
@@ -32,7 +33,9 @@ def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console
     family, resolved = spec.family, spec.resolved()
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run = Run(spec.name, resolved, {}, started, files=dict(plugins.copies()))
-    begun = time.monotonic()
+    begun, begun_ns = time.monotonic(), time.monotonic_ns()
+    watch.announce(lambda one: console.print(str(one), markup=False, highlight=False) if console else None)
+    watch.include_own_pauses()
     try:
         with Steps(console, 1 + family.step_count(spec)) as steps:
             machine = detect()
@@ -46,9 +49,15 @@ def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console
         raise
     except Exception as error:  # one that isn't ours is a defect of Railyard: its type's name helps
         text = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
+        causes = watch.since(begun_ns)
+        if causes and not isinstance(error, watch.ProcessMissing):
+            text = f"{causes[-1]}: {text}"
         run.failed = text.partition("\n")[0]
+        if causes:
+            raise watch.ProcessMissing(run.failed) from error
         raise
     finally:
+        record_interruptions(run, IntervalId())
         run.duration_s = time.monotonic() - begun
         analysis = Analysis(run)
         if run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails:

@@ -1,6 +1,7 @@
 """Sessions: a fabric built for an experiment, with its controller's events, its load and the rates of its links."""
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from railyard.controller.processes.clients import ControllerProcess
+from railyard.core import watch as presence
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
-from railyard.results.runs.records import Event, FabricRun, LinkCheck, Load, Run
+from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
@@ -23,6 +25,32 @@ from railyard.workloads.replay.job import Windows, windows_for_links
 
 ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, what, detail)
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
+
+
+def record_interruptions(run: Run, interval: IntervalId) -> None:
+    """Record as events of an interval which processes died or were stopped since the last call."""
+    detail = interval.as_dict()
+    for one in presence.take():
+        run.events.append(Event(one.start_ns, PROCESS, "interrupted", {**detail, "text": str(one)}))
+
+
+@contextmanager
+def surviving_interruptions(run: Run, interval: IntervalId) -> Iterator[None]:
+    """Go on after an error while a process was missing, unless what follows needs that process too.
+
+    The error is recorded. ProcessMissing if the process is missing still.
+    """
+    start_ns = time.monotonic_ns()
+    try:
+        yield
+    except Exception as error:
+        causes = presence.since(start_ns)
+        record_interruptions(run, interval)
+        if not causes:
+            raise
+        detail = {**interval.as_dict(), "text": f"{causes[0]}: {error}"}
+        run.events.append(Event(time.monotonic_ns(), PROCESS, "interval-failed", detail))
+        presence.check()
 
 
 @dataclass
@@ -44,10 +72,13 @@ class Watch:
         # the place among the run's loads (the next one if it is negative), the meter and the losses so far
         row, meter, spent = self._intervals.get(interval_id, (-1, LoadMeter(), Counters(0, 0, 0)))
         before = self.counted
+        record_interruptions(run, IntervalId(interval_id.fabric))  # of the time before
+        presence.check()
         try:
             with meter:
                 yield self
         finally:
+            record_interruptions(run, interval_id)
             self.counted = count(self.net)
             self._intervals[interval_id] = row, meter, spent
         row, spent = row if row >= 0 else len(run.loads), spent + (self.counted - before)
@@ -138,6 +169,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     try:
         yield FabricSession(label, net, controller, received)
     finally:
+        record_interruptions(run, IntervalId(label))
         net.stop()
         events = [event for event in list(received) if event[1] not in _SAMPLES]
         run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]

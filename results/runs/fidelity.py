@@ -12,7 +12,17 @@ from typing import Any, Final, Literal
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
-from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Measurement, Run, Verdict
+from railyard.results.runs.records import (
+    BACKGROUND_SENT,
+    PROCESS,
+    ByteCheck,
+    Event,
+    LinkCheck,
+    Load,
+    Measurement,
+    Run,
+    Verdict,
+)
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
 RESOLVED_S: Final = 0.1
@@ -79,9 +89,13 @@ RAILS_MISSING: Final = Limit("points with a rail lost", 0.0, 0.0, "", "run",
     "without a rail that nothing cut, it is another fabric than the point is named for")
 RAILS_REMEASURED: Final = Limit("times measured anew", 0.0, math.inf, "", "run",
     "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too")
+PROCESS_MISSING: Final = Limit("processes interrupted", 0.0, 0.0, "", "machine",
+    "what a stopped or dead process should have sent, received or forwarded meanwhile is missing from the result")
+BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
+    "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS, DROPS,
-    PORT_BYTES, BYTES, UNEXPLAINED, RAILS_MISSING, RAILS_REMEASURED)
+    PORT_BYTES, BYTES, UNEXPLAINED, RAILS_MISSING, RAILS_REMEASURED, PROCESS_MISSING, BACKGROUND)
 # fmt: on
 
 
@@ -148,6 +162,7 @@ def judge(run: Run) -> Judgement:
         *(f for load in run.loads for f in _load(load)),
         *(finding for finding, predicted_s in deviations if predicted_s >= RESOLVED_S),
         *map(_lost, lost_rails(run.events)),
+        *(f for event in run.events for f in _of_event(event)),
         *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
     )
     missing_records = tuple(_missing_records(run))
@@ -230,6 +245,16 @@ def _lost(lost: LostRails) -> Finding:
     return Finding(lost.interval, limit, 1.0, f"{', '.join(lost.rails)} lost while nothing was cut, {effect}")
 
 
+def _of_event(event: Event) -> Iterator[Finding]:
+    where = IntervalId.of(event.detail)
+    if event.source == PROCESS and event.what != BACKGROUND_SENT:
+        yield Finding(where, PROCESS_MISSING, 1.0, str(event.detail["text"]))
+    elif event.source == PROCESS:
+        sent, requested = event.detail["sent"], event.detail["requested"]
+        missing = max(0.0, 1 - sent / requested) if requested else 0.0
+        yield Finding(where, BACKGROUND, missing, f"{size(sent)} of background sent of {size(requested)}")
+
+
 def _missing_records(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
@@ -253,7 +278,8 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
     of_links = grouped([f for f in findings if f.interval == IntervalId(f.fabric)], "fabric", "dilation")
     own = grouped([f for f in findings if f.interval != IntervalId(f.fabric)], "interval")
     verdicts: dict[IntervalId, Verdict] = {}
-    for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes)):
+    interrupted = [f for f in findings if f.limit is PROCESS_MISSING and f.interval != IntervalId(f.fabric)]
+    for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes, *interrupted)):
         # a step of a GPU replacement has a fabric of its own, with spares
         links = [] if key.script and key.part else of_links.get((key.fabric, dilations.get(key, 1.0)), [])
         verdicts[key] = worst_verdict(f.verdict for f in (*own.get(key, ()), *links))

@@ -124,6 +124,12 @@ class Rails:
     threshold: float | None = None
 
 
+PROCESS: Final = "process"
+"""Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
+BACKGROUND_SENT: Final = "background-sent"
+"""The event that has the bytes `requested` of the background load in an interval, and those `sent`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A line of events.jsonl."""

@@ -32,6 +32,7 @@ VARIANTS: Final = (
     "test_failure_recovery.py::test_without_rerouting_traffic_waits_for_repair_losslessly[rail-opt",
     "test_faults.py::test_a_gray_link_loses_its_share_at_random_both_ways[0.5]",
     "test_faults.py::test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once",
+    "test_interruptions.py::test_each_process_in_each_phase_is_named[",
     "test_faults.py::test_two_hung_gpus_of_a_domain_mend_one_by_one",
     "test_heartbeats.py::test_full_tcp_load_on_all_rails_causes_no_false_alarm[100Mbit]",
     "test_replay_collectives.py::test_only_experts_send_between_rails[rail-optimized]",

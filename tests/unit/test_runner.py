@@ -48,7 +48,7 @@ class Runs:
         monkeypatch.setattr(gpu_fabrics, "built", self._built)
         monkeypatch.setattr(gpu_fabrics, "check_links", lambda session, run: self._do("calibrate"))
         monkeypatch.setattr(gpu_fabrics, "run_workload", self._workload)
-        monkeypatch.setattr(breaks, "ConnectivityChecker", lambda net: nullcontext())
+        monkeypatch.setattr(breaks, "ConnectivityChecker", lambda *_: nullcontext())
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
         monkeypatch.setattr(breaks, "FaultInjector", self._breaker)
         monkeypatch.setattr(breaks, "snapshot_state", lambda nodes: dict.fromkeys(nodes, frozenset()))

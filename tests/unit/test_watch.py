@@ -180,7 +180,8 @@ def test_a_program_ends_when_what_it_waits_for_died(child: Child) -> None:
 PAUSED = """
 import os, signal, subprocess, time
 from railyard.core import watch
-watch.announce(lambda text: print(text, flush=True))
+watch.announce(lambda one: print(one, flush=True))
+watch.include_own_pauses()
 child = subprocess.Popen(["sleep", "60"])
 watch.add("it", child.pid)
 time.sleep(0.5)

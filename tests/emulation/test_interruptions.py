@@ -1,0 +1,141 @@
+"""Processes of a run that are killed, stopped, or paused for a second: each is named, and no result of it is ok.
+
+d0g0, d0g1 ── hb0      d0gN, d1gN ── railN ── one fabric, one workload, one fault, with heartbeats and checks
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+import yaml
+
+from tests.emulation.fabrics import eventually
+from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, command_line, machine_state
+
+FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}
+GPUS: Final[dict[str, Any]] = {
+    "name": "interrupted",
+    "fabrics": [FABRIC],
+    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
+    "faults": [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "3s"}],
+    "reroute": ["on"],
+    "heartbeats": {"period": "20ms"},
+}
+STEERED: Final[dict[str, Any]] = {
+    "name": "interrupted",
+    "fabrics": [{**FABRIC, "policy": "rd"}],
+    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
+    "routing": {"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
+    "background": [{"rails": {0: 0.5}}],
+}
+RAILS: Final[dict[str, Any]] = {
+    "name": "interrupted",
+    "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
+    "workloads": [{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
+}
+MARKERS: Final = {  # of a phase: a process that runs in it and not before
+    "build": "ovsdb-server conf.db",
+    "calibrate": "iperf3 -J -t 2 -O",
+    "replay": "workloads.replay.worker",
+    "background": "background.sender",
+    "allreduce": "allreduce.engine.worker",
+    "fault": "failure.probes.traffic",
+}
+NAMES: Final = {
+    "ovs-vswitchd unix": "ovs-vswitchd of rail",
+    "ovsdb-server conf.db": "ovsdb-server of rail",
+    "controller_main": "the controller",
+    "iperf3 -J": "iperf3 from",
+    "workloads.replay.worker": "a replay worker",
+    "failure.probes.traffic": "the traffic process",
+    "connectivity.worker": "the connectivity worker",
+    "heartbeat_main": "the heartbeat sender",
+    "background.sender": "the background sender",
+    "agents_main": "the agents",
+    "etcd --data-dir": "etcd",
+    "allreduce.engine.worker": "rank",
+}
+ACTIONS: Final = ("kill", "stop", "pause")
+SWITCH: Final = ("ovs-vswitchd unix", "ovsdb-server conf.db", "controller_main")
+CASES: Final = [
+    *product([GPUS], ["build"], SWITCH, ACTIONS),
+    *product([GPUS], ["calibrate"], [*SWITCH, "iperf3 -J"], ACTIONS),
+    *product([GPUS], ["replay"], [*SWITCH, "workloads.replay.worker"], ACTIONS),
+    *product([GPUS], ["fault"], [*SWITCH, "failure.probes.traffic", "connectivity.worker", "heartbeat_main"], ACTIONS),
+    *product([STEERED], ["background"], ["background.sender", "agents_main", "etcd --data-dir"], ACTIONS),
+    *product([RAILS], ["allreduce"], ["ovs-vswitchd unix", "allreduce.engine.worker"], ACTIONS),
+]
+USUAL: Final = [
+    (GPUS, "build", "ovsdb-server conf.db", "kill"),
+    (GPUS, "calibrate", "iperf3 -J", "kill"),
+    (GPUS, "replay", "workloads.replay.worker", "pause"),
+    (GPUS, "replay", "ovs-vswitchd unix", "stop"),
+    (GPUS, "fault", "failure.probes.traffic", "stop"),
+    (STEERED, "background", "background.sender", "kill"),
+]
+RUN_S: Final = 120.0
+Case = tuple[dict[str, Any], str, str, str]
+
+
+def label(value: object) -> str | None:
+    return value.partition(" ")[0].rpartition(".")[2] if isinstance(value, str) else ""
+
+
+def found(program: Program, words: str) -> Iterator[psutil.Process]:
+    """Yield the processes of a run whose command line has these words, when they have run for a moment."""
+    for process in psutil.Process(program.process.pid).children(recursive=True):
+        if words in " ".join(command_line(process)):
+            yield process
+
+
+def interrupt(program: Program, phase: str, words: str, action: str, slow: float) -> None:
+    """Wait for the phase, then kill, stop or pause a process."""
+    eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S * slow)
+    time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5}.get(phase, 0.7))
+    eventually(lambda: bool(list(found(program, words))), within_s=RUN_S * slow)
+    victim = next(found(program, words)).pid
+    os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
+    if action == "pause":
+        time.sleep(1)
+        os.kill(victim, signal.SIGCONT)
+
+
+def check(case: Case, folder: Path, slow: float) -> None:
+    """Run, interrupt, and look at what the run says of it."""
+    spec, phase, words, action = case
+    before = machine_state()
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+    with Program([*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]) as program:
+        interrupt(program, phase, words, action, slow)
+        how = {"kill": ("died",), "stop": ("was stopped", "is stopped"), "pause": ("was stopped",)}[action]
+        status = program.end(RUN_S * slow)
+        assert any(
+            f"{NAMES[words]}" in line and any(word in line for word in how) for line in program.output.split("\n")
+        )
+        assert status == 1, program.output
+        assert "Traceback" not in program.output
+    if (folder / "out" / "summary.json").exists():
+        summary = json.loads((folder / "out" / "summary.json").read_text())
+        assert summary["verdict"] == "invalid" or summary.get("failed"), summary
+    assert_as_before(before)
+
+
+@pytest.mark.parametrize(("spec", "phase", "words", "action"), USUAL, ids=label)
+def test_a_missing_process_is_named(
+    spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path, slow: float
+) -> None:
+    check((spec, phase, words, action), tmp_path, slow)
+
+
+@pytest.mark.parametrize(("spec", "phase", "words", "action"), [c for c in CASES if c not in USUAL], ids=label)
+def test_each_process_in_each_phase_is_named(
+    spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path, slow: float
+) -> None:
+    check((spec, phase, words, action), tmp_path, slow)

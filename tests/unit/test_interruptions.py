@@ -1,0 +1,97 @@
+"""Interrupted processes in a run's records: the interval is invalid, and the run goes on where it can."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from railyard.core import watch
+from railyard.core.records import IntervalId
+from railyard.core.watch import ProcessMissing
+from railyard.experiments.run.session import record_interruptions, surviving_interruptions
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Event
+from tests.unit.results_sample import sample_run
+from tests.unit.stand_ins import run_of
+
+WHERE = IntervalId("one", "moe", "rd", repeat=2)
+
+
+class Helper:
+    """A watched process that can be killed."""
+
+    def __init__(self) -> None:
+        watch.take()
+        self.process = subprocess.Popen(["sleep", "60"])
+        self.watched = watch.add("the helper", self.process.pid)
+
+    def fail(self) -> None:
+        """Die, and have an error that follows from it."""
+        self.process.send_signal(signal.SIGKILL)
+        while not self.watched.has_ended:
+            time.sleep(0.01)
+        raise OSError("no answer")
+
+
+@pytest.fixture
+def helper() -> Iterator[Helper]:
+    helper = Helper()
+    yield helper
+    helper.watched.release()
+    helper.process.kill()
+    helper.process.wait()
+
+
+def test_an_interruption_is_an_event_of_its_interval(helper: Helper) -> None:
+    run = run_of()
+    with pytest.raises(OSError, match="no answer"):
+        helper.fail()
+    record_interruptions(run, WHERE)
+    record_interruptions(run, IntervalId("one"))
+    (event,) = run.events
+    assert (event.source, IntervalId.of(event.detail)) == (PROCESS, WHERE)
+    assert event.detail["text"] == "the helper died (signal 9)"
+
+
+def test_an_error_whose_process_is_not_needed_is_survived(helper: Helper) -> None:
+    run = run_of()
+    with surviving_interruptions(run, WHERE):
+        try:
+            helper.fail()
+        finally:
+            helper.watched.release()
+    assert [event.what for event in run.events] == ["interrupted", "interval-failed"]
+    assert run.events[-1].detail["text"] == "the helper died (signal 9): no answer"
+
+
+def test_an_error_whose_process_is_still_missing_is_raised(helper: Helper) -> None:
+    with pytest.raises(ProcessMissing, match=r"^the helper died"), surviving_interruptions(run_of(), WHERE):
+        helper.fail()
+
+
+def test_an_error_without_an_interruption_is_raised() -> None:
+    with pytest.raises(OSError, match="of another kind"), surviving_interruptions(run_of(), WHERE):
+        raise OSError("of another kind")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.05, 0.5])
+def test_background_that_was_not_sent_is_a_finding(share: float) -> None:
+    run = sample_run()
+    where = run.loads[0].interval
+    counts = {"requested": 1000, "sent": round(1000 * (1 - share))}
+    run.events.append(Event(1, PROCESS, BACKGROUND_SENT, {**where.as_dict(), **counts}))
+    (found,) = (f for f in judge(run).evidence if f.limit.quantity == "background not sent")
+    assert found.verdict == {0.0: "ok", 0.02: "ok", 0.05: "degraded", 0.5: "invalid"}[share]
+
+
+def test_an_interval_with_an_interruption_is_invalid() -> None:
+    run = sample_run()
+    where, other = run.loads[0].interval, run.loads[-1].interval
+    before = judge(run).intervals
+    run.events.append(Event(1, PROCESS, "interrupted", {**where.as_dict(), "text": "a worker was stopped for 1.0 s"}))
+    after = judge(run)
+    assert (after.intervals[where], after.verdict) == ("invalid", "invalid")
+    assert after.intervals[other] == before[other]
+    assert any("a worker was stopped for 1.0 s" in reason for reason in after.reasons)
