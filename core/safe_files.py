@@ -139,21 +139,28 @@ class Folder:
         if not os.fstat(self._claim).st_nlink:  # the process that had it has removed it
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    def read(self, name: str) -> bytes | None:
-        """A file's content; None if there is nothing of that name. IsADirectoryError if it is no regular file."""
-        with _acting_as(self._account):
-            try:
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
-                    raise IsADirectoryError(errno.EISDIR, "is no file") from error
-                raise
+    def read(self, name: str, most: int | None = None) -> bytes | None:
+        """A file's content, also of one in a folder below; None if there is nothing of that name.
+
+        IsADirectoryError if it is no regular file, OSError if it has more than `most` bytes.
+        """
+        *folders, last = PurePosixPath(name).parts
+        try:
+            with self._below(folders, make=False) as parent, _acting_as(self._account):
+                fd = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
+                raise IsADirectoryError(errno.EISDIR, "is no file") from error
+            raise
         with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is no file")
-            return file.read()
+            if most is not None and found.st_size > most:
+                raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, more than the {most:,} expected")
+            return file.read() if most is None else file.read(most)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, also in a folder below (`traces/0.json`). An older one is replaced, or left if that fails."""
@@ -234,17 +241,18 @@ class Folder:
         return os.open(name, _WALK, dir_fd=parent)
 
     @contextmanager
-    def _below(self, folders: list[str]) -> Iterator[int]:
-        """A folder below, made where it isn't there; no link is followed."""
+    def _below(self, folders: list[str], make: bool = True) -> Iterator[int]:
+        """A folder below, made with `make` where it isn't there; no link is followed."""
         fd = os.dup(self._fd)
         try:
             for name in folders:
                 if name in ("/", ".", ".."):
                     raise ValueError(f"{name!r} is no folder's name")
                 with _acting_as(self._account):
-                    with suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=fd)
-                    found = self._made_folder(fd, name)
+                    if make:
+                        with suppress(FileExistsError):
+                            os.mkdir(name, dir_fd=fd)
+                    found = self._made_folder(fd, name) if make else os.open(name, _WALK, dir_fd=fd)
                 os.close(fd)
                 fd = found
             yield fd

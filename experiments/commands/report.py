@@ -1,27 +1,34 @@
 """`report`: draw a run's report again from its records."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from railyard.core.errors import BadInput
-from railyard.core.safe_files import become_owner_of
+from railyard.core.safe_files import Folder, become_owner_of
 from railyard.experiments.commands.options import console
 from railyard.experiments.run import folder
-from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
-from railyard.results.views import report
 
 
-def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
-    """Draw a run's report, summary and timeline again from its records; print the summary."""
+def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> int:
+    """Draw a run's report, summary and timeline again from its records; print the summary.
+
+    The records are verified by the run's manifest: damaged ones are left out and named, and the exit status is 1.
+    """
     with folder.reporting_path_errors("DIR", run):
         try:
             become_owner_of(run)  # for reading too: root could follow links to more than their owner can read
         except (FileNotFoundError, NotADirectoryError):
             raise BadInput("DIR", str(run), store.NO_RUN) from None
-        analysis = Analysis(store.load(run))
-        store.save_drawn(analysis, run)
-    report.print_summary(analysis, console())
+        with Folder(run) as opened:
+            found = store.load(opened)
+            for line in found.damaged:
+                print(f"damaged: {line}", file=sys.stderr)
+            if not found.verified and not found.damaged:
+                print("no manifest: not verified", file=sys.stderr)
+            store.redraw(found, opened, console())
     print(run / "report.html")
+    return 1 if found.damaged else 0

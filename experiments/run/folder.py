@@ -95,7 +95,7 @@ def reporting_path_errors(field: str, out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "free some, or choose another --out"
-            raise MissingRequirement(f"the disk is full: {out} can't be made", remedy) from error
+            raise MissingRequirement(f"the disk is full: {out} can't be written", remedy) from error
         raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
         raise BadInput(field, str(out), f"is no path: {error}") from error

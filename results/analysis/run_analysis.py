@@ -80,6 +80,7 @@ class Analysis:
         believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"
         return (
             *([Check("the run went to its end", False, run.failed)] if run.failed else []),
+            *([Check("the records are complete", False, "; ".join(run.damaged))] if run.damaged else []),
             Check("the emulation is believable", verdict != "invalid", believable),
             *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),

@@ -5,11 +5,9 @@ as "WORKLOAD with SCRIPT", and an interval of faults as "FAULT TARGET (reroute o
 run's other records, so nothing has to be guessed.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 from railyard.core.records import IntervalId
@@ -114,13 +112,11 @@ def _known_workloads(
             yield (f"{row['fabric']}, {what}", f"{what}: {phase}"), asdict(IntervalId(script=what, part=part))
 
 
-def read_multirail(run: Run, file: Path) -> None:
+def read_multirail(run: Run, data: Mapping[str, Rows]) -> None:
     """Add what older runs have in multirail.json to their records, in place of what was derived from it."""
-    if not file.exists():
-        return
     plain: dict[str, Rows] = {
         part: [{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows]
-        for part, rows in json.loads(file.read_text()).items()
+        for part, rows in data.items()
     }
     run.measurements.clear()
     run.rails += [Rails(**row) for row in plain["fabrics"]]

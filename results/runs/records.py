@@ -6,15 +6,18 @@ identity of a record's interval is flattened: its fields are columns as the reco
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from math import inf
-from types import UnionType
-from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from railyard.core.errors import BadInput
 from railyard.core.records import INTERVAL_FIELDS, ConnectivityCheck, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
 
@@ -251,6 +254,7 @@ class Run:
     and fabric. `interrupted`: whether it was stopped; `failed`: the error that ended it, in one line.
 
     `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
+    `damaged`: a line for each record that is missing or was changed since; `verified`: whether a manifest was there.
     """
 
     name: str
@@ -276,6 +280,8 @@ class Run:
     duration_s: float = 0.0
     interrupted: bool = False
     failed: str = ""
+    damaged: list[str] = field(default_factory=list)
+    verified: bool = True
 
     @property
     def is_steered(self) -> bool:
@@ -308,6 +314,7 @@ OLD_COLUMNS: Final = {
     "state_predicted_ms": "state_transfer_predicted_ms",
 }  # fmt: skip
 """Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
+MOST_ROWS: Final = 5_000_000  # of a table: each takes a kilobyte of memory
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
@@ -327,18 +334,54 @@ def to_plain(row: object, columns: Sequence[str] = ()) -> Plain:
     return {n: getattr(own if n in INTERVAL_FIELDS else row, n) for n in columns or columns_of(type(row))}
 
 
-def from_plain(kind: type[Row], rows: Iterable[Plain]) -> list[Row]:
-    """Return the records of flat rows; lists become tuples, missing columns get the dataclass's defaults."""
+def from_plain(kind: type[Row], rows: Iterable[Plain], file: str = "") -> list[Row]:
+    """Return the records of flat rows; lists become tuples, missing columns get the dataclass's defaults.
+
+    With `file`, its name for messages, the types of all values are checked. BadInput if one differs.
+    """
     own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    if file and not isinstance(rows, list):
+        raise BadInput(file, str(rows)[:40], "must be a list")
     known: dict[IntervalId, IntervalId] = {}  # one object for each interval, however many rows it has
     found = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
+        if file:
+            check_row(row, kind, f"{file}, row {number}")
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in own}
         if "interval" in own:
             interval = IntervalId.of(row)
             values["interval"] = known.setdefault(interval, interval)
         found.append(kind(**values))
     return found
+
+
+@cache
+def _allowed_types(kind: type) -> dict[str, tuple[type, ...]]:
+    """Return the types that a column of plain data may have; any number is a number."""
+    hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind)}
+    if hints.pop("interval", None):
+        hints = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **hints}
+    plain = {int: (int, float), float: (int, float), tuple: (list, tuple)}
+    parts = {n: get_args(hint) if isinstance(hint, UnionType) else (hint,) for n, hint in hints.items()}
+    origins = {n: [get_origin(part) or part for part in found] for n, found in parts.items()}
+    return {n: tuple(t for origin in found for t in plain.get(origin, (origin,))) for n, found in origins.items()}
+
+
+def check_row(row: Plain, kind: type, where: str) -> None:
+    """BadInput if a row lacks a column that every record of `kind` has, or a value is of another type."""
+    allowed = _allowed_types(kind)
+    if not isinstance(row, dict):
+        raise BadInput(where, str(row)[:40], f"must be a row of columns: {', '.join(allowed)}")
+    if missing := [f.name for f in fields(kind) if f.name not in {*row, "interval"} and _is_required(f)]:
+        raise BadInput(where, missing[0], "is a column that is missing")
+    for name, value in row.items():
+        if name in allowed and not isinstance(value, allowed[name]):
+            names = " or ".join("empty" if t is NoneType else t.__name__ for t in allowed[name])
+            raise BadInput(f"{where}, column {name}", str(value)[:40], f"must be {names}")
+
+
+def _is_required(column: "Field[Any]") -> bool:
+    return column.default is MISSING and column.default_factory is MISSING
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
@@ -350,19 +393,88 @@ def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
     return text.getvalue().encode()
 
 
-def from_csv(kind: type, data: str) -> list[Plain]:
-    """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text."""
-    types, found = columns_of(kind), []
+def from_csv(data: bytes, file: str, kind: type) -> list[Plain]:
+    """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text.
+
+    BadInput with line and column if it isn't such a table.
+    """
+    types = columns_of(kind)
 
     def value(kind: type, text: str) -> object:
         if text == "" and kind is not str:
             return None
-        return text == "True" if kind is bool else kind(text)
+        return {"True": True, "False": False}[text] if kind is bool else kind(text)
 
-    for raw in csv.DictReader(io.StringIO(data)):
-        named = {OLD_COLUMNS.get(column, column): text for column, text in raw.items()}
-        found.append({name: value(types.get(name, str), text) for name, text in named.items()})
+    found: list[Plain] = []
+    reader = csv.reader(io.StringIO(text_of(data, file), newline=""), strict=True)
+    try:
+        header = [OLD_COLUMNS.get(column, column) for column in next(reader, ())]
+        if not header:
+            raise BadInput(file, "", "is empty, without a header")
+        for cells in filter(None, reader):
+            where = f"{file}, line {reader.line_num}"
+            if len(cells) != len(header):
+                raise BadInput(where, f"{len(cells)} cells", f"must be {len(header)}, as in the header")
+            row: Plain = {}
+            found.append(row)
+            for name, cell in zip(header, cells, strict=True):
+                try:
+                    row[name] = value(types.get(name, str), cell)
+                except (ValueError, KeyError, TypeError):
+                    expected = f"must be {types[name].__name__}"
+                    raise BadInput(f"{where}, column {name}", cell[:40], expected) from None
+    except csv.Error as error:
+        raise BadInput(f"{file}, line {reader.line_num}", str(error), "is no CSV") from error
     return found
+
+
+def from_json(data: bytes, file: str, line: int = 0) -> dict[str, Any]:
+    """Return the object of a JSON text. BadInput with line and column if it is none.
+
+    `line`: its number, if it is a line of the file.
+    """
+    try:
+        found = json.loads(text_of(data, file))
+    except json.JSONDecodeError as error:
+        where = f"{file}, line {line or error.lineno}, column {error.colno}"
+        raise BadInput(where, error.doc[error.pos : error.pos + 20], f"is no JSON: {error.msg}") from error
+    except (RecursionError, ValueError) as error:  # thousands of brackets; thousands of digits
+        raise BadInput(file, str(error)[:60], "is no JSON that can be read") from error
+    if not isinstance(found, dict):
+        where = f"{file}, line {line}" if line else file
+        raise BadInput(where, str(found)[:40], "must be a JSON object")
+    return found
+
+
+def from_json_lines(data: bytes, file: str) -> list[Plain]:
+    """Return the object of each line."""
+    return [from_json(line, file, line=number) for number, line in enumerate(data.splitlines(), 1)]
+
+
+def to_json(data: object, indent: int | None = 2) -> bytes:
+    """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
+    compact = (",", ":") if indent is None else None
+    return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
+
+
+def text_of(data: bytes, file: str) -> str:
+    """Return the text of a file. BadInput with the line if it is not in UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadInput(f"{file}, line {line}", data[error.start : error.start + 4], "is no text in UTF-8") from error
+
+
+def from_parquet(data: bytes, file: str) -> list[Plain]:
+    """Return the rows of a table. BadInput if it is none, or too large."""
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data))
+        if table.metadata.num_rows > MOST_ROWS:
+            raise BadInput(file, f"{table.metadata.num_rows} rows", f"must be {MOST_ROWS:,} or less")
+        return table.read().to_pylist()  # type: ignore[no-any-return]
+    except (pa.ArrowException, ValueError, OSError, OverflowError, MemoryError) as error:
+        raise BadInput(file, str(error).partition("\n")[0][:60], "is no Parquet file that can be read") from error
 
 
 def to_parquet(kind: type, rows: Sequence[object], extra: Sequence[str] = ()) -> bytes:

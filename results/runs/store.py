@@ -3,32 +3,34 @@
 What each file holds, and the columns of tables: docs/results.md.
 """
 
-import errno
-import json
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-import pyarrow.parquet as pq
 import yaml
+from rich.console import Console
 
-from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.config import parse_yaml
+from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import old_format, timeline
 from railyard.results.runs import records as rows
 from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.manifest import RecordReader, with_manifest
 from railyard.results.runs.records import Measurement, Run
 from railyard.results.views import report
 from railyard.results.views import report as summary
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 Files = Iterator[tuple[str, bytes]]  # name and content
+ORIGINAL_SUMMARY: Final = "summary.original.json"
 NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
@@ -66,102 +68,168 @@ _OPTIONAL: Final = {
 """Files that only some runs have -> their names in older runs."""
 
 
+_KINDS: Final = {
+    **{name: (f"run.json: {name}", kind) for name, kind in _PARTS.items()},
+    **_FILES,
+    "events": ("events.jsonl", rows.Event),
+}
+_FORMATS: Final = (old_format.FORMAT, 2, FORMAT)  # 2 has no manifest
+
+
 def save(run: Run, folder: Path | Folder) -> Analysis:
-    """Write the whole folder: what was measured first, what is drawn from it last. MissingRequirement if the disk is
-    full. Return the analysis that it was drawn from.
+    """Write the whole folder: what was measured first, then the manifest, and what is drawn from them last.
+
+    Return the analysis that it was drawn from. OSError, with the file's name, if something can't be written.
     """
     analysis = Analysis(run)
-    _write(folder, chain(_recorded(run, analysis.judgement), _drawn(analysis)))
+    with Folder(folder, make=True) if isinstance(folder, Path) else nullcontext(folder) as opened:
+        _write(opened, chain(with_manifest(_recorded(run, analysis.judgement)), _drawn(analysis)))
     return analysis
 
 
-def save_drawn(analysis: Analysis, folder: Path | Folder) -> None:
-    """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
-    _write(folder, _drawn(analysis))
+def redraw(run: Run, folder: Folder, console: Console) -> None:
+    """Print the summary of a run that was read back, and write what is drawn from its records alone.
+
+    If records are damaged, the summary that the run wrote is kept as summary.original.json. BadInput if there is no
+    sense in the records that are left, or in those of a folder without a manifest.
+    """
+    drawn: list[tuple[str, bytes]] = []
+    problem = None
+    try:
+        analysis = Analysis(run)
+        report.print_summary(analysis, console)
+        drawn += _drawn(analysis)
+    except Exception as error:
+        if run.verified and not run.damaged:
+            raise  # they are as Railyard wrote them
+        line = f"{type(error).__name__}: {error}".partition("\n")[0]
+        problem = BadInput("DIR", str(folder.path), f"can't be drawn from the records that it has: {line[:80]}")
+        problem.__cause__ = error
+        if run.damaged:
+            drawn = [("summary.json", rows.to_json({"name": run.name, **report.completeness(run), "passed": False}))]
+    if run.damaged:
+        with suppress(IsADirectoryError):  # no file
+            written = folder.read("summary.json")
+            if written and b'"complete": true' in written and not folder.read(ORIGINAL_SUMMARY):
+                drawn.insert(0, (ORIGINAL_SUMMARY, written))
+    _write(folder, drawn)
+    if problem:
+        raise problem
 
 
-def _recorded(run: Run, judgement: Judgement) -> Files:
-    yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode()
-    yield "provenance.json", _json(run.provenance)
+def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int | None]]:
+    """Yield name, content and number of rows."""
+    yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode(), None
+    yield "provenance.json", rows.to_json(run.provenance), None
     judged = [{**rows.to_plain(m, RESULT_COLUMNS), "verdict": judgement.of_row(m)} for m in run.measurements]
-    yield "results.csv", rows.to_csv((*RESULT_COLUMNS, "verdict"), [SimpleNamespace(**row) for row in judged])
+    data = rows.to_csv((*RESULT_COLUMNS, "verdict"), [SimpleNamespace(**row) for row in judged])
+    yield "results.csv", data, len(judged)
     for name, (file, kind) in _FILES.items():
         records = getattr(run, name)
         if records or file not in _OPTIONAL:
             columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
             extra = ("ratio",) if kind is Measurement else ()
             is_csv = file.endswith(".csv")
-            yield file, rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
-    yield "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events)
+            data = rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
+            yield file, data, len(records)
+    yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
     parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in _PARTS}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
     rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
-    yield "run.json", _json(rest, indent=None)
-    yield from run.files.items()
+    yield "run.json", rows.to_json(rest, indent=None), None
+    yield from ((name, data, None) for name, data in run.files.items())
 
 
 def _drawn(analysis: Analysis) -> Files:
-    yield "summary.json", _json(summary.summarise(analysis))
+    yield "summary.json", rows.to_json(summary.summarise(analysis))
     yield "report.html", report.render(analysis).encode()
-    yield "timeline.json", _json(timeline.trace(analysis.run), indent=None)
+    yield "timeline.json", rows.to_json(timeline.trace(analysis.run), indent=None)
 
 
-def _write(folder: Path | Folder, files: Files) -> None:
-    """Write each file as soon as it is made. A full disk (or quota) is a missing requirement, in one line."""
+def _write(folder: Folder, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write each file as soon as it is made. OSError names the file."""
+    for name, data in files:
+        try:
+            folder.write(name, data)
+        except OSError as error:
+            raise OSError(error.errno, f"{name}: {error.strerror or error}") from error
+
+
+def load(folder: Path | Folder) -> Run:
+    """Read a run's folder back; records that differ from its manifest are left out, and named in `damaged`.
+
+    BadInput if it is no run's folder, or is one without a manifest (of an earlier version) that can't be read.
+    """
     path = folder if isinstance(folder, Path) else folder.path
     try:
-        with Folder(folder, make=True) if isinstance(folder, Path) else nullcontext(folder) as opened:
-            for name, data in files:
-                path = opened.path / name
-                opened.write(name, data)
+        with Folder(folder) if isinstance(folder, Path) else nullcontext(folder) as opened:
+            reader = RecordReader(opened)
+            return _load(reader, path)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        remedy = f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows the space)"
-        raise MissingRequirement(f"the disk is full: {path} could not be written", remedy) from error
+        raise BadInput("DIR", str(path), NO_RUN) from error
+    except RailyardError as error:
+        raise BadInput("DIR", str(path), f"can't be read back: {error}") from error
 
 
-def load(folder: Path) -> Run:
-    """Read a run's folder back. BadInput if it isn't one, or isn't whole."""
-    if not (folder / "run.json").is_file():
-        raise BadInput("DIR", str(folder), NO_RUN)
-    try:
-        return _load(folder)
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        line = str(error).partition("\n")[0]
-        raise BadInput("DIR", str(folder), f"can't be read back: {type(error).__name__}: {line}") from error
-
-
-def _load(folder: Path) -> Run:
-    rest = json.loads((folder / "run.json").read_text())
-    file_format = rest.pop("format")
-    if file_format not in (old_format.FORMAT, FORMAT):
-        raise ValueError(f"run.json is of format {file_format}, not {FORMAT}")
-    spec = yaml.safe_load((folder / "spec.yaml").read_text())
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+def _load(reader: RecordReader, path: Path) -> Run:
+    if not reader.has_manifest and not reader.has("run.json"):
+        raise FileNotFoundError(path / "run.json")
+    rest: dict[str, Any] = reader.get("run.json", partial(rows.from_json, file="run.json"), {})
+    file_format = rest.pop("format", FORMAT if reader.damaged else None)
+    if file_format not in _FORMATS:
+        raise RailyardError(f"run.json is of format {str(file_format)[:20]}, not {FORMAT}")
+    if file_format == FORMAT and not reader.has_manifest:
+        reader.note_missing_manifest()
+    spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
+    provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
     parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in _PARTS}
-    parts |= {name: _read(folder / file, kind) for name, (file, kind) in _FILES.items()}
-    old_format.add_operations(parts["flows"])
-    if file_format == old_format.FORMAT:
-        rest = old_format.upgrade(rest, spec, parts, events)
-    kinds = _PARTS | {name: kind for name, (_, kind) in _FILES.items()}
-    records: dict[str, Any] = {name: rows.from_plain(kind, parts[name]) for name, kind in kinds.items()}
-    provenance = json.loads((folder / "provenance.json").read_text())
-    run = Run(spec=spec, provenance=provenance, events=[rows.Event(**event) for event in events], **records, **rest)
-    old_format.read_multirail(run, folder / "multirail.json")
+    parts |= {name: _rows(reader, file, kind) for name, (file, kind) in _FILES.items()}
+    parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
+    multirail: dict[str, Any] = reader.get(
+        "multirail.json", partial(rows.from_json, file="multirail.json"), {}, required=False
+    )
+    reader.verify_rest()
+    verified = reader.is_verified
+    try:
+        old_format.add_operations(parts["flows"])
+        if file_format == old_format.FORMAT:
+            rest = old_format.upgrade(rest, spec, parts, parts["events"])
+        if reader.damaged:
+            rest = {"name": path.absolute().name, "started_utc": "", **rest}
+        records: dict[str, Any] = {}
+        for name, (file, kind) in _KINDS.items():
+            make = partial(rows.from_plain, kind, parts[name], "" if verified else file)
+            records[name] = reader.attempt(make, [])
+        own = {"spec": spec, "provenance": provenance, **rest}
+        if not verified:
+            rows.check_row(own, Run, "run.json")
+        run = Run(**own, **records, damaged=reader.damaged, verified=verified)
+        if multirail:
+            old_format.read_multirail(run, multirail)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if verified:
+            raise  # they are as Railyard wrote them
+        line = str(error).partition("\n")[0]
+        raise RailyardError(f"the records don't fit together: {type(error).__name__}: {line}") from error
     return run
 
 
-def _read(path: Path, kind: type) -> list[rows.Plain]:
+def _spec(data: bytes) -> dict[str, Any]:
+    try:
+        found = parse_yaml(rows.text_of(data, "spec.yaml"), "spec.yaml")
+    except BadInput as error:
+        raise RailyardError(f"spec.yaml {error.allowed}") from error
+    if not isinstance(found, dict):
+        raise BadInput("spec.yaml", str(found)[:40], "must hold the keys and values of an experiment")
+    return found
+
+
+def _rows(reader: RecordReader, file: str, kind: type) -> list[rows.Plain]:
     """Return the rows of a file; none if it is one that not every run has."""
-    if not path.exists() and path.name in _OPTIONAL:
-        path = path.with_name(_OPTIONAL[path.name] or path.name)
-        if not path.exists():
-            return []
-    return rows.from_csv(kind, path.read_text()) if path.suffix == ".csv" else pq.ParquetFile(path).read().to_pylist()
-
-
-def _json(data: object, indent: int | None = 2) -> bytes:
-    """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
-    compact = (",", ":") if indent is None else None
-    return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
+    for name in filter(None, (file, _OPTIONAL.get(file, ""))):
+        csv = partial(rows.from_csv, file=name, kind=kind)
+        parse = csv if name.endswith(".csv") else partial(rows.from_parquet, file=name)
+        found = reader.get(name, parse, None, required=file not in _OPTIONAL)
+        if found is not None:
+            return found
+    return []

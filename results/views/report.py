@@ -15,6 +15,7 @@ from rich.text import Text
 
 from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import Run
 from railyard.results.runs.targets import missed_targets
 from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
@@ -133,6 +134,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "duration_s": run.duration_s,
         "seed": run.spec.get("seed"),
         "interrupted": run.interrupted,
+        **completeness(run),
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
         "findings": [f.as_dict() for f in judgement.evidence if f.verdict != "ok"],
@@ -142,6 +144,11 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "targets_missed": missed_targets(analysis.target_outcomes),
         "headline": headline,
     }
+
+
+def completeness(run: Run) -> dict[str, Any]:
+    """Return whether a run's records are those that it wrote, and what is wrong with them; None: not verified."""
+    return {"complete": not run.damaged if run.verified or run.damaged else None, "damaged": run.damaged}
 
 
 def print_summary(analysis: Analysis, console: Console) -> None:

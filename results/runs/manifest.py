@@ -1,0 +1,155 @@
+"""manifest.json: the size, SHA-256 and number of rows of every record of a run, by which later damage to them is found.
+
+It is the last record to be written, and `report` never changes it. Checksums find damage and edits, not forgery: who
+edits a record can edit the manifest too.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final, TypeVar
+
+from railyard.core.errors import BadInput, RailyardError
+from railyard.core.safe_files import Folder
+from railyard.results.runs.records import from_json, to_json
+
+NAME: Final = "manifest.json"
+MOST_BYTES: Final = 256_000_000
+"""Most that is read of a file that no manifest vouches for."""
+_EXPECTED: Final = 'must be {"files": {NAME: {"bytes": N, "sha256": TEXT, "rows": N or null}}, "sha256": of "files"}'
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the manifest has of a file. `rows`: None if it is no table."""
+
+    size: int
+    sha256: str
+    rows: int | None
+
+    def problem(self, data: bytes) -> str:
+        """Return how the file's content differs, "" if it doesn't."""
+        rows = "" if self.rows is None else f", with {self.rows:,} rows"
+        if len(data) != self.size:
+            return f"has {len(data):,} bytes; the manifest has {self.size:,}{rows}"
+        same = _digest(data) == self.sha256
+        return "" if same else f"was changed: its checksum is not that of the manifest{rows}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def with_manifest(files: Iterable[tuple[str, bytes, int | None]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each file, given with its number of rows; the manifest comes last."""
+    entries = {}
+    for name, data, rows in files:
+        entries[name] = {"bytes": len(data), "sha256": _digest(data), "rows": rows}
+        yield name, data
+    yield NAME, to_json({"files": entries, "sha256": _digest(to_json(entries))})
+
+
+class RecordReader:
+    """Reads the records of a run's folder. `damaged`: what is wrong with them, a line for each.
+
+    A record that isn't as the manifest has it is noted, and left out. In a folder of an earlier version, without a
+    manifest, the first that can't be read is an error.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._entries: dict[str, Entry] | None = None
+        self._seen: set[str] = set()
+        self.damaged: list[str] = []
+        self.has_manifest = self.has(NAME)
+        if self.has_manifest:
+            self._entries = self.attempt(lambda: _entries(from_json(self._read(NAME, MOST_BYTES) or b"", NAME)), None)
+
+    @property
+    def is_verified(self) -> bool:
+        """True if what `get` returns is what was written: there is a manifest that can be read."""
+        return self._entries is not None
+
+    def has(self, name: str) -> bool:
+        """True if there is anything of this name."""
+        try:
+            return self._folder.read(name, 0) is not None
+        except OSError:
+            return True
+
+    def note_missing_manifest(self) -> None:
+        """Note that the run wrote a manifest, which isn't there any more."""
+        self.has_manifest = True
+        self.damaged.append(f"{NAME} is missing, so nothing can be verified")
+
+    def get(self, name: str, parse: Callable[[bytes], T], default: T, required: bool = True) -> T:
+        """Return what `parse` makes of a file, or the default if it is damaged, or missing and not `required`."""
+
+        def read() -> T:
+            data = self._verified(name)
+            if data is None:
+                if required:
+                    raise RailyardError(f"{name} is missing")
+                return default
+            found, entry = parse(data), (self._entries or {}).get(name)
+            if entry and isinstance(found, list) and entry.rows != len(found):
+                raise RailyardError(f"{name} has {len(found):,} rows; the manifest has {entry.rows}")
+            return found
+
+        return self.attempt(read, default)
+
+    def attempt(self, make: Callable[[], T], default: T) -> T:
+        """Return what `make` returns. Its RailyardError is noted, for the default, if there is a manifest."""
+        try:
+            return make()
+        except RailyardError as error:
+            if not self.has_manifest:
+                raise
+            self.damaged.append(str(error))
+            return default
+
+    def verify_rest(self) -> None:
+        """Verify the files that no `get` asked for."""
+        for name in sorted(set(self._entries or ()) - self._seen):
+            self.get(name, lambda data: data, b"")
+
+    def _verified(self, name: str) -> bytes | None:
+        self._seen.add(name)
+        entry = (self._entries or {}).get(name)
+        data = self._read(name, entry.size if entry else MOST_BYTES)
+        if self._entries is None:
+            return data
+        if not entry:
+            if data is not None:
+                raise RailyardError(f"{name} is not in the manifest, so it is left out")
+        elif data is None:
+            rows = "" if entry.rows is None else f", with {entry.rows:,} rows"
+            raise RailyardError(f"{name} is missing; the manifest has it{rows}")
+        elif problem := entry.problem(data):
+            raise RailyardError(f"{name} {problem}")
+        return data
+
+    def _read(self, name: str, most: int) -> bytes | None:
+        try:
+            return self._folder.read(name, most)
+        except OSError as error:
+            raise RailyardError(f"{name} can't be read: {(error.strerror or str(error)).lower()}") from error
+
+
+def _entries(plain: dict[str, Any]) -> dict[str, Entry]:
+    """Return the entries of a manifest. BadInput if it is none."""
+    files = plain.get("files")
+    if not isinstance(files, dict):
+        raise BadInput(NAME, str(files)[:40], _EXPECTED)
+    for name, entry in files.items():
+        path = PurePosixPath(name)
+        good = isinstance(entry, dict) and entry.keys() == {"bytes", "sha256", "rows"}
+        good = good and type(entry["bytes"]) is int and entry["bytes"] >= 0 and isinstance(entry["sha256"], str)
+        good = good and (entry["rows"] is None or type(entry["rows"]) is int)
+        if not good or path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
+            raise BadInput(f"{NAME}: files", f"{name}: {entry}"[:80], _EXPECTED)
+    if plain.get("sha256") != _digest(to_json(files)):
+        raise RailyardError(f"{NAME} was changed: its own checksum differs, so nothing can be verified")
+    return {name: Entry(e["bytes"], e["sha256"], e["rows"]) for name, e in files.items()}

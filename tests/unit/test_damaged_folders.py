@@ -1,0 +1,219 @@
+"""Damaged run folders: every damage is named, no summary of them passes, and nothing ends in a traceback."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from railyard.core.errors import BadInput
+from railyard.core.safe_files import Folder
+from railyard.results.runs import manifest, store
+from railyard.results.runs.records import Run
+from railyard.results.views import report
+from tests.unit.allreduce_sample import run_of, sample
+from tests.unit.recovery_sample import recovery_run
+from tests.unit.results_sample import sample_run
+
+NOT_READ = {"results.csv", "traces/0.json", "manifest.json"}  # of a folder without a manifest
+Damage = Callable[[Path], object]
+DRAWN = {"summary.json", "report.html", "timeline.json"}
+GRID = ("spec.yaml", "provenance.json", "results.csv", "results.parquet", "flows.parquet", "recovery.csv",
+        "events.jsonl", "run.json", "connectivity.csv", "replacement.csv", "traces/0.json",
+        "manifest.json")  # fmt: skip
+
+
+def _grid() -> Run:
+    run, beside = sample_run(2, 2, 1), recovery_run()
+    run.connectivity_checks, run.replacements = beside.connectivity_checks, beside.replacements
+    run.files["traces/0.json"] = b'{"nodes": []}'
+    return run
+
+
+RUNS: Mapping[str, Callable[[], Run]] = {"grid": _grid, "multi-rail": lambda: run_of(sample())}
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a second, and test_results_report does it."""
+    monkeypatch.setattr(report, "render", lambda analysis: f"<title>{analysis.run.name}</title>")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    folders = {name: tmp_path_factory.mktemp(name) for name in RUNS}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(report, "render", lambda _: "")
+        for name, folder in folders.items():
+            store.save(RUNS[name](), folder)
+    return folders
+
+
+def _truncate(eighths: int, path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * eighths // 8])
+
+
+def _flip(eighths: int, path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    if data:
+        data[len(data) * eighths // 8] ^= 0x55
+    path.write_bytes(data)
+
+
+def _half_the_rows(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]))
+
+
+def _swap_columns(path: Path) -> None:
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([b",".join(reversed(lines[0].split(b","))), *lines[1:]]))
+
+
+def _replace(old: bytes, new: bytes, path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data.replace(old, new) if old in data else data + new)
+
+
+def _huge(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(3_000_000_000)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: Mapping[str, Damage] = {
+    **{f"truncated to {n}/8": partial(_truncate, n) for n in range(8)},
+    **{f"flipped at {n}/8": partial(_flip, n) for n in range(8)},
+    "deleted": Path.unlink,
+    "half the rows": _half_the_rows,
+    "columns swapped": _swap_columns,
+    "wrong types": partial(_replace, b"1", b'"x"'),
+    "values removed": partial(_replace, b"0", b""),
+    "NaN": partial(_replace, b"1", b"NaN"),
+    "more": lambda path: path.write_bytes(path.read_bytes() + b"\n1,2,3\n"),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "another value": lambda path: path.write_bytes(b"[1]"),
+    "deep": lambda path: path.write_bytes(b"[" * 100_000),
+    "huge": _huge,
+    "a link": _link,
+    "a folder": _folder,
+}
+DRAWN_WITHOUT_MANIFEST = {"half the rows", "columns swapped", "wrong types", "values removed", "NaN", "flipped at 6/8"}
+"""Damages that are often not found on reading."""
+
+
+def _damaged(original: Path, folder: Path, name: str) -> Iterator[str]:
+    """Yield the name of each damage, done to a file of a copy of the folder."""
+    for what, damage in DAMAGES.items():
+        shutil.copytree(original, folder)
+        before = (folder / name).read_bytes()
+        damage(folder / name)
+        if what in ("a link", "a folder", "deleted") or what == "huge" or (folder / name).read_bytes() != before:
+            yield what
+        shutil.rmtree(folder)
+
+
+def _redraw(folder: Path) -> Run | str:
+    """The run, or why it can't be drawn."""
+    try:
+        with Folder(folder) as opened:
+            run = store.load(opened)
+            store.redraw(run, opened, Console(file=io.StringIO()))
+            return run
+    except BadInput as error:
+        return str(error)
+
+
+def _damage_found(folder: Path) -> list[str]:
+    run = _redraw(folder)
+    assert isinstance(run, Run)
+    return run.damaged
+
+
+@pytest.mark.parametrize("name", GRID)
+@pytest.mark.parametrize("kind", RUNS)
+def test_damage_to_any_record_is_named(kind: str, name: str, saved: Mapping[str, Path], tmp_path: Path) -> None:
+    if not (saved[kind] / name).exists():
+        pytest.skip("this run has no such record")
+    original, folder = (saved[kind] / "summary.json").read_bytes(), tmp_path / "damaged"
+    for count, what in enumerate(_damaged(saved[kind], folder, name)):
+        assert any(line.startswith(name) for line in store.load(folder).damaged), what
+        if count:  # what is left is always the same
+            continue
+        run = _redraw(folder)
+        assert isinstance(run, Run) or "\n" not in run  # a line says that nothing can be drawn without this record
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["complete"], summary["passed"]) == (False, False)
+        assert any(line.startswith(name) for line in summary["damaged"])
+        assert (folder / store.ORIGINAL_SUMMARY).read_bytes() == original
+
+
+@pytest.mark.parametrize("name", [name for name in GRID if name not in NOT_READ])
+@pytest.mark.parametrize("kind", RUNS)
+def test_damage_without_a_manifest_is_no_traceback(
+    kind: str, name: str, saved: Mapping[str, Path], tmp_path: Path
+) -> None:
+    if not (saved[kind] / name).exists():
+        pytest.skip("this run has no such record")
+    older, folder = tmp_path / "older", tmp_path / "damaged"
+    shutil.copytree(saved[kind], older)
+    (older / "manifest.json").unlink()
+    (older / "run.json").write_text((older / "run.json").read_text().replace('"format":3', '"format":2'))
+    for what in _damaged(older, folder, name):
+        try:
+            assert not store.load(folder).verified, what
+            message = str(_redraw(folder)) if what in DRAWN_WITHOUT_MANIFEST else ""
+        except BadInput as error:
+            message = str(error)
+        assert not message.startswith("DIR") or len(message) < 300 + len(str(folder)), what
+        assert not message.startswith("DIR") or "\n" not in message, what
+
+
+def test_every_record_is_in_the_manifest(saved: Mapping[str, Path]) -> None:
+    for folder in saved.values():
+        entries = json.loads((folder / manifest.NAME).read_text())["files"]
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert entries.keys() == files - DRAWN - {manifest.NAME}
+        assert entries["events.jsonl"]["rows"] == len((folder / "events.jsonl").read_bytes().splitlines())
+
+
+def test_an_added_record_is_named_and_left_out(saved: Mapping[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "more"
+    shutil.copytree(saved["multi-rail"], folder)
+    for name in ("connectivity.csv", "replacement.csv"):
+        shutil.copy(saved["grid"] / name, folder)
+    shutil.copy(saved["grid"] / "connectivity.csv", folder / "census.csv")
+    (folder / "notes.txt").write_text("mine")
+    names = [line.split()[0] for line in _damage_found(folder)]
+    assert names == ["connectivity.csv", "census.csv", "replacement.csv"]
+    assert not store.load(folder).connectivity_checks
+
+
+def test_a_deleted_manifest_is_noticed(saved: Mapping[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "without"
+    shutil.copytree(saved["grid"], folder)
+    (folder / "manifest.json").unlink()
+    assert _damage_found(folder) == ["manifest.json is missing, so nothing can be verified"]
+
+
+def test_a_whole_folder_is_complete_and_stays_so(saved: Mapping[str, Path]) -> None:
+    folder = saved["grid"]
+    before = (folder / "summary.json").read_bytes()
+    assert not _damage_found(folder)
+    assert (folder / "summary.json").read_bytes() == before
+    assert json.loads(before)["complete"] is True
+    assert not (folder / store.ORIGINAL_SUMMARY).exists()
