@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.platforms import Platform
@@ -138,11 +138,20 @@ Grid = tuple[tuple[int, ...], ...]
 """GPU numbers, a row for each HB domain and a column for each rail: y rows of x GPUs (Rail-only Table I)."""
 
 
+MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
+MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has
+
+
+class TooManyTasks(ValueError):
+    """A schedule that takes too long to make; the message says how many tasks it may have."""
+
+
 class Program:
-    """The tasks so far of `domains` HB domains with `rails` GPUs each."""
+    """The tasks so far of `domains` HB domains with `rails` GPUs each. TooManyTasks as soon as there are."""
 
     def __init__(self, domains: int, rails: int) -> None:
         self.domains, self.rails = domains, rails
+        self._most = max(MAX_TASKS, MAX_GPU_TASKS * domains * rails)
         self._phases: list[Phase] = []
         self._tasks: list[Task] = []
         self._last: dict[int, tuple[int, ...]] = {}
@@ -167,14 +176,18 @@ class Program:
 
     def send(self, src: int, dst: int, size: int, phase: int, after: Iterable[int], stripe: int = 0) -> int:
         """Append a transfer of `size` bytes; returns its task number. The caller says what follows it."""
-        self._tasks.append(Transfer(src, dst, size, phase, tuple(dict.fromkeys(after)), stripe))
-        return len(self._tasks) - 1
+        return self._append(Transfer(src, dst, size, phase, tuple(dict.fromkeys(after)), stripe))
 
     def compute(self, gpu: int, seconds: float, phase: int) -> None:
         """The GPU computes, and its next step waits for that. No time, no task."""
         if seconds > 0:
-            self._tasks.append(Compute(gpu, seconds, phase, self.last(gpu)))
-            self.wait_for(gpu, [len(self._tasks) - 1])
+            self.wait_for(gpu, [self._append(Compute(gpu, seconds, phase, self.last(gpu)))])
+
+    def _append(self, task: Task) -> int:
+        if len(self._tasks) >= self._most:
+            raise TooManyTasks(f"must make {self._most:,} transfers and computations or fewer on this fabric")
+        self._tasks.append(task)
+        return len(self._tasks) - 1
 
     def schedule(self, name: str, iteration: Iteration | None = None) -> Schedule:
         """The finished schedule, checked."""

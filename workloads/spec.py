@@ -14,13 +14,14 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
 from railyard.core.config import ConfigModel, parse_by_kind
+from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
 from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates, real_rates
+from railyard.workloads.schedule import Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]
@@ -223,4 +224,22 @@ def build(
     a `moe`, and nothing else.
     """
     emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
-    return spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
+    try:
+        return spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
+    except TooManyTasks as error:
+        key, value = _largest_count(spec.model_dump(exclude_none=True), field)
+        raise BadInput(key, value, str(error)) from error
+
+
+def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:
+    """Return the path and the value of the largest number of things; of the kind, if there are no numbers.
+
+    A number of bytes is none of them: larger transfers aren't more.
+    """
+    found = [(f"{field}.kind", data.get("kind"), 0)]
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            found += [(path, number, number) for path, number in [_largest_count(value, f"{field}.{key}")] if number]
+        elif isinstance(value, int) and "bytes" not in key and key != "bucket":
+            found.append((f"{field}.{key}", value, value))
+    return max(found, key=lambda item: item[2])[:2]

@@ -48,6 +48,8 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
     return tuple(labels)
 
 
+MAX_ITEMS: Final = 100  # of each section
+Items: Final = Field(max_length=MAX_ITEMS, strict=False)
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
@@ -71,13 +73,15 @@ class ExperimentSpec(ConfigModel):
     name: PlainName
     title: str = ""
     description: str = ""
-    fabrics: Annotated[tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, strict=False)]
-    workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
+    fabrics: Annotated[
+        tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, max_length=MAX_ITEMS, strict=False)
+    ]
+    workloads: Annotated[tuple[WorkloadSpec, ...], Items] = ()
     routing: RoutingSpec | None = None
-    background: Annotated[tuple[BackgroundSpec, ...], Field(strict=False)] = ()
+    background: Annotated[tuple[BackgroundSpec, ...], Items] = ()
     grid: GridSpec | None = None
-    faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Field(strict=False)] = ()
-    scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
+    faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Items] = ()
+    scripts: Annotated[tuple[ScriptSpec, ...], Items] = ()
     replacements: Replacements = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
@@ -88,7 +92,7 @@ class ExperimentSpec(ConfigModel):
     script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     replacement_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
-    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    plugins: Annotated[tuple[str, ...], Items] = ()
 
     @field_validator("fabrics", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from railyard.core import plugins
 from railyard.core.config import parse_yaml, read_yaml
 from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
+from railyard.experiments.spec.experiment import parse
 from railyard.workloads.traces.common import read_files
 
 BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
@@ -55,6 +56,23 @@ def test_only_regular_files_of_bounded_size_are_read(kind: str, tmp_path: Path) 
         plugins.load(path)
     with pytest.raises(BadInput, match=problem):
         read_files(str(path), "path")
+
+
+@pytest.mark.parametrize(
+    ("workload", "field", "value"),
+    [
+        ({"kind": "transfers", "rounds": 10**9}, "rounds", 10**9),
+        ({"kind": "gpt", "pairs_per_pass": 10**9}, "pairs_per_pass", 10**9),
+        ({"kind": "gpt", "global_batch": 10**6}, "global_batch", 10**6),
+    ],
+    ids=["rounds", "pairs_per_pass", "global_batch"],
+)
+def test_schedules_of_too_many_tasks_name_their_largest_number(workload: object, field: str, value: int) -> None:
+    data = {"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2}], "workloads": [workload]}
+    with pytest.raises(BadInput) as caught:
+        parse(data)
+    allowed = "must make 262,144 transfers and computations or fewer on this fabric"
+    assert str(caught.value) == f"workloads.0.{field}: {value} {allowed}"
 
 
 @given(st.text() | st.integers(0, 10**6).map(lambda n: "x" * n))
