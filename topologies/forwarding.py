@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu, Side
@@ -91,29 +91,17 @@ def path_names(shares: Shares) -> str:
     return " + ".join(path_name(share.path) for share in shares) or "none"
 
 
-class Fabric(Protocol):
-    """The part of a fabric's specification that a rule may use: its kind and size."""
-
-    @property
-    def kind(self) -> str:
-        """Fabric kind."""
-
-    @property
-    def domains(self) -> int:
-        """Number of HB domains."""
-
-    @property
-    def rails(self) -> int:
-        """Number of rails."""
-
-
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A fabric's kind and size, where there is no full specification."""
+class Fabric:
+    """The part of a fabric's specification that a rule may use: its kind, and its size."""
 
     kind: str
     domains: int
     rails: int
+
+
+fabric_of: Final = cache(Fabric)
+"""Return the one Fabric object of a kind and a size: there are few, and millions of requests for them."""
 
 
 class ForwardingPolicy:
@@ -139,7 +127,7 @@ def shares_of(found: Path | Shares) -> Shares:
     return (Share(found),) if isinstance(found, Path) else found
 
 
-_TRIED: Final = (Shape("rail-only", 2, 2), Shape("rail-only", 3, 3))
+_TRIED: Final = (Fabric("rail-only", 2, 2), Fabric("rail-only", 3, 3))
 
 
 def _problems(name: str, policy: ForwardingPolicy) -> Iterator[str]:

@@ -16,7 +16,7 @@ from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, time_between
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind, Layer
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, policy_shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, fabric_of, policy_shares
 from railyard.topologies.platforms import PlatformName
 
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
@@ -157,7 +157,7 @@ class FabricSpec(BaseFabricSpec):
 
     def paths(self, src: Gpu, dst: Gpu) -> Shares:
         """Return the paths between two different GPUs while nothing is broken, with their weights."""
-        return policy_shares(self.chosen_policy, src, dst, self)
+        return policy_shares(self.chosen_policy, src, dst, fabric_of(self.kind, self.domains, self.rails))
 
 
 def _kind_in(info: ValidationInfo) -> FabricKind | None:

@@ -16,6 +16,7 @@ from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.engine_kind import check_policy, definition_of, rails_of
+from railyard.workloads.allreduce.workload import RailWorkload
 
 if TYPE_CHECKING:
     from railyard.topologies.build.network import EmulatedNet
@@ -40,7 +41,8 @@ class MultiRail(FabricFamily):
                 assert isinstance(fault, RailFaultSpec)
                 check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
         seen = set[tuple[int, str, str]]()
-        for i, workload in enumerate(spec.rail_workloads):
+        for i, workload in enumerate(spec.workloads):
+            assert isinstance(workload, RailWorkload)
             workload.check(spec.rail_fabrics, f"workloads.{i}")
             for number in filter(workload.is_on, range(len(spec.fabrics))):
                 for name, policy in workload.intervals(number, spec.rail_fabrics[number]):

@@ -140,14 +140,9 @@ class ExperimentSpec(ConfigModel):
         """The fabrics if they are multi-rail; else none."""
         return tuple(fabric for fabric in self.fabrics if isinstance(fabric, MultirailSpec))
 
-    @cached_property
-    def rail_workloads(self) -> tuple[RailWorkload, ...]:
-        """The workloads if they are for multi-rail fabrics; else none."""
-        return tuple(workload for workload in self.workloads if isinstance(workload, RailWorkload))
-
     def rail_workloads_on(self, fabric: int) -> tuple[RailWorkload, ...]:
         """Return the workloads of a multi-rail fabric, by its number."""
-        return tuple(workload for workload in self.rail_workloads if workload.is_on(fabric))
+        return tuple(w for w in self.workloads if isinstance(w, RailWorkload) and w.is_on(fabric))
 
     def rail_faults_on(self, fabric: int) -> tuple[RailFaultSpec, ...]:
         """Return the faults of a multi-rail fabric, by its number."""
@@ -256,12 +251,6 @@ def sections(data: Mapping[str, Any]) -> Sections:
         own["faults"] -= own["workloads"]
     own = {section: keys for section, keys in own.items() if section not in family.without}
     return {key: frozenset[str]() for key in ExperimentSpec.model_fields} | own
-
-
-def workloads_having(key: str, items: Sequence[object]) -> list[int]:
-    """Return the numbers of the items that are workloads, as plain data, of a kind that has a key."""
-    kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in items]
-    return [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[str(kind)].model_fields]
 
 
 def parse(data: object) -> ExperimentSpec:

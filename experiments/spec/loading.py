@@ -133,9 +133,12 @@ def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterab
     if not items:
         raise BadInput(field, MISSING, "to change: the list is empty")
     if step == "*":
-        from railyard.experiments.spec.experiment import workloads_having
+        from railyard.workloads.spec import WORKLOADS
 
-        return workloads_having(rest[0] if rest else "", items) or range(len(items))
+        kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in items]
+        key = rest[0] if rest else ""
+        having = [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[str(kind)].model_fields]
+        return having or range(len(items))
     if step.isascii() and step.isdigit() and int(step) < len(items):
         return [int(step)]
     raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")

@@ -19,7 +19,7 @@ from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
 from railyard.results.runs.records import Choice, Event, HealthSample, Run
 from railyard.topologies.addresses import gpu_of_name
-from railyard.topologies.forwarding import Shape, path_names, policy_shares
+from railyard.topologies.forwarding import Fabric, path_names, policy_shares
 
 Pair = tuple[str, str]
 _time = attrgetter("monotonic_ns")
@@ -76,7 +76,7 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
         # until its first choice, a pair takes the path of the fabric's own routes
         fabric, pairs = built.get(key.fabric), dict.fromkeys((c.src, c.dst) for c in choices.get(key, ()))
         policy = fabric.policy if fabric else "dr"
-        shape = Shape(fabric.kind, fabric.domains, fabric.rails) if fabric else Shape("rail-only", 2, 2)
+        shape = Fabric(fabric.kind, fabric.domains, fabric.rails) if fabric else Fabric("rail-only", 2, 2)
         gpus = {pair: (gpu_of_name(pair[0]), gpu_of_name(pair[1])) for pair in pairs}
         paths = {pair: path_names(policy_shares(policy, *ends, shape)) for pair, ends in gpus.items()}
         found.append(

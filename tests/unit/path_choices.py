@@ -3,7 +3,7 @@
 from railyard.controller.failover.detours import Broken, choose
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.forwarding import Path, Shape, hops, policy_shares
+from railyard.topologies.forwarding import Fabric, Path, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
 
 POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1 and kind.policies}
@@ -13,7 +13,7 @@ CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in p
 
 def own_path(policy: str, src: Gpu, dst: Gpu) -> Path:
     """The path of a policy that gives one."""
-    (share,) = policy_shares(policy, src, dst, Shape("rail-only", 8, 8))
+    (share,) = policy_shares(policy, src, dst, Fabric("rail-only", 8, 8))
     return share.path
 
 
@@ -29,7 +29,7 @@ Hops = tuple[tuple[int, int, str], ...]
 def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> tuple[tuple[float, Hops], ...]:
     """(share of the traffic, hops (from GPU, to GPU, side)) of each path of a pair of GPU numbers."""
     a, b = Gpu(*divmod(src, rails)), Gpu(*divmod(dst, rails))
-    shares = policy_shares(fabric.chosen_policy, a, b, Shape(fabric.kind, fabric.domains, rails))
+    shares = policy_shares(fabric.chosen_policy, a, b, Fabric(fabric.kind, fabric.domains, rails))
     total = sum(share.weight for share in shares)
     return tuple(
         (

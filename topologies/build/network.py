@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from subprocess import Popen
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 from mininet import link as mininet_link
 from mininet.net import Mininet
@@ -20,7 +20,7 @@ from mininet.node import Node
 from mininet.topo import Topo
 
 from railyard.core.host import Datapath
-from railyard.topologies.addresses import gpu_of_name, plane_of_device
+from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
@@ -65,14 +65,6 @@ class NamespaceNode(Node):
             cmd = [*self._prefix(), *cmd]
         process: Popen[bytes] = super()._popen(cmd, **params)
         return process
-
-
-class GpuNode(NamespaceNode):
-    """A GPU: d<domain>g<rank>, with `hb0` into its HB domain and `rail0` into its rail."""
-
-    def IP(self, intf: object = None) -> str:  # noqa: N802
-        """Return its one address, the same on every interface."""
-        return gpu_of_name(self.name).ip
 
 
 class SwitchNode(NamespaceNode):
@@ -161,8 +153,6 @@ class EmulatedNet(Mininet):
     `hosts` are where traffic begins and ends, `switches` what is in the network; `ovs` has each switch's processes by
     name. `build_s`, `stop_s`: seconds that it took. A subclass says what its plan means for a namespace and a link.
     """
-
-    host_class: ClassVar[type[NamespaceNode]] = NamespaceNode
 
     def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
@@ -290,7 +280,7 @@ class EmulatedNet(Mininet):
 
     def _register(self) -> None:
         hosts = set(self.plan.hosts)
-        self.hosts = [self.host_class(name) for name in self.plan.hosts]
+        self.hosts = [NamespaceNode(name) for name in self.plan.hosts]
         self.switches = [SwitchNode(name) for name in self.node_names if name not in hosts]
         self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
         for link in self.plan.links:
@@ -301,7 +291,6 @@ class FabricNet(EmulatedNet):
     """Network of a fabric of GPUs, with a controller. `backups`: GPUs have kernel routes around a dead rail link."""
 
     plan: Plan
-    host_class = GpuNode
 
     def __init__(
         self, plan: Plan, datapath: Datapath, controller: FabricController | None = None, backups: bool = True

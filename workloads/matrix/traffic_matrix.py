@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Shape, policy_shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Rates, Schedule, Transfer
@@ -130,7 +130,7 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
 
     As many ways as the pair with most paths has; a pair with fewer has shares of 0 in the others.
     """
-    policy, shape = fabric.chosen_policy, Shape(fabric.kind, fabric.domains, rails)
+    policy, shape = fabric.chosen_policy, Fabric(fabric.kind, fabric.domains, rails)
     (d1, g1), (d2, g2) = np.divmod(src, rails), np.divmod(dst, rails)
     turns = np.flatnonzero((d1 != d2) & (g1 != g2))
     if FORWARDING_POLICIES[policy].by_rank:
