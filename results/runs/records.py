@@ -214,7 +214,7 @@ class HealthSample(Record):
 class Choice(Record):
     """A row of choices.parquet: the paths that a source chose for a pair from this moment on.
 
-    `paths`: as `railyard.controller.agent.path_trace.name_of` has them ("drd by rail 4"), several joined by " + ".
+    `paths`: as `topologies.forwarding.path_names` has them ("drd by rail 4"), several joined by " + ".
     """
 
     monotonic_ns: int

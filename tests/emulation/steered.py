@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import psutil
 
-from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy
 from railyard.controller.agent.steering import Damping, Steering, ask
 from railyard.controller.health.estimator import RegistryKind
 from railyard.controller.health.policy import Context, Scores
@@ -18,6 +17,7 @@ from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.processes.clients import AgentsProcess
+from railyard.experiments.commands.trace import TracedPath, assemble_path, follows_policy
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.forwarding import Path

@@ -2,8 +2,8 @@
 
 import pytest
 
-from railyard.controller.agent.path_trace import TracedPath, assemble_path, verdict
 from railyard.controller.failover.detours import Broken
+from railyard.experiments.commands.trace import TracedPath, assemble_path, verdict
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import path_name
 from railyard.topologies.measure.capture import Capture

@@ -6,9 +6,9 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, verdict
 from railyard.core.errors import BadInput
 from railyard.experiments.commands import trace
+from railyard.experiments.commands.trace import TracedPath, assemble_path, follows_policy, verdict
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, PathKind
 from railyard.topologies.measure.capture import Observation
