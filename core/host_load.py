@@ -88,7 +88,7 @@ class LoadMeter:
             paused=min(1.0, self._paused_s / elapsed),
             pause_ms=self._pause_s * 1e3,
             lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
-            **{f"{name}_100ms": share for name, share in self._worst.items()},
+            **{f"{name}_100ms": min(1.0, share) for name, share in self._worst.items()},
         )
 
     def __enter__(self) -> "LoadMeter":
