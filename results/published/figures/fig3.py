@@ -21,23 +21,6 @@ def figure() -> Figure:
     model = GptModel.load(MODEL)
     p, rails = model.training, model.domain_gpus
     traffic = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
-    return Figure(
-        title="Traffic of GPT-1T on 384 DGX A100",
-        source="Rail-only Fig. 3",
-        columns=COLUMNS,
-        rows=rows("rings one way", traffic),
-        draw=partial(_draw, traffic=traffic, stage=p.tensor * p.data),
-        claims=_claims(traffic),
-        notes=(
-            f"t = {p.tensor}, p = {p.pipeline}, d = {p.data}, {p.micro_batches} micro-batches of {p.micro_batch} "
-            "(Megatron-LM Table 1); rings, 4 AllGather and 4 ReduceScatter a layer and micro-batch, 16 bits.",
-            "Pairs are ordered, and a pair's bytes are those of one iteration.",
-        ),
-        inches=(12.0, 5.9),
-    )
-
-
-def _claims(traffic: Traffic) -> tuple[Claim, ...]:
     in_hb = max(float(traffic.at(kind, "HB domain").bytes.max(initial=0)) for kind in DENSE) / 1e9
     on_nics = {kind: float(traffic.at(kind, "rail").bytes.max(initial=0)) / 1e9 for kind in DENSE}
     across = sum(float(traffic.at(kind, "across rails").bytes.sum()) for kind in DENSE) / 1e9
@@ -46,11 +29,24 @@ def _claims(traffic: Traffic) -> tuple[Claim, ...]:
         f"would give each of two {in_hb / 2:.0f} GB ({in_hb * 1e9 / 2 / 2**30:.0f} GiB), sending to all seven alike "
         f"{in_hb / 7:.0f} GB"
     )
-    return (
-        Claim("a pair in an HB domain", 300, in_hb, "GB", within=30, note=note),
-        Claim("a pair of neighbouring stages (PP), between domains", 6, on_nics["PP"], "GB", within=1),
-        Claim("a pair of replicas (DP), between domains", 6, on_nics["DP"], "GB", within=1),
-        Claim("traffic across rails", 0, across, "GB"),
+    return Figure(
+        title="Traffic of GPT-1T on 384 DGX A100",
+        source="Rail-only Fig. 3",
+        columns=COLUMNS,
+        rows=rows("rings one way", traffic),
+        draw=partial(_draw, traffic=traffic, stage=p.tensor * p.data),
+        claims=(
+            Claim("a pair in an HB domain", 300, in_hb, "GB", within=30, note=note),
+            Claim("a pair of neighbouring stages (PP), between domains", 6, on_nics["PP"], "GB", within=1),
+            Claim("a pair of replicas (DP), between domains", 6, on_nics["DP"], "GB", within=1),
+            Claim("traffic across rails", 0, across, "GB"),
+        ),
+        notes=(
+            f"t = {p.tensor}, p = {p.pipeline}, d = {p.data}, {p.micro_batches} micro-batches of {p.micro_batch} "
+            "(Megatron-LM Table 1); rings, 4 AllGather and 4 ReduceScatter a layer and micro-batch, 16 bits.",
+            "Pairs are ordered, and a pair's bytes are those of one iteration.",
+        ),
+        inches=(12.0, 5.9),
     )
 
 

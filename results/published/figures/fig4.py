@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Final
 
 import matplotlib.figure
@@ -30,9 +31,11 @@ SHOWN: Final = 32  # GPUs of either domain in the close-up
 
 def figure() -> Figure:
     """The paper gives d and the batch; other t and 32-bit gradients show what its shares depend on."""
-    counts = {
-        f"t={t}, {bits} bits": _traffic(t, bits // 16) for bits in (16, 32) for t in reversed(TENSORS)
-    }  # as assumed comes first
+    counts = dict[str, Traffic]()  # as assumed comes first
+    for bits, tensor in product((16, 32), reversed(TENSORS)):
+        traffic = gpt_traffic(GptModel.load(MODEL), layout(tensor))
+        gradients = traffic.pairs["DP"].scaled(bits // 16)
+        counts[f"t={tensor}, {bits} bits"] = replace(traffic, pairs={**traffic.pairs, "DP": gradients})
     ours = next(iter(counts.values()))
     return Figure(
         title="Traffic of GPT-1T on 16 DGX GH200",
@@ -61,12 +64,6 @@ def layout(tensor: int) -> Layout:
     first, second = ((2 * domain + side) * rails + local for side in (0, 1))
     ranks = [int(gpu) for stage in range(pipeline) for part in (first, second) for gpu in part[stage].ravel()]
     return layout_from_ranks(p, DOMAINS, rails, ranks)
-
-
-def _traffic(tensor: int, gradient_halves: int) -> Traffic:
-    """With gradients of that many times 16 bits."""
-    traffic = gpt_traffic(GptModel.load(MODEL), layout(tensor))
-    return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].scaled(gradient_halves)})
 
 
 def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:

@@ -21,15 +21,32 @@ def figure() -> Figure:
     """Compute the volumes as counted, and by other ways to count the static part."""
     model = MoeModel.load(MODEL)
     traffic = moe_traffic(model, data_parallel(model.gpus, model.global_batch, model.domain_gpus))
-    counts = {OURS: dict(traffic.volumes)} | _others(model, traffic)
+    static = model.static_parameters
+
+    def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[str, float]:
+        # the volume is proportional to the bytes that are summed
+        dp = traffic.volumes["DP"] * parameters * bytes_each / (static * FP16_BYTES)
+        return {"EP": traffic.volumes["EP"], "DP": dp}
+
+    counts = {
+        OURS: dict(traffic.volumes),
+        "its own output embedding": counted(static + model.vocabulary * model.hidden),
+        "with one expert's MLPs": counted(static + model.expert_parameters),
+        "32-bit gradients": counted(static, 2 * FP16_BYTES),
+    }
     share_pct = {name: 100 * volumes["EP"] / sum(volumes.values()) for name, volumes in counts.items()}
     others = "; ".join(f"{name}: {share:.1f}%" for name, share in list(share_pct.items())[1:])
+    others_rows: list[tuple[str | float | None, ...]] = [  # without pairs: only the volumes differ
+        (name, kind, "all", None, volume, None, None, 100 * volume / sum(counts[name].values()))
+        for name in list(counts)[1:]
+        for kind, volume in counts[name].items()
+    ]
     note = f"the paper doesn't give its count of the AllReduce; {others}"
     return Figure(
         title="Traffic of MoE-1.3B with 128 experts on 16 DGX A100",
         source="Rail-only Fig. 5",
         columns=COLUMNS,
-        rows=[*rows(OURS, traffic), *(row for name in list(counts)[1:] for row in _rows(name, counts[name]))],
+        rows=[*rows(OURS, traffic), *others_rows],
         draw=partial(_draw, traffic=traffic, counts=counts),
         claims=(Claim("all-to-all, of the total", 27, share_pct[OURS], "%", within=0.5, note=note),),
         notes=(
@@ -40,28 +57,6 @@ def figure() -> Figure:
         ),
         inches=(12.0, 5.4),
     )
-
-
-def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[str, float]]:
-    """Volumes if the AllReduce carried something else."""
-    static = model.static_parameters
-
-    def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[str, float]:
-        # the volume is proportional to the bytes that are summed
-        dp = traffic.volumes["DP"] * parameters * bytes_each / (static * FP16_BYTES)
-        return {"EP": traffic.volumes["EP"], "DP": dp}
-
-    return {
-        "its own output embedding": counted(static + model.vocabulary * model.hidden),
-        "with one expert's MLPs": counted(static + model.expert_parameters),
-        "32-bit gradients": counted(static, 2 * FP16_BYTES),
-    }
-
-
-def _rows(count: str, volumes: dict[str, float]) -> list[tuple[str | float | None, ...]]:
-    """Without pairs: only the volumes differ."""
-    whole = sum(volumes.values())
-    return [(count, kind, "all", None, v, None, None, 100 * v / whole) for kind, v in volumes.items()]
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, dict[str, float]]) -> None:

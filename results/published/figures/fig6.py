@@ -22,7 +22,11 @@ def figure() -> Figure:
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
         columns=("gpus", "radix", "design", "tier", "layer", "switches", "transceivers_below"),
-        rows=[row for network in networks for row in _rows(network)],
+        rows=[
+            (net.gpus, net.radix, net.design, tier, name, switches, 2 * net.gpus)
+            for net in networks
+            for tier, (name, switches) in enumerate(zip(_names(net), net.layers, strict=True), start=1)
+        ],
         draw=lambda drawn: _draw(drawn, networks),
         claims=tuple(claims),
         notes=(
@@ -36,12 +40,6 @@ def figure() -> Figure:
 def _names(network: Network) -> list[str]:
     """Rail switches next to the GPUs, spines at the top, and what is between them."""
     return ["rail", *(["aggregation"] if network.tiers == 3 else []), *(["spine"] if network.tiers > 1 else [])]
-
-
-def _rows(network: Network) -> list[tuple[str | int, ...]]:
-    of = (network.gpus, network.radix, network.design)
-    layers = enumerate(zip(_names(network), network.layers, strict=True), start=1)
-    return [(*of, tier, name, switches, 2 * network.gpus) for tier, (name, switches) in layers]
 
 
 def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:

@@ -31,14 +31,38 @@ def figure() -> Figure:
     networks = [network for cluster in CLUSTERS for network in model.both(*cluster)]
     cases = [(network, model.simulate(network, components, YEARS, SEED)) for network in networks]
     pairs = zip(cases[::2], cases[1::2], strict=True)
+    net, optics = model.both(*LLAMA3)[0].network, components.transceiver
+    a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
+    llama3 = Claim(
+        "network failures in 54 days at 16,384 GPUs (Llama 3)",
+        LLAMA3_NETWORK,
+        a_year * 54 / model.DAYS_A_YEAR,
+        "failures",
+        within=2 * LLAMA3_NETWORK**0.5,
+        note="rates of switches and transceivers are assumed, and were chosen to come near this; its network is taken "
+        "as three tiers of radix 64 with an optical link a tier for every GPU, which isn't known",
+    )
+    gpus, of_gpus = CLUSTERS[0][0], (components.gpu, components.hbm)
+    failures = gpus * sum(c.failures_per_year for c in of_gpus)
+    ppm = 1e6 * sum(c.unavailable for c in of_gpus)
+    notes = (
+        "low to high: 95% confidence interval of the mean; year_p5, year_p95: of single years. first_order: rate x "
+        f"repair time, each component out alone. {YEARS} simulated years.",
+        "Rates and their sources: theory/reliability/components.yaml; those of switches and transceivers, and all "
+        "repair times, are assumed.",
+        f"For proportion, in both designs: GPUs and their HBM3 fail {failures:,.0f} times a year at {gpus:,} GPUs, "
+        f"which takes {ppm:,.0f} ppm of the GPUs' time.",
+        "Rerouted: the other GPUs of the HB domain carry the rail traffic. Above the first tier nothing is cut off. A "
+        "job that waits for its slowest GPU isn't counted.",
+    )
     return Figure(
         title="Failures of the network",
         source="Rail-only section IV-C, computed",
         columns=COLUMNS,
         rows=[row for case in cases for row in _rows(case)],
         draw=lambda drawn: _draw(drawn, cases),
-        claims=(_llama3(components), *(claim for wide, narrow in pairs for claim in _claims(wide, narrow))),
-        notes=_notes(components),
+        claims=(llama3, *(claim for wide, narrow in pairs for claim in _claims(wide, narrow))),
+        notes=notes,
         inches=(12.0, 5.0),
     )
 
@@ -58,20 +82,6 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         yield (net.gpus, wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
 
 
-def _llama3(components: model.Components) -> Claim:
-    net, optics = model.both(*LLAMA3)[0].network, components.transceiver
-    a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
-    return Claim(
-        "network failures in 54 days at 16,384 GPUs (Llama 3)",
-        LLAMA3_NETWORK,
-        a_year * 54 / model.DAYS_A_YEAR,
-        "failures",
-        within=2 * LLAMA3_NETWORK**0.5,
-        note="rates of switches and transceivers are assumed, and were chosen to come near this; its network is taken "
-        "as three tiers of radix 64 with an optical link a tier for every GPU, which isn't known",
-    )
-
-
 def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
     """IV-C: identical on switches and links; fewer switches, so fewer points of failure."""
     (wide_wiring, wide_found), (narrow_wiring, narrow_found) = wide, narrow
@@ -82,22 +92,6 @@ def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
     as_tall = narrow_wiring.network.tiers == wide_wiring.network.tiers
     note = "as many tiers, so as much equipment: nothing is gained" if as_tall else ""
     yield Claim(f"{of}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note)
-
-
-def _notes(components: model.Components) -> tuple[str, ...]:
-    gpus, of_gpus = CLUSTERS[0][0], (components.gpu, components.hbm)
-    failures = gpus * sum(c.failures_per_year for c in of_gpus)
-    ppm = 1e6 * sum(c.unavailable for c in of_gpus)
-    return (
-        "low to high: 95% confidence interval of the mean; year_p5, year_p95: of single years. first_order: rate x "
-        f"repair time, each component out alone. {YEARS} simulated years.",
-        "Rates and their sources: theory/reliability/components.yaml; those of switches and transceivers, and all "
-        "repair times, are assumed.",
-        f"For proportion, in both designs: GPUs and their HBM3 fail {failures:,.0f} times a year at {gpus:,} GPUs, "
-        f"which takes {ppm:,.0f} ppm of the GPUs' time.",
-        "Rerouted: the other GPUs of the HB domain carry the rail traffic. Above the first tier nothing is cut off. A "
-        "job that waits for its slowest GPU isn't counted.",
-    )
 
 
 def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:

@@ -17,6 +17,15 @@ CLAIMED_PCT: Final = {"a100": 8.2, "h100": 11.2}
 
 def figure() -> Figure:
     """Every platform, with x = 8 as in the paper, and with all GPUs of its HB domain."""
+    (x, y), claims = PAPER, []
+    for name, published in CLAIMED_PCT.items():
+        platform = PLATFORMS[name]
+        rates = f"{platform.rail_bps / 1e9:g} over {platform.hb_bps / 1e9:g} Gbit/s"
+        divided = f"{rates}; the text doesn't say what it divides"
+        square = "the text takes y(x-1) for x(y-1), which holds where x = y"
+        what, ours = f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}", _slowdown_pct(platform, x, y)
+        claims.append(Claim(f"{name}: C_S/C_F", published, 100 / platform.ratio, "%", 0.05, note=divided))
+        claims.append(Claim(what, published, ours, "%", 0.05, note=square))
     return Figure(
         title="What forwarding adds to an all-to-all on rail-only",
         source="Rail-only section IV-B, Eq. 2 and 3",
@@ -27,7 +36,7 @@ def figure() -> Figure:
             for x, y in product(dict.fromkeys((PAPER[0], platform.domain_gpus)), DOMAINS)
         ],
         draw=_draw,
-        claims=tuple(claim for name, published in CLAIMED_PCT.items() for claim in _claims(name, published)),
+        claims=tuple(claims),
         notes=(
             "Eq. 3 adds y(x-1)C_S / (x(y-1)C_F) to Eq. 2: C_S/C_F only where x = y. Within x = 8 no y gives both of "
             f"the text's figures: at y = 9 it is {_slowdown_pct(PLATFORMS['a100'], 8, 9):.2f}% for the A100, but "
@@ -39,21 +48,6 @@ def figure() -> Figure:
 def _slowdown_pct(platform: Platform, x: int, y: int) -> float:
     """Eq. 3 over Eq. 2, less 1. Rates in bit/s, since only their ratio counts."""
     return 100 * forwarding_share(x, y, platform.hb_bps, platform.rail_bps)
-
-
-def _claims(name: str, published: float) -> tuple[Claim, Claim]:
-    platform = PLATFORMS[name]
-    x, y = PAPER
-    rates = f"{platform.rail_bps / 1e9:g} over {platform.hb_bps / 1e9:g} Gbit/s"
-    divided, square = (
-        f"{rates}; the text doesn't say what it divides",
-        "the text takes y(x-1) for x(y-1), which holds where x = y",
-    )
-    ours = _slowdown_pct(platform, x, y)
-    return (
-        Claim(f"{name}: C_S/C_F", published, 100 / platform.ratio, "%", 0.05, note=divided),
-        Claim(f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}", published, ours, "%", 0.05, note=square),
-    )
 
 
 def _draw(drawn: matplotlib.figure.Figure) -> None:

@@ -1,6 +1,5 @@
 """Switches, transceivers and savings (Rail-only Table II)."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -8,7 +7,7 @@ import matplotlib.figure
 import pandas as pd
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
-from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.clos import Network, rail_only, rail_optimized
 
 PRINTED: Final = Path(__file__).parent / "table2.csv"
@@ -49,15 +48,42 @@ class Pair(NamedTuple):
 
 def figure() -> Figure:
     """All six rows, for HB domains of 256."""
-    pairs = [(row, pair(row)) for row in printed()]
+    rows, claims, pairs = list[tuple[Cell, ...]](), list[Claim](), list[Pair]()
+    for row in printed():
+        pairs.append(both := pair(row))
+        (wide, narrow), fits = both, fitting_domains(row)
+        saved = (both.cost_saving_pct, both.power_saving_pct, f"{fits[0]}-{fits[-1]}")
+        for net, rest in ((wide, (None, None, None)), (narrow, saved)):
+            counts = (net.switches, net.transceivers, net.cost_usd(), net.power_w())
+            rows.append((row.gpus, row.radix, net.design, *counts, *rest))
+        at = f"{row.gpus:,} GPUs, radix {row.radix}"
+        halves = "printed without its half" if both.power_saving_pct % 1 == 0.5 else ""
+        claims += [
+            Claim(f"{at}, rail-optimized", row.switches_rail_optimized, wide.switches, "switches"),
+            Claim(f"{at}, rail-only", row.switches_rail_only, narrow.switches, "switches"),
+            Claim(f"{at}, rail-optimized", row.transceivers_rail_optimized, wide.transceivers, "transceivers"),
+            Claim(f"{at}, rail-only", row.transceivers_rail_only, narrow.transceivers, "transceivers"),
+            Claim(f"{at}, cost saved", row.cost_saving_pct, both.cost_saving_pct, "%", within=0.5),
+            Claim(f"{at}, power saved", row.power_saving_pct, both.power_saving_pct, "%", within=0.5, note=halves),
+        ]
+    common = set.intersection(*(set(fitting_domains(row)) for row in printed()))
+    shared = next(row for row in printed() if (row.gpus, row.radix) == (32_768, 256))
+    rail = rail_only(shared.gpus // DOMAIN, 1, shared.radix)
+    notes = (
+        f"The paper doesn't state K. Powers of two that give all rows: {', '.join(map(str, sorted(common)))}; those of "
+        "each row are in k_that_fits.",
+        f"Rails share switches: at {shared.gpus:,} GPUs and radix {shared.radix} two rails of {rail.gpus} are on each "
+        f"of {shared.switches_rail_only}. On switches of their own they would take {DOMAIN * rail.switches}.",
+        "A switch is paid with all its ports: 694 USD and 18 W a port; 199 USD and 9 W a transceiver (400 Gbps).",
+    )
     return Figure(
         title="Switches, transceivers and savings",
         source="Rail-only Table II",
         columns=COLUMNS,
-        rows=[cells for row, both in pairs for cells in _rows(row, both)],
-        draw=lambda drawn: _draw(drawn, [both for _, both in pairs]),
-        claims=tuple(claim for row, both in pairs for claim in _claims(row, both)),
-        notes=_notes(),
+        rows=rows,
+        draw=lambda drawn: _draw(drawn, pairs),
+        claims=tuple(claims),
+        notes=notes,
         inches=(11.0, 4.5),
     )
 
@@ -77,42 +103,6 @@ def fitting_domains(row: Any) -> tuple[int, ...]:
     found = ((2**i, rail_only(row.gpus, 2**i, row.radix)) for i in range(row.gpus.bit_length()))
     counts = (row.switches_rail_only, row.transceivers_rail_only)
     return tuple(k for k, network in found if (network.switches, network.transceivers) == counts)
-
-
-def _rows(row: Any, both: Pair) -> Iterator[tuple[str | int | float | None, ...]]:
-    fits = fitting_domains(row)
-    for network in (both.wide, both.narrow):
-        ours = network is both.narrow
-        saved = (both.cost_saving_pct, both.power_saving_pct, f"{fits[0]}-{fits[-1]}") if ours else (None, None, None)
-        counts = (network.switches, network.transceivers)
-        yield row.gpus, row.radix, network.design, *counts, network.cost_usd(), network.power_w(), *saved
-
-
-def _claims(row: Any, both: Pair) -> Iterable[Claim]:
-    at = f"{row.gpus:,} GPUs, radix {row.radix}"
-    halves = "printed without its half" if both.power_saving_pct % 1 == 0.5 else ""
-    wide, narrow = both.wide, both.narrow
-    return (
-        Claim(f"{at}, rail-optimized", row.switches_rail_optimized, wide.switches, "switches"),
-        Claim(f"{at}, rail-only", row.switches_rail_only, narrow.switches, "switches"),
-        Claim(f"{at}, rail-optimized", row.transceivers_rail_optimized, wide.transceivers, "transceivers"),
-        Claim(f"{at}, rail-only", row.transceivers_rail_only, narrow.transceivers, "transceivers"),
-        Claim(f"{at}, cost saved", row.cost_saving_pct, both.cost_saving_pct, "%", within=0.5),
-        Claim(f"{at}, power saved", row.power_saving_pct, both.power_saving_pct, "%", within=0.5, note=halves),
-    )
-
-
-def _notes() -> tuple[str, ...]:
-    common = set.intersection(*(set(fitting_domains(row)) for row in printed()))
-    shared = next(row for row in printed() if (row.gpus, row.radix) == (32_768, 256))
-    rail = rail_only(shared.gpus // DOMAIN, 1, shared.radix)
-    return (
-        f"The paper doesn't state K. Powers of two that give all rows: {', '.join(map(str, sorted(common)))}; those of "
-        "each row are in k_that_fits.",
-        f"Rails share switches: at {shared.gpus:,} GPUs and radix {shared.radix} two rails of {rail.gpus} are on each "
-        f"of {shared.switches_rail_only}. On switches of their own they would take {DOMAIN * rail.switches}.",
-        "A switch is paid with all its ports: 694 USD and 18 W a port; 199 USD and 9 W a transceiver (400 Gbps).",
-    )
 
 
 def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:
