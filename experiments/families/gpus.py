@@ -32,6 +32,7 @@ GPU_BYTES: Final = 1_000_000
 """Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
 
 
+@FAMILIES.register("gpus")
 class Gpus(FabricFamily):
     """Workloads are schedules between GPUs; routes, faults and replacements are the controller's and agents' matter."""
 
@@ -166,6 +167,3 @@ def _check_routing(spec: ExperimentSpec) -> None:
             raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
     if spec.routing is not None and not spec.workloads:
         raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")
-
-
-FAMILIES.add("gpus", Gpus())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from railyard.topologies.build.network import EmulatedNet
 
 
+@FAMILIES.register("multi-rail")
 class MultiRail(FabricFamily):
     """Workloads measure themselves on a built fabric, which is built anew for each dilation."""
 
@@ -128,6 +129,3 @@ class MultiRail(FabricFamily):
             for fault in spec.rail_faults_on(number):
                 what = f"{spec.times(fault)} x {fault.kind} {fault.target} for {fmt.seconds(fault.repair)}"
                 console.print(what, highlight=False)
-
-
-FAMILIES.add("multi-rail", MultiRail())

@@ -6,9 +6,9 @@ recovery times and targets. Reading definitions is free of side effects; only `p
 `symptoms` touch the kernel.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal
 
 from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel
@@ -156,17 +156,7 @@ FAULTS: Final = Registry[FaultKind](
     ],
     _problems,
 )
-Definition = TypeVar("Definition", bound=type)
-
-
-def fault(name: str) -> Callable[[Definition], Definition]:
-    """Return a decorator that registers a subclass of FaultKind under a name."""
-
-    def register(definition: Definition) -> Definition:
-        FAULTS.add(name, definition(), stacklevel=2)
-        return definition
-
-    return register
+fault = FAULTS.register  # decorator that registers a subclass of FaultKind by its name
 
 
 def fault_kinds() -> tuple[str, ...]:
