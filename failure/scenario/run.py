@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from railyard.core import watch
 from railyard.core.records import ConnectivityCheck
 from railyard.failure.analysis.evaluate import (
     AFTER_S,
@@ -106,7 +107,11 @@ def _run_checks(
     """Report progress and take connectivity checks until `AFTER_S` after the last repair."""
     found: list[ConnectivityCheck] = []
     checked = reported = 0  # actions
+    look_s = time.monotonic()
     while True:
+        if time.monotonic() >= look_s:
+            watch.check()
+            look_s = time.monotonic() + watch.STEP_S
         is_finished, actions = player.is_over(_POLL_S), player.actions.done
         if len(actions) > reported:
             reported = len(actions)
