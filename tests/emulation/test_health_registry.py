@@ -18,6 +18,7 @@ import pytest
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.registry.etcd import EtcdServer
+from railyard.core import watch
 from tests.emulation.fabrics import eventually
 
 pytestmark = pytest.mark.sandbox
@@ -157,14 +158,14 @@ def test_hanging_server_blocks_no_client_and_continues(kind: Kind, slow: float) 
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
     eventually(lambda: reader.has(1))
-    os.kill(server.process.pid, signal.SIGSTOP)
+    watch.send_signal(server.process.pid, signal.SIGSTOP)
     before_s = time.monotonic()
     for version in range(2, 102):
         healthd.put(scores(version))
     assert time.monotonic() - before_s < 2.0 * slow  # if one waited, a hundred would take far longer
     eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
     time.sleep(3 * STALE_S)  # while everybody tries again and again
-    os.kill(server.process.pid, signal.SIGCONT)
+    watch.send_signal(server.process.pid, signal.SIGCONT)
     eventually(lambda: reader.has(101), BACK_S * slow)
 
 

@@ -127,10 +127,10 @@ def test_silent_link_is_found_rerouted_and_found_repaired() -> None:
 
 def test_hanging_switch_is_found_rerouted_and_found_repaired() -> None:
     lab = Watched()
-    process = lab.fabric.net.ovs["rail2"].processes["ovs-vswitchd"]
+    switch = lab.fabric.net.ovs["rail2"]
     lab.assert_found_and_gone_round(
-        lambda: process.send_signal(signal.SIGSTOP),
-        lambda: process.send_signal(signal.SIGCONT),
+        lambda: switch.signal(signal.SIGSTOP),
+        lambda: switch.signal(signal.SIGCONT),
         SilentComponents(rails=frozenset({2})),
         Broken(rails=frozenset({2})),
     )
