@@ -80,6 +80,11 @@ class FabricPlan(Protocol):
         return self
 
     @property
+    def dilation(self) -> float:
+        """Slowdown of time on the fabric."""
+        return 1.0
+
+    @property
     def control_processes(self) -> tuple[str, ...]:
         """The processes of the control plane that can fail."""
         return ()

@@ -177,9 +177,6 @@ class HealthLoop:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="healthd", daemon=True)
-
-    def start(self) -> None:
-        """Start the loop."""
         self._thread.start()
 
     def on_event(self, event: SwitchEvent) -> None:

@@ -124,9 +124,7 @@ class Controller:
         try:
             match command:
                 case messages.StartHealth():
-                    health = HealthLoop(self._plan, command.spec, self._server.app.ask_stats, self.emit)
-                    health.start()
-                    self._health = health
+                    self._health = health = HealthLoop(self._plan, command.spec, self._server.app.ask_stats, self.emit)
                     self.emit("registry", {"address": health.server.address, "why": ""})
                 case messages.StopHealth() if health:
                     self._health = None

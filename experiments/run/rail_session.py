@@ -54,11 +54,6 @@ class MultirailSession(Session):
         """The plan of its network."""
         return self.net.plan
 
-    @property
-    def dilation(self) -> float:
-        """Slowdown of time in its plan."""
-        return self.plan.dilation
-
     @cached_property
     def rails(self) -> tuple[Rail, ...]:
         """The rails as predictions take them: rates are those of payload."""
@@ -335,7 +330,7 @@ class SizeSweep:
         minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
 
         def turn(ranks: MonitoredEngine) -> None:
-            ranks.wait_for_rails(minimal, RAIL_WAIT_S * self._session.dilation)
+            ranks.wait_for_rails(minimal, RAIL_WAIT_S * self._session.plan.dilation)
             with self._watch.record_load(self._session.run, run.interval):
                 run.take_turn(ranks)
             run.lost = ranks.lost

@@ -101,14 +101,9 @@ class Session:
     label: str
     net: EmulatedNet
 
-    @property
-    def dilation(self) -> float:
-        """Slowdown of time on the fabric."""
-        return 1.0
-
     def watch(self, since: Counters | None = None) -> Watch:
         """Return a watch that counts from now on, or from `since`."""
-        return Watch(self.net, since or count(self.net), self.dilation)
+        return Watch(self.net, since or count(self.net), self.net.plan.dilation)
 
 
 @dataclass

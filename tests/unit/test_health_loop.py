@@ -71,7 +71,6 @@ class Rig:
         spec = parse_health(SPEC | keys)
         self.loop = HealthLoop(PLAN, spec, self.switches.ask, lambda *event: self.reported.append(event))
         self.switches.loop = self.loop
-        self.loop.start()
         self.agent: Registry = connect(self.loop.server.address, 0.2)
 
     def sees(self, wanted: Callable[[View], bool]) -> View:
