@@ -22,12 +22,11 @@ from railyard.topologies.spec import FabricSpec
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Broken parts of a fabric.
+    """Broken parts of a fabric. A crashed GPU is in `links` and `hb`; a dead HB domain is all its ports.
 
     `links`: rail links by GPU (where GPUs have several, those that have none left), `planes`: each link as (GPU, plane)
     where GPUs have several, `rails`: rail switches by index (the rank; the single switch is 0), `disconnected_ranks`:
-    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU. A crashed GPU is in `links`
-    and `hb`; a dead HB domain is all its ports.
+    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU.
     """
 
     links: frozenset[Gpu] = frozenset()

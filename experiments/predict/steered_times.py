@@ -119,10 +119,8 @@ def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Sha
 def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) -> float | None:
     """Return the seconds until the last flow is done, if all start together.
 
-    Pairs keep the paths that they have by the scores of the background alone.
-
-    Max-min fair shares of what the background leaves, headers counted. None where a pair has several paths, or the
-    background comes and goes.
+    Pairs keep the paths that they have by the scores of the background alone. Max-min fair shares of what the
+    background leaves, headers counted. None where a pair has several paths, or the background comes and goes.
     """
     if not pattern.steady:
         return None

@@ -302,7 +302,6 @@ class FabricFamily:
 
     def check(self, spec: ExperimentSpec) -> None:
         """Raise BadInput for what its fabrics can't run."""
-        raise NotImplementedError
 
     def check_budget(self, spec: ExperimentSpec, machine: "Machine") -> None:
         """Raise BadInput for a fabric that is certainly too large or too fast for this machine."""
@@ -323,7 +322,6 @@ class FabricFamily:
         self, spec: ExperimentSpec, datapath: "Datapath", frames_per_s: float, run: "Run", steps: "Steps"
     ) -> None:
         """Measure everything of the experiment, in a sandbox. `frames_per_s`: what the machine carries."""
-        raise NotImplementedError
 
     def predict(self, spec: ExperimentSpec, out: "Path", console: "Console") -> int:
         """Write and print what has a formula; return the exit status."""
@@ -331,7 +329,6 @@ class FabricFamily:
 
     def dry_run(self, spec: ExperimentSpec, console: "Console") -> None:
         """Print what would be sent."""
-        raise NotImplementedError
 
 
 FAMILIES: Final = Registry[FabricFamily](

@@ -76,11 +76,9 @@ class FaultKind:
 
     def inject(self, net: Any, target: str, p: Any) -> None:
         """Break the target, as fast as possible: recovery times count from just before."""
-        raise NotImplementedError
 
     def repair(self, net: Any, target: str, p: Any) -> None:
         """Repair the target."""
-        raise NotImplementedError
 
     def symptoms(self, net: Any, target: str, p: Any) -> Sequence[bool]:
         """Return for each affected part, one or more, whether it is faulty, observed at the part itself.

@@ -99,11 +99,9 @@ DISCARD_INTERFACE: Final = "hole"  # is down: what is sent there is gone, withou
 def switch_buffer_rules(interfaces: Iterable[str]) -> str:
     """Return input for `nft -f -` that gives a userspace switch a buffer at each port.
 
-    A userspace Open vSwitch sends on all its ports through one packet socket, and the kernel charges every frame that
-    waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine
-    can raise. So two flows that meet at one port made the switch drop frames of all ports. Here each frame is copied
-    as it leaves (the bytes are shared, and the copy is charged to no socket), the copy waits in the shaper, and the
-    original ends at once, in an interface that is down. Its mark tells the copy apart.
+    All that waits in its shapers would else be charged to one packet socket, so that two flows that meet at one port
+    would make the switch drop frames of all (docs/design.md, "A buffer at each port"). Here a copy of each frame, with
+    a mark, waits in the shaper, and the original ends at once, in an interface that is down.
     """
     devices = ", ".join(interfaces)
     return (
