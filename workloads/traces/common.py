@@ -25,6 +25,7 @@ Op = Literal[
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
 MAX_BYTES: Final = 2**26  # of a trace's files together: as plain data they take ten times as much memory
+MAX_OPERATIONS: Final = 2**19
 Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
 
 
@@ -172,14 +173,15 @@ def format_of(files: Files, field: str) -> str:
     return name
 
 
-def parse_whole(where: str, key: str, value: object, minimum: int = 0) -> int:
+def parse_whole(where: str, key: str, value: object, minimum: int = 0, most: int = 2**63 - 1) -> int:
     """A whole number from a file, where none but such will do. BadInput says where it isn't one."""
-    if (isinstance(value, str) and value.isascii() and value.isdigit()) or (
+    if (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20) or (
         isinstance(value, float) and value.is_integer()
     ):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
-        raise BadInput(where, value, f"is no {key}: a whole number of {minimum} or more is needed")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= most:
+        upper = " or more" if most == 2**63 - 1 else f" to {most}"
+        raise BadInput(where, value, f"is no {key}: a whole number of {minimum}{upper} is needed")
     return value
 
 
@@ -192,6 +194,13 @@ def ranks_of(where: str, value: object, ranks: int) -> tuple[int, ...]:
         raise BadInput(where, list(group), "has a rank twice")
     check_rank(where, max(group), ranks)
     return group
+
+
+def check_operations(where: str, ranks: int, each: int) -> None:
+    """Raise BadInput if a file for all ranks, which has `each` operations for each, has too many in all."""
+    if ranks * max(each, 1) > MAX_OPERATIONS:
+        allowed = f"makes {ranks * each:,} operations of all ranks: {MAX_OPERATIONS:,} or fewer can be read"
+        raise BadInput(where, f"{each:,} for each of {ranks:,} ranks", allowed)
 
 
 def check_rank(where: str, rank: int, ranks: int) -> int:

@@ -183,7 +183,7 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
     for i, item in enumerate(objects[1:], 1):
         try:
             nodes.append(ParseDict(item, NodeMessage(), ignore_unknown_fields=True))
-        except ParseError as error:
+        except (ParseError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise BadInput(f"{name}: object {i}", "this", f"is no Chakra node: {reason}") from error
 
@@ -222,7 +222,7 @@ def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
 def _node_of_graph(item: Any, where: str) -> Any:
     if not isinstance(item, dict):
         raise BadInput(where, item, "is no Chakra node: keys and values are needed")
-    kind = common.parse_whole(where, "NodeType", item.get("NodeType"))
+    kind = common.parse_whole(where, "NodeType", item.get("NodeType"), most=2**31 - 1)
     node = NodeMessage(id=common.parse_whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
     node.duration_micros = common.parse_whole(where, "runtime", item.get("runtime", 0))
     for key, deps in (("data_deps", node.data_deps), ("ctrl_deps", node.ctrl_deps)):

@@ -53,6 +53,8 @@ class Param(common.TraceFormat):
         """Return the trace; one file is for as many ranks as it names."""
         lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
         count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
+        if files.shared:
+            common.check_operations(files.names[0], count, len(lists[0]))
         by_rank, names = (lists * count, files.names * count) if files.shared else (lists, files.names)
         ranks = tuple(
             _Rank(rank, count, name, on.flops_per_s).nodes(entries)

@@ -106,6 +106,7 @@ class SimAi(common.TraceFormat):
             raise BadInput(name, "its content", "is no text in UTF-8") from error
         header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
         items = _items(header, _layers(lines, name))
+        common.check_operations(name, header.ranks, len(items))
         ranks = tuple(
             tuple(
                 common.Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items
