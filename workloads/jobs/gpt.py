@@ -104,26 +104,20 @@ class GptJob(Job):
 
 
 def gpt_job(
-    model: GptModel,
-    name: str,
-    placement: Layout,
-    layers_per_stage: int,
-    flops_per_s: float,
-    pairs_per_pass: int | None = None,
+    model: GptModel, name: str, placement: Layout, layers: int, flops_per_s: float, pairs_per_pass: int | None = None
 ) -> GptJob:
-    """The job in real bytes and seconds, on GPUs that achieve `flops_per_s`. No `pairs_per_pass`: nothing is merged."""
+    """The job in real bytes and seconds, with `layers` at a stage, on GPUs that achieve `flops_per_s`.
+
+    No `pairs_per_pass`: nothing is merged.
+    """
     p = placement.parallelism
-    layers_per_pass = layers_per_stage / p.virtual_stages
+    layers_per_pass = layers / p.virtual_stages
     pairs = round(PAIRS_PER_LAYER * layers_per_pass) if pairs_per_pass is None else pairs_per_pass
-    return GptJob(
-        name=name,
-        placement=placement,
-        pairs_per_pass=pairs,
-        gather_bytes=model.gathered_bytes(p.micro_batch) * PAIRS_PER_LAYER * layers_per_pass / pairs,
-        boundary_bytes=model.gathered_bytes(p.micro_batch) / p.tensor,
-        sync_bytes=FP16_BYTES * layers_per_stage * model.layer_parameters / p.tensor,
-        compute_s=layers_per_stage * model.layer_flops(p.micro_batch) / p.tensor / flops_per_s,
-    )
+    gather_bytes = model.gathered_bytes(p.micro_batch) * PAIRS_PER_LAYER * layers_per_pass / pairs
+    boundary_bytes = model.gathered_bytes(p.micro_batch) / p.tensor
+    sync_bytes = FP16_BYTES * layers * model.layer_parameters / p.tensor
+    compute_s = layers * model.layer_flops(p.micro_batch) / p.tensor / flops_per_s
+    return GptJob(name, placement, pairs, gather_bytes, boundary_bytes, sync_bytes, compute_s=compute_s)
 
 
 def gpt_iteration(job: GptJob) -> Iteration:
@@ -257,11 +251,6 @@ class GptSpec(Training):
 def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:
     pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
     data = fabric.domains // pipeline
-    micro_batch = model.training.micro_batch
-    return Parallelism(
-        tensor=fabric.rails,
-        pipeline=pipeline,
-        data=data,
-        micro_batch=micro_batch,
-        global_batch=global_batch or MICRO_BATCHES * data * micro_batch,
-    )
+    micro = model.training.micro_batch
+    batch = global_batch or MICRO_BATCHES * data * micro
+    return Parallelism(tensor=fabric.rails, pipeline=pipeline, data=data, micro_batch=micro, global_batch=batch)

@@ -30,8 +30,7 @@ class MoeJob(Job):
     """A step on `domains` x `rails` GPUs, in bytes and seconds.
 
     `algorithm`: the full name of the all-to-alls'. `pair_bytes`: D of an all-to-all; `static_bytes`: D of the
-    AllReduce. `shares`: the part of all tokens that goes to each GPU's expert;
-    empty if they are spread uniformly.
+    AllReduce. `shares`: the part of all tokens that goes to each GPU's expert; empty if they are spread uniformly.
     """
 
     name: str
@@ -53,16 +52,10 @@ def moe_job(
     the AllReduce and the computing keep their proportion to an all-to-all.
     """
     share = all_to_alls / model.all_to_alls
-    return MoeJob(
-        name=name,
-        domains=domains,
-        rails=rails,
-        algorithm=algorithm,
-        all_to_alls=all_to_alls,
-        pair_bytes=model.all_to_all_bytes / (domains * rails),
-        static_bytes=share * FP16_BYTES * model.static_parameters,
-        compute_s=share * model.gpu_flops / flops_per_s,
-    )
+    pair_bytes = model.all_to_all_bytes / (domains * rails)
+    static_bytes = share * FP16_BYTES * model.static_parameters
+    compute_s = share * model.gpu_flops / flops_per_s
+    return MoeJob(name, domains, rails, algorithm, all_to_alls, pair_bytes, static_bytes, compute_s=compute_s)
 
 
 def moe_iteration(job: MoeJob) -> Iteration:

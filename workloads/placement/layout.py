@@ -153,9 +153,7 @@ class Layout:
     @property
     def rank_of(self) -> Numbers:
         """The rank on each GPU."""
-        ranks = np.empty(self.gpus.size, dtype=np.int32)
-        ranks[self.gpus.ravel()] = np.arange(self.gpus.size, dtype=np.int32)
-        return ranks
+        return np.argsort(self.gpus, axis=None).astype(np.int32)
 
 
 def place(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:
