@@ -74,7 +74,7 @@ class PrintableConsole(Console):
 
 
 def _escaped(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c in "\n\t" else printable(c) for c in text)
+    return text if text.isprintable() else "".join(c if c in "\n\t\u00a0" else printable(c) for c in text)
 
 
 def console() -> Console:
