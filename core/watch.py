@@ -303,6 +303,7 @@ def communicate(
     """
     deadline, output, errors = time.monotonic() + within_s, "", ""
     watched = _watcher.processes.get(process.pid)  # else only after a while: most programs are done before
+    name = watched.name if watched else name
     try:
         while True:
             try:

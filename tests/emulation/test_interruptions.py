@@ -33,7 +33,7 @@ STEERED: Final[dict[str, Any]] = {
     "fabrics": [{**FABRIC, "policy": "rd"}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
     "routing": {"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
-    "background": [{"rails": {0: 0.5}}],
+    "background": [{"rails": [0], "load": 0.5}],
 }
 RAILS: Final[dict[str, Any]] = {
     "name": "interrupted",
