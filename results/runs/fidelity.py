@@ -74,7 +74,7 @@ PORT_BYTES: Final = Limit("rail port counters off", 0.02, 0.10, "share", "run",
 BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "run",
     "every byte must arrive once, where it was sent")
 CPU_STOLEN: Final = Limit("CPU stolen", 0.05, 0.20, "share", "machine",
-    "other guests of the host had these cores; 2.4% changed no measured time, a twentieth of the time may show in it")
+    "other guests of the host had these cores; 3.6% changed no time by 5%, a twentieth of the time may show in it")
 CPU_THROTTLED: Final = Limit("CPU throttled", 0.01, 0.10, "share", "machine",
     "a CPU quota stops every process of the run at once; at a tenth of the time no figure is the fabric's")
 PAUSED: Final = Limit("time in pauses", 0.05, 0.20, "share", "machine",
