@@ -45,12 +45,18 @@ libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(
-    argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False, visible: Iterable[Path] = ()
+    argv: Sequence[str],
+    task: Mapping[str, Any],
+    run: str = "",
+    interactive: bool = False,
+    visible: Iterable[Path] = (),
+    inherited: Sequence[int] = (),
 ) -> int:
     """Run one of our programs, which must call `init.prepare` first, in a sandbox; return its exit status.
 
     `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
-    `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs.
+    `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs;
+    `inherited`: open files.
     """
     _die_with_sudo()
     user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
@@ -62,7 +68,7 @@ def enter(
         process = subprocess.Popen(
             ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
             env=environment,
-            pass_fds=[child_socket.fileno()],
+            pass_fds=[child_socket.fileno(), *inherited],
             preexec_fn=partial(_die_with_parent, os.getpid()),
         )
         child_socket.close()

@@ -37,14 +37,17 @@ def run(
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     check_machine(spec)
-    with folder.made(*choices) as where:
+    with folder.made(*choices) as where, folder.Spare() as spare:
         resolved, path = spec.resolved(), where.real_path
         task = {"do": "run", "spec": resolved, "folder": str(path), "identity": where.identity, "quiet": quiet}
-        visible = [path, *files_meant(resolved)]
-        status = launcher.enter(own_command(), task, run=f"{spec.name} {path}", visible=visible)
+        task["spare"] = spare.fd
+        visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
+        status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd])
+        problem = spare.problem(where)
     if status == 128 + signal.SIGKILL:
         problem = "the run was killed, by a signal or for lack of memory; only its folder is left of it"
-        return print_error(problem, status)
+    if problem:
+        return print_error(problem, status or 1)
     report = where.path / "report.html"
     if not quiet and report.exists():
         print(f"{report}")

@@ -1,7 +1,12 @@
 """The folder that a run writes: checked before anything is built, and made at the last moment."""
 
 import errno
+import io
 import os
+import secrets
+import shutil
+import tarfile
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -14,6 +19,8 @@ from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
 MIN_FREE_BYTES: Final = 50_000_000  # more than flows.parquet and the report of a long run
+REASON: Final = ".reason"
+"""The file of a `Spare` that says why it was needed."""
 NOT_EMPTY: Final = "exists and is not empty: choose another folder, or move this one away"
 
 
@@ -85,6 +92,71 @@ def _claimed(out: Path) -> Folder:
             raise
         undo.pop_all()
         return opened
+
+
+class Spare:
+    """Memory, shared with a sandbox, for the records of a run whose folder can't be written any more.
+
+    The sandbox doesn't see the folders of the machine in which they can be kept instead. Its content is a tar archive.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        """Make it, or in the sandbox open the one that was inherited as `fd`."""
+        self._file = os.fdopen(os.memfd_create("records") if fd is None else fd, "r+b")
+        self._tar: tarfile.TarFile | None = None
+        os.set_inheritable(self.fd, False)
+
+    @property
+    def fd(self) -> int:
+        """Its file descriptor."""
+        return self._file.fileno()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Add a file."""
+        self._tar = self._tar or tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115 - closed with it
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        self._tar.addfile(info, io.BytesIO(data))
+
+    def __enter__(self) -> "Spare":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tar:
+            self._tar.close()
+        self._file.close()
+
+    def problem(self, out: Folder) -> str:
+        """Keep what was put in it in a folder of its own; return one line, "" if the records are in `out`."""
+        if os.fstat(self.fd).st_size:
+            return self._keep(out.path)
+        try:
+            Folder(out.path, identity=out.identity).close()
+        except OSError:
+            moved = "was moved or replaced during the run: what the run wrote is in"
+            return f"{out.path} {moved} {out.real_path}"
+        return ""
+
+    def _keep(self, out: Path) -> str:
+        self._file.seek(0)
+        with tarfile.open(fileobj=self._file) as tar:
+            files = {info.name: (tar.extractfile(info) or io.BytesIO()).read() for info in tar}
+        failed = f"{out} can't be written ({files.pop(REASON, b'').decode()})"
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "railyard")
+        umask = os.umask(0o077)  # folders of mode 0700
+        try:
+            for place in (state, Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/dev/shm")):
+                path = place / f"{out.name}-{secrets.token_hex(8)}"
+                try:
+                    with Folder(path, make=True) as folder:
+                        for name, data in files.items():
+                            folder.write(name, data)
+                    return f"{failed}: the records are in {path}"
+                except (OSError, ValueError):
+                    shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.umask(umask)
+        return f"{failed}, and there is no room elsewhere: the figures above are all that is kept"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
+from railyard.experiments.run.folder import REASON, Spare
 from railyard.experiments.run.session import Steps, record_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
@@ -25,7 +26,9 @@ from railyard.results.views import report
 from railyard.topologies.measure import rates
 
 
-def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console | None) -> int:
+def run_experiment(
+    spec: ExperimentSpec, folder: Path | Folder, console: Console | None, spare: Spare | None = None
+) -> int:
     """Run it all, save it in `folder`, print the summary. Return 0 if every check of the experiment passed, else 1.
 
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
@@ -61,11 +64,24 @@ def run_experiment(spec: ExperimentSpec, folder: Path | Folder, console: Console
         run.duration_s = time.monotonic() - begun
         analysis = Analysis(run)
         if run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails:
-            analysis = store.save(run, folder)
+            analysis, saved = save(run, folder, spare)
+            if not saved:
+                console = console or Console()
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)
             if run.failed and console:
                 report.print_summary(analysis, console)
     if console:
         report.print_summary(analysis, console)
-    return 0 if analysis.passed else 1
+    return 0 if analysis.passed and saved else 1
+
+
+def save(run: Run, folder: Path | Folder, spare: Spare | None) -> tuple[Analysis, bool]:
+    """Save a run in its folder, else in `spare`. Return its analysis, and whether the folder has it."""
+    try:
+        return store.save(run, folder), True
+    except OSError as error:
+        if spare is None:
+            raise
+        spare.write(REASON, (error.strerror or str(error)).encode())
+        return store.save(run, spare), False

@@ -16,7 +16,7 @@ from railyard.core.host import BOOTSTRAP, PROJECT, Machine, datapath_choice, det
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.experiments.commands.options import PrintableConsole, console
-from railyard.experiments.run.folder import reporting_path_errors
+from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 
 
@@ -40,8 +40,8 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     path, (device, inode) = Path(task["folder"]), task["identity"]
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
-    with opened as folder:
-        return run_experiment(spec, folder, None if task["quiet"] else console())
+    with opened as folder, Spare(task["spare"]) as spare:
+        return run_experiment(spec, folder, None if task["quiet"] else console(), spare)
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:

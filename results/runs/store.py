@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
 from rich.console import Console
@@ -76,7 +76,14 @@ _KINDS: Final = {
 _FORMATS: Final = (old_format.FORMAT, 2, FORMAT)  # 2 has no manifest
 
 
-def save(run: Run, folder: Path | Folder) -> Analysis:
+class Writable(Protocol):
+    """A folder, or another place for files."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+
+
+def save(run: Run, folder: Path | Writable) -> Analysis:
     """Write the whole folder: what was measured first, then the manifest, and what is drawn from them last.
 
     Return the analysis that it was drawn from. OSError, with the file's name, if something can't be written.
@@ -146,7 +153,7 @@ def _drawn(analysis: Analysis) -> Files:
     yield "timeline.json", rows.to_json(timeline.trace(analysis.run), indent=None)
 
 
-def _write(folder: Folder, files: Iterable[tuple[str, bytes]]) -> None:
+def _write(folder: Writable, files: Iterable[tuple[str, bytes]]) -> None:
     """Write each file as soon as it is made. OSError names the file."""
     for name, data in files:
         try:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.run import folder
+from railyard.experiments.run import folder, runner
+from railyard.results.runs import store
+from railyard.results.views import report
+from tests.unit.results_sample import sample_run
 
 
 def problem(out: Path) -> str:
@@ -137,7 +140,10 @@ def test_of_many_runs_at_once_one_gets_the_folder(exists: bool, tmp_path: Path) 
 
 def test_the_claim_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
     code = f"""
-import time; from pathlib import Path; from railyard.experiments.run import folder
+import time; from pathlib import Path; from railyard.experiments.run import folder, runner
+from railyard.results.runs import store
+from railyard.results.views import report
+from tests.unit.results_sample import sample_run
 with folder.made(Path({str(tmp_path)!r}, "out")):
     print("claimed", flush=True); time.sleep(60)"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
@@ -149,3 +155,35 @@ with folder.made(Path({str(tmp_path)!r}, "out")):
         process.wait()
     with folder.made(tmp_path / "out") as where:
         assert where.real_path.is_dir()
+
+
+@pytest.mark.parametrize("damage", ["removed", "file in the way"])
+def test_records_of_a_folder_that_fails_are_kept_elsewhere(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "render", lambda _: "")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = sample_run(2, 2, 1)
+    with folder.made(tmp_path / "out") as where, folder.Spare() as spare:
+        if damage == "removed":
+            where.path.rmdir()
+        else:
+            (where.path / "flows.parquet").mkdir()
+        with folder.Spare(os.dup(spare.fd)) as inherited:  # as in the sandbox
+            assert not runner.save(run, where, inherited)[1]
+        problem = spare.problem(where)
+    kept = Path(problem.rpartition(" ")[2])
+    assert kept.parent == tmp_path / "state" / "railyard"
+    reason = "No such file or directory" if damage == "removed" else "Is a directory"
+    assert problem.endswith(f"{reason}): the records are in {kept}")
+    assert (kept.parent.stat().st_mode & 0o777, kept.stat().st_mode & 0o777) == (0o700, 0o700)
+    assert store.load(kept) == run
+
+
+def test_a_folder_that_was_moved_is_named(tmp_path: Path) -> None:
+    with folder.made(tmp_path / "out") as where, folder.Spare() as spare:
+        where.write("results.csv", b"")
+        assert spare.problem(where) == ""
+        where.path.rename(tmp_path / "moved")
+        where.path.mkdir()
+        assert spare.problem(where).endswith(f"what the run wrote is in {tmp_path / 'moved'}")
