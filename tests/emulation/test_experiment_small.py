@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 }
 FILES = {
     "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",
-    "provenance.json", "report.html", "timeline.json", "run.json", "connectivity.csv",
+    "provenance.json", "report.html", "timeline.json", "run.json", "connectivity.csv", "manifest.json",
 }  # fmt: skip
 RUN_S = 180.0
 WHOLE_RUN_S = 13.0  # the small experiment on an idle machine, roughly: when to kill it
