@@ -49,6 +49,22 @@ def check_visible(field: str, path: Path) -> None:
             raise BadInput(field, str(path), f"must be a folder below {private}: a run has one of its own there")
 
 
+def check_all_visible(data: object, field: str = "") -> None:
+    """BadInput for Railyard or its Python where the sandbox covers them, and for a file that an experiment names there.
+
+    `data`: an experiment's plain data. A text without a slash is a path only if there is such a file.
+    """
+    if not field:
+        check_visible("the checkout", PROJECT)
+        check_visible("the Python environment", Path(sys.prefix))
+    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list | tuple) else ()
+    for key, item in items:
+        check_all_visible(item, f"{field}.{key}".lstrip("."))
+    with suppress(OSError, ValueError):
+        if isinstance(data, str) and (data.startswith("/") or ("." in data and Path(data).is_file())):
+            check_visible(field, Path(data))
+
+
 def needed(more: Iterable[Path]) -> list[str]:
     """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
     python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent)

@@ -15,6 +15,7 @@ from railyard.core.errors import MissingRequirement
 from railyard.core.host import BOOTSTRAP, PROJECT, Machine, datapath_choice, detect, require
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
+from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.commands.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
@@ -65,6 +66,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
 
 def check_machine(spec: ExperimentSpec) -> Machine:
     """Return what the machine can do. MissingRequirement or BadInput if it can't run the experiment."""
+    check_all_visible(spec.resolved())
     machine = detect()
     require(machine)
     spec.family.check_budget(spec, machine)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.core.sandbox.hidden import check_visible, files_meant, needed, sockets
+from railyard.core.sandbox.hidden import check_all_visible, check_visible, files_meant, needed, sockets
 
 
 @pytest.fixture
@@ -71,3 +71,17 @@ def test_sockets_of_the_machine_are_listed(below_tmp: Path) -> None:
 def test_a_run_cannot_have_the_whole_of_tmp(path: str) -> None:
     with pytest.raises(BadInput, match=r"must be a folder below /(var/)?tmp: a run has one of its own there"):
         check_visible("--out", Path(path))
+
+
+def test_files_that_a_sandbox_covers_are_refused_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_all_visible({"name": "run", "workloads": [{"model": "/etc/gpt.yaml"}], "seed": 1})
+    with pytest.raises(BadInput, match=r"^workloads.0.model: '/run/gpt.yaml' must not be under /run"):
+        check_all_visible({"workloads": [{"model": "/run/gpt.yaml"}]})
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.chdir(folder)
+        Path("gpt.yaml").touch()
+        with pytest.raises(BadInput, match=r"^path: 'gpt.yaml' must not be under /dev"):
+            check_all_visible({"path": "gpt.yaml"})
+        monkeypatch.setattr(sys, "prefix", folder)
+        with pytest.raises(BadInput, match=r"^the Python environment: "):
+            check_all_visible({})
