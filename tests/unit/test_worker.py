@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from railyard.core import worker
+from railyard.core.crash import WorkerCrashed
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll
 from railyard.core.worker import Message, Pipe, Ready, Worker
@@ -39,6 +40,8 @@ for command in parent:
     if command.end:
         print("what went wrong", file=sys.stderr)
         sys.exit(1)
+    if command.crash:
+        raise ZeroDivisionError(command.crash)
     if command.busy_s:
         time.sleep(command.busy_s)
 """
@@ -52,6 +55,7 @@ class Do(Message):
     partial: bool = False
     fail: str = ""
     end: bool = False
+    crash: str = ""
     busy_s: float = 0
     events: tuple[str, ...] = ()
 
@@ -130,6 +134,13 @@ def test_a_dead_process_is_named_with_its_last_output(start: Start, has_events: 
             process.receive(Echo)
     with pytest.raises(RailyardError, match=r"^it died: what went wrong$"):
         process.send(Do())
+
+
+def test_an_unexpected_exception_in_a_child_has_its_traceback(start: Start) -> None:
+    with pytest.raises(WorkerCrashed, match=r"^it died: ZeroDivisionError: by chance$") as caught:
+        start().ask(Do(crash="by chance"), Echo)
+    assert "raise ZeroDivisionError(command.crash)" in caught.value.report
+    assert caught.value.exit_status == 70
 
 
 @pytest.mark.parametrize("partial", [False, True])
