@@ -10,7 +10,14 @@ from typing import Final
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import ByteCheck, Event, Flow, Measurement, Run
-from railyard.results.theory.predict import WHOLE, explained_ratios, phase_times, predict_schedule, project_to_full_size
+from railyard.results.theory.predict import (
+    WHOLE,
+    explained_ratios,
+    phase_overlaps,
+    phase_times,
+    predict_schedule,
+    project_to_full_size,
+)
 from railyard.topologies.addresses import UPLINK_PORT
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
@@ -99,12 +106,13 @@ def record(
 
     `counted`: see `_counted`; None while faults are injected, since detours cross the same ports.
     """
-    what, times = interval.as_dict(), dict[str, float]()
+    what, times, overlaps = interval.as_dict(), dict[str, float](), dict[str, float]()
     if len(done.delivered) == len(workload.schedule.transfers):
         times[WHOLE] = done.seconds
         if workload.iteration or len(workload.schedule.phases) > 1:
             spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
             times |= {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
+            overlaps = phase_overlaps(workload.schedule, spans)
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
     names, phases = [gpu.name for gpu in session.plan.gpus], workload.schedule.phases
@@ -155,7 +163,9 @@ def record(
         prediction = predicted.get(phase, only_phase if whole else None)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
         ratios = explained.get(phase, only_explained if whole else None) or (0.0, inf)
-        run.measurements.append(Measurement(interval, phase, metric, value, "s", prediction, *ratios))
+        overlap = overlaps.get(phase, 0.0) / prediction if prediction else 0.0
+        measurement = Measurement(interval, phase, metric, value, "s", prediction, ratios[0], ratios[1] + overlap)
+        run.measurements.append(measurement)
     return times
 
 

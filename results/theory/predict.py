@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf, isclose, isfinite
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -217,6 +217,28 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
             duration_s = max(spans[n][1] for n in numbers) - min(spans[n][0] for n in numbers)
             found[schedule.phases[phase].name].append(duration_s)
     return dict(found)
+
+
+def phase_overlaps(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, float]:
+    """Return the seconds of a run of each phase, by name, in which another phase was under way; of the median run.
+
+    GPUs go on to the next phase one by one, so a phase that an equation predicts alone shares links at both its ends.
+    """
+    runs: defaultdict[int, list[int]] = defaultdict(list)
+    for number, transfer in schedule.transfers:
+        runs[transfer.phase].append(number)
+    whole = {phase: numbers for phase, numbers in runs.items() if all(n in spans for n in numbers)}
+    if not whole:
+        return {}
+    begin = np.array([min(spans[n][0] for n in numbers) for numbers in whole.values()])
+    end = np.array([max(spans[n][1] for n in numbers) for numbers in whole.values()])
+    edges = np.unique(np.concatenate([begin, end]))
+    active = np.searchsorted(np.sort(begin), edges, "right") - np.searchsorted(np.sort(end), edges, "right")
+    shared = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (active[:-1] > 1))])  # until each edge
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for phase, overlap in zip(whole, np.interp(end, edges, shared) - np.interp(begin, edges, shared), strict=True):
+        found[schedule.phases[phase].name].append(float(overlap))
+    return {name: median(overlaps) for name, overlaps in found.items()}
 
 
 def project_to_full_size(

@@ -4,6 +4,7 @@ import pytest
 
 from railyard.results.theory.predict import (
     WHOLE,
+    phase_overlaps,
     phase_times,
     predict_iteration,
     predict_phase,
@@ -93,6 +94,9 @@ def test_each_run_of_a_phase_is_timed_by_itself() -> None:
     schedule = Schedule("s", 4, 2, phases, tasks)
     spans = {0: (1.0, 2.0), 1: (1.5, 3.0), 3: (10.0, 10.5)}
     assert phase_times(schedule, spans) == {"a": [2.0, 0.5]}  # b's transfer never ended
+    assert phase_overlaps(schedule, spans) == {"a": 0.0}
+    assert phase_overlaps(schedule, {**spans, 4: (10.1, 10.4)}) == pytest.approx({"a": 0.15, "b": 0.3})
+    assert phase_overlaps(schedule, {}) == {}
 
 
 def test_the_prediction_itself_projects_to_full_size() -> None:
