@@ -20,10 +20,13 @@ import re
 import select
 import signal
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -46,6 +49,8 @@ _NS_GET_OWNER_UID: Final = 0xB704
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LOOK_S: Final = 2.0
 _LONGEST_LIST: Final = 2**20
+_LAST_OUTPUT_S: Final = 0.1
+_READS_AFTER_END: Final = 256
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -235,15 +240,72 @@ def nodes(entry: Entry) -> list[str]:
         return []
 
 
+class _Terminal:
+    """A pseudo-terminal for a command of another user's, in place of those of our streams that are a terminal.
+
+    Else a process that the command leaves behind could read what is typed into our terminal afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._streams = [fd for fd in range(3) if os.isatty(fd)]
+        self._ours, self._theirs = os.openpty()
+        os.set_blocking(self._ours, False)  # a command that reads nothing must not stop its own output
+        for fd in self._streams[:1]:
+            fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, fcntl.ioctl(fd, termios.TIOCGWINSZ, b"\0" * 8))
+
+    def attach(self) -> None:
+        """Make it the terminal of this process, which has begun a session."""
+        fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
+        for fd in self._streams:
+            os.dup2(self._theirs, fd)
+
+    def relay(self, keeper: int) -> None:
+        """Copy what is typed and written, until the process ends."""
+        os.close(self._theirs)
+        pidfd, has_input = os.pidfd_open(keeper), 0 in self._streams
+        output = next((fd for fd in self._streams if fd), None)
+        watched = [self._ours, pidfd, *([0] if has_input else [])]
+        before = termios.tcgetattr(0) if has_input else []
+        try:
+            if self._streams[:2] == [0, 1]:
+                tty.setraw(0, termios.TCSADRAIN)
+            timeout_s, reads_left = None, _READS_AFTER_END
+            while reads_left and (ready := select.select(watched, [], [], timeout_s)[0]):
+                if pidfd in ready:
+                    watched.remove(pidfd)
+                    timeout_s = _LAST_OUTPUT_S
+                if timeout_s is not None:
+                    reads_left -= 1  # what it leaves behind could write for ever
+                if self._ours in ready:
+                    written = b""
+                    with suppress(OSError):  # EIO: all have closed it
+                        written = os.read(self._ours, 65536)
+                    if not written:
+                        watched.remove(self._ours)
+                    elif output is not None:
+                        os.write(output, written)
+                if 0 in ready:
+                    typed = os.read(0, 4096)
+                    with suppress(OSError):
+                        os.write(self._ours, typed or b"\x04")
+                    if not typed:
+                        watched.remove(0)
+        finally:
+            if has_input:
+                termios.tcsetattr(0, termios.TCSADRAIN, before)
+            os.close(pidfd)
+            os.close(self._ours)
+
+
 def run(entry: Entry, name: str, command: Sequence[str], node: str | None, variables: Mapping[str, str]) -> int:
     """Run a command in the network of a node, or (None) of process 1, and return its exit status.
 
     If the run can't be entered, one line with its name says so, and the status is 2. As another user's, the command
-    gets a clean environment and no terminal of ours that it could type into: signals are passed on to it. `variables`
-    come on top.
+    gets a clean environment and a terminal of its own; signals are passed on to it. `variables` come on top.
     """
     own = entry.account.is_ours
     environment = {**os.environ, "PATH": SEARCH_PATH} if own else clean_environment(entry.account)
+    terminal = None if own or not any(map(os.isatty, range(3))) else _Terminal()
     sys.stdout.flush()
     sys.stderr.flush()
     keeper = 0
@@ -258,8 +320,11 @@ def run(entry: Entry, name: str, command: Sequence[str], node: str | None, varia
     if keeper == 0:
         ignored = [number for number, handler in old.items() if handler == signal.SIG_IGN]
         defaults: dict[int, Any] = {n: signal.SIG_IGN if n in ignored else signal.SIG_DFL for n in old}
-        _in_child(lambda: _keep(entry, command, node, {**environment, **variables}, defaults), f"RUN: {name!r}")
+        started = partial(_keep, entry, command, node, {**environment, **variables}, defaults, terminal)
+        _in_child(started, f"RUN: {name!r}")
     try:
+        if terminal:
+            terminal.relay(keeper)
         status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
     finally:
         for number, handler in old.items():
@@ -268,12 +333,19 @@ def run(entry: Entry, name: str, command: Sequence[str], node: str | None, varia
 
 
 def _keep(
-    entry: Entry, command: Sequence[str], node: str | None, environment: Mapping[str, str], defaults: Mapping[int, Any]
+    entry: Entry,
+    command: Sequence[str],
+    node: str | None,
+    environment: Mapping[str, str],
+    defaults: Mapping[int, Any],
+    terminal: _Terminal | None,
 ) -> int:
     """Enter, start the command as a child, since only children are in the PID namespace, and wait for it."""
     own = entry.account.is_ours
     if not own:
         os.setsid()  # or the command could push characters into the terminal's input (TIOCSTI)
+        if terminal:
+            terminal.attach()
     _enter(entry, node)
     hidden.drop_capabilities()
 

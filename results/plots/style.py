@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from railyard.results.views.format import rate, seconds, short
 
+mpl.rcdefaults()  # Matplotlib has read a matplotlibrc in the working folder, which may be anybody's, as in /tmp
 INK: Final = "#101112"
 PAPER: Final = "#fdfdfe"
 MUTED: Final = "#7f8385"  # legible on white and on black

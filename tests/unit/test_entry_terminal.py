@@ -1,0 +1,46 @@
+"""The terminal of a command that root runs as another user: not the one that root types into."""
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = """
+import os
+from railyard.core.safe_files import account_of
+from railyard.core.sandbox.entry import Entry, run
+entry = Entry(os.getpid(), os.pidfd_open(os.getpid()), account_of(65534), {})
+raise SystemExit(run(entry, "it", ["sh"], None, {}))
+"""
+TYPED = b"readlink /proc/self/fd/[012]; id -u; (trap '' HUP; exec sleep 60) & echo pid=$! n=$((6 * 7)); exit 5\n"
+WITHIN_S = 60.0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")
+def test_what_a_users_command_leaves_behind_has_no_terminal_of_roots() -> None:
+    """Or it could read what root types after the command. The command can still be used like a shell."""
+    ours, theirs = os.openpty()
+    name = os.ttyname(theirs)
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND], stdin=theirs, stdout=theirs, stderr=theirs, cwd=Path(__file__).parents[2]
+    ) as process:
+        os.write(ours, TYPED)
+        status = process.wait(WITHIN_S)
+    output = ""
+    while select.select([ours], [], [], 0.1)[0]:
+        output += os.read(ours, 65536).decode()
+    left_behind = int(output.rpartition("pid=")[2].split()[0])
+    try:
+        files = [str(path.readlink()) for path in Path(f"/proc/{left_behind}/fd").iterdir()]
+    finally:
+        os.kill(left_behind, 9)
+        os.close(ours)
+        os.close(theirs)
+    assert status == 5, output
+    assert "65534" in output
+    assert "n=42" in output
+    assert name not in output.split()
+    assert name not in files
