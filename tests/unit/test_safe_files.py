@@ -182,6 +182,36 @@ def test_report_does_not_write_through_a_users_link(
 
 
 @needs_root
+def test_report_leaves_a_hard_link_of_roots_file_alone(theirs: Path, secret: Path) -> None:
+    """A user may make one where the kernel doesn't protect hard links; what it replaces is the name alone."""
+    sample(theirs)
+    for name in ("report.html", "summary.json", "timeline.json"):
+        (theirs / name).unlink()
+        (theirs / name).hardlink_to(secret)
+    assert reported(theirs) == 0
+    assert secret.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "flows.parquet"])
+def test_report_does_not_wait_for_a_pipe_in_place_of_a_record(name: str, tmp_path: Path) -> None:
+    sample(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    assert reported(tmp_path) in (1, 2)
+
+
+def test_report_runs_no_plugin_of_the_folder(tmp_path: Path) -> None:
+    """Else a user's folder could run code as root."""
+    run = sample_run(2, 2, 1)
+    source = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
+    run.spec["plugins"] = [str(tmp_path / "plugins" / "code.py")]
+    run.files["plugins/code.py"] = source.encode()
+    store.save(run, tmp_path)
+    assert reported(tmp_path) == 0
+    assert not (tmp_path / "ran").exists()
+
+
+@needs_root
 def test_report_reads_no_more_than_the_folders_owner_can(
     theirs: Path, secret: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
