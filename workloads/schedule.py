@@ -183,9 +183,13 @@ class Program:
         if seconds > 0:
             self.wait_for(gpu, [self._append(Compute(gpu, seconds, phase, self.last(gpu)))])
 
-    def _append(self, task: Task) -> int:
-        if len(self._tasks) >= self._most:
+    def check_count(self, tasks: int) -> None:
+        """Raise TooManyTasks if this is more than the schedule may have."""
+        if tasks > self._most:
             raise TooManyTasks(f"must make {self._most:,} transfers and computations or fewer on this fabric")
+
+    def _append(self, task: Task) -> int:
+        self.check_count(len(self._tasks) + 1)
         self._tasks.append(task)
         return len(self._tasks) - 1
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MIN_RAIL_BPS: Final = 1_000_000
 MAX_GPUS: Final = 1024  # all-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much
+MAX_DAYS: Final = 30  # of a workload with its repeats
 CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
 """Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
 BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
@@ -129,7 +130,13 @@ def _check_workloads(spec: ExperimentSpec) -> None:
             raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
         plan = nominal_plan(fabric)
         for i, workload in enumerate(spec.workloads):
-            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
+            schedule = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed).schedule
+            sent = sum(schedule.matrix.values())
+            days = spec.repeats * sent / (fabric.gpus * (plan.rail_bps + plan.hb_bps) / 8) / 86_400
+            if days > MAX_DAYS:
+                given = format_size(sent) + (f", {spec.repeats} times," if spec.repeats > 1 else "")
+                allowed = f"in all take {days:,.0f} days or more at the links' rates: {MAX_DAYS} or fewer are allowed"
+                raise BadInput(f"workloads.{i}", given, allowed)
 
 
 def _check_scripts(spec: ExperimentSpec) -> None:

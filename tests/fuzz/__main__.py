@@ -49,6 +49,7 @@ class Answer:
         lines = self.errors.splitlines()
         found = [f"exit status {self.status}"] if self.status not in STATUSES else []
         found += ["a traceback"] if "Traceback" in self.errors else []
+        lines = [line for line in lines if not line.startswith("damaged: ")]  # `report` names every record
         found += [f"{len(lines)} lines of errors"] if len(lines) > 1 or (self.status in (2, 3) and not lines) else []
         found += ["a line too long"] if any(len(line) > MAX_LINE for line in lines) else []
         found += [f"{self.cpu_s:.1f} s of CPU time"] if self.cpu_s > MAX_CPU_S else []

@@ -75,6 +75,13 @@ def test_schedules_of_too_many_tasks_name_their_largest_number(workload: object,
     assert str(caught.value) == f"workloads.0.{field}: {value} {allowed}"
 
 
+def test_bytes_that_take_longer_than_a_month_are_refused() -> None:
+    workload = {"kind": "collective", "collective": "all-to-all", "bytes": "8000TB"}
+    data = {"name": "x", "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2}], "workloads": [workload]}
+    with pytest.raises(BadInput, match=r"workloads.0: '.*TB' in all take .* days or more at the links' rates: 30 or"):
+        parse(data)
+
+
 def test_a_trace_for_a_billion_ranks_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('[{"comms": "all_reduce", "in_msg_size": 4, "dtype": "float32", "world_size": 1000000000}]')

@@ -143,6 +143,7 @@ def gpt_schedule(job: GptJob) -> Schedule:
     """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
     place, p = job.placement, job.placement.parallelism
     program, iteration = Program(place.domains, place.rails), gpt_iteration(job)
+    program.check_count(p.data * p.micro_batches)  # before the lists of passes are made
     for replica in range(p.data):
         _emit_replica(program, iteration, job, replica)
     for phase in iteration.sync:
