@@ -23,6 +23,7 @@ from railyard.core.errors import RailyardError
 STEP_S: Final = 0.25  # between two checks of a wait
 STOPPED_S: Final = 2.0  # a process that is stopped for longer fails the waits
 POLL_S: Final = 0.2  # of descendants that aren't children
+THREAD_NAME: Final = "watches processes"
 _EXCUSED_NS: Final = 2_000_000_000  # signals and the kernel's reports of stops may be seen so much later
 
 
@@ -90,7 +91,7 @@ class _Watcher:
             if self._deaths is None:
                 self._deaths = select.epoll()
                 for loop in (self._follow_stops, self._follow_deaths):
-                    threading.Thread(target=loop, name="watches processes", daemon=True).start()
+                    threading.Thread(target=loop, name=THREAD_NAME, daemon=True).start()
             return self._deaths
 
     def follow_own_signals(self) -> None:

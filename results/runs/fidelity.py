@@ -73,14 +73,14 @@ PORT_BYTES: Final = Limit("rail port counters off", 0.02, 0.10, "share", "run",
     "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have")
 BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "run",
     "every byte must arrive once, where it was sent")
-CPU_STOLEN: Final = Limit("CPU stolen", 0.05, 0.20, "share", "machine",
-    "other guests of the host had these cores; 3.6% changed no time by 5%, a twentieth of the time may show in it")
+CPU_STOLEN: Final = Limit("CPU stolen", 0.05, 0.40, "share", "machine",
+    "other guests of the host had these cores, as if their programs ran here; a twentieth of the time may show in it")
 CPU_THROTTLED: Final = Limit("CPU throttled", 0.01, 0.10, "share", "machine",
     "a CPU quota stops every process of the run at once; at a tenth of the time no figure is the fabric's")
 PAUSED: Final = Limit("time in pauses", 0.05, 0.20, "share", "machine",
     "what a thread is late by over 5 ms adds up; a twentieth of the time is as much as a time may be off")
-PAUSE: Final = Limit("longest pause", 10.0, 30.0, "ms", "machine",
-    "in intervals with faults, whose goodput is taken in bins of 20 ms: half a bin may be missing, or all of one")
+PAUSE: Final = Limit("longest pause", 10.0, 40.0, "ms", "machine",
+    "in intervals with faults: half a bin of 20 ms of goodput may be missing; a link may take 40 ms to recover (p95)")
 FOREIGN_BURST: Final = Limit("busiest 100 ms of others", 0.50, math.inf, "share", "machine",
     "a recovery or a short phase lies in a few of these windows; without other programs they show up to 21%")
 UNEXPLAINED: Final = Limit("off its prediction, unexplained", 0.05, math.inf, "share", "run",
