@@ -287,14 +287,14 @@ def test_control_plane_fault_needs_only_detours_withdrawn() -> None:
 
 
 def test_target_missed_in_a_pause_of_the_machine_is_not_judged() -> None:
-    """In one of ten repeats the machine paused for 40 ms, so that goodput seems not to return before the repair."""
+    """In one of ten repeats the machine paused for 50 ms, so that goodput seems not to return before the repair."""
     run = empty()
     healed = [replaced(fault("link-down", 3.0), repeat=repeat) for repeat in range(10)]
     lost = replace(healed[7], goodput_after_repair_ms=None, goodput_ms=None, recovered=False)
     run.recoveries = [*healed[:7], lost, *healed[8:]]
     run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.recoveries]
     assert [o.met for o in Analysis(run).outcomes if o.target.quantity.startswith("traffic back")] == [False]
-    run.loads[7] = replace(run.loads[7], pause_ms=40.0)
+    run.loads[7] = replace(run.loads[7], pause_ms=50.0)
     analysis = Analysis(run)
     (outcome,) = (o for o in analysis.outcomes if o.target.quantity.startswith("traffic back"))
     assert (outcome.met, outcome.not_judged, len(outcome.samples)) == (True, 1, 9)
