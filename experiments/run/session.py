@@ -1,6 +1,7 @@
 """Sessions: a fabric built for an experiment, with its controller's events, its load and the rates of its links."""
 
 import gc
+import importlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -158,6 +159,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     controller = ControllerProcess(reroute, lambda *event: received.append(event))
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
+    importlib.import_module("pyroute2")  # takes 0.2 s, by which the first fault would come late
     gc.collect()
     gc.freeze()  # a full collection takes 0.1 s, and heartbeats and GPU replacements would wait for it
     run.provenance["switch_buffers"] = net.switch_buffers
