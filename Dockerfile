@@ -9,6 +9,6 @@ WORKDIR /railyard
 COPY pyproject.toml README.md LICENSE ./
 COPY railyard railyard
 COPY script/bootstrap script/
-RUN script/bootstrap && apt-get clean && rm -rf /var/lib/apt/lists/* /root/.cache
+RUN script/bootstrap && apt-get clean && rm -rf /var/lib/apt/lists/* "$HOME/.cache"
 COPY . .
 ENTRYPOINT ["script/run"]

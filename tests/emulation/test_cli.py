@@ -179,9 +179,10 @@ def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> Non
 
 
 def test_user_who_may_not_write_or_open_tun_gets_one_line(tmp_path: Path, everybodys: Path) -> None:
-    done = command("run", "quickstart", "--out", "/root/x", who=as_user)
+    roots = tmp_path / "x"
+    done = command("run", "quickstart", "--out", str(roots), who=as_user)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --out: '/root/x' can't be ")
+    assert done.stderr.startswith(f"error: --out: '{roots}' can't be ")
     script = 'mount -n -t tmpfs tmpfs /dev/net && exec "$@"'
     no_tun = ["unshare", "-m", "sh", "-c", script, "sh", *USER]
     done = command("run", "quickstart", "--out", str(everybodys / "o"), who=lambda a: [*no_tun, *a])
