@@ -121,6 +121,13 @@ class ForwardingPolicy:
         """
         raise NotImplementedError
 
+    def uplink(self, rank: int, dst: Gpu, fabric: Fabric) -> int | None:
+        """Return by which uplink the rail switch of `rank` sends to a GPU on another rail; None: a hash decides.
+
+        Any number of 0 or more: uplinks that are alive count in a circle.
+        """
+        return None
+
 
 def shares_of(found: Path | Shares) -> Shares:
     """Return what a rule gave as shares."""
@@ -154,8 +161,11 @@ def rule_problem(policy: ForwardingPolicy, src: Gpu, dst: Gpu, fabric: Fabric) -
     try:
         shares = shares_of(policy.path(src, dst, fabric))
         paths: list[object] = [path for path, weight in shares if weight >= 1]
+        number = policy.uplink(src.rank, dst, fabric)
     except Exception as error:
         return f"{where} raises {type(error).__name__}: {error}"
+    if number is not None and not (isinstance(number, int) and number >= 0):
+        return f"uplink({src.rank}, {dst.name}) gives {number!r}: a number of 0 or more is needed, or None"
     if len(paths) != len(shares) or not shares:
         return f"{where} gives {shares!r}: one path or more are needed, with weights of 1 or more"
     allowed = {"dr": [dst.rank], "rd": [src.rank], "spine": [src.rank]}

@@ -159,6 +159,12 @@ class FabricSpec(BaseFabricSpec):
         """Return the paths between two different GPUs while nothing is broken, with their weights."""
         return policy_shares(self.chosen_policy, src, dst, fabric_of(self.kind, self.domains, self.rails))
 
+    def uplinks(self, rank: int) -> dict[Gpu, int]:
+        """Return the uplink of a rail switch to each GPU on another rail; none where a hash decides."""
+        policy, fabric = FORWARDING_POLICIES[self.chosen_policy], fabric_of(self.kind, self.domains, self.rails)
+        gpus = (Gpu(d, g) for g in range(self.rails) if g != rank for d in range(self.domains))
+        return {gpu: number for gpu in gpus if (number := policy.uplink(rank, gpu, fabric)) is not None}
+
 
 def _kind_in(info: ValidationInfo) -> FabricKind | None:
     """Return the kind of the fabric that is validated; None if that is wrong itself."""

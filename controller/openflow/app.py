@@ -15,7 +15,7 @@ from railyard.controller.openflow import codec
 from railyard.controller.openflow.codec import RyuApp, handler, ofp, ofp_event, parser
 from railyard.controller.openflow.flows import Flow, Ports, Tables, reconcile, tables_of
 from railyard.controller.openflow.optical import OpticalSwitch, OpticalSwitches
-from railyard.topologies.addresses import role_of
+from railyard.topologies.addresses import Gpu, role_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,17 @@ class _Switch:
 
 
 class RailyardApp(RyuApp):  # type: ignore[misc]
-    """The app. `listener` is called with each `SwitchEvent`, from the app's own thread."""
+    """The app. `listener` is called with each `SwitchEvent`, from the app's own thread.
+
+    `assigned_uplinks` has the uplink of each rail switch to GPUs of other ranks, by datapath id, if no hash decides.
+    """
 
     OFP_VERSIONS: Final = [ofp.OFP_VERSION]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.listener: Callable[[SwitchEvent], None] = lambda event: None
+        self.assigned_uplinks: dict[int, dict[Gpu, int]] = {}
         self._switches: dict[int, _Switch] = {}
         self._lost_spines: set[int] = set()
         self._lock = threading.RLock()  # fibres are moved in other threads than events of switches arrive in
@@ -207,7 +211,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
                 spines: dict[int, Ports] = {index: {} for index in self._lost_spines}
                 known = ((*role_of(number), other) for number, other in self._switches.items())
                 spines |= {index: other.ports for role, index, other in known if role == "spine" and other.ready}
-                target = tables_of(dpid, switch.ports, spines)
+                target = tables_of(dpid, switch.ports, spines, self.assigned_uplinks.get(dpid))
             if target is not None:
                 for message in codec.messages(switch.datapath, reconcile(switch.tables, target)):
                     switch.datapath.send_msg(message)

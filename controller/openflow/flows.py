@@ -2,20 +2,22 @@
 
 Everything follows from the datapath id and the port numbers (topologies/addresses.py). A rail switch sends eth_dst of
 its own rank's GPUs out of their ports, and all else to an OpenFlow group of type select over the spines, which an ECMP
-hash chooses from. A spine looks only at the rank in eth_dst; the single switch knows every GPU. Frames that match
-nothing are dropped. Where a spine has lost its cable to some rail, that rank gets a flow and a group of its own.
+hash chooses from; where the forwarding policy assigns uplinks, each GPU of another rank has a flow of its own. A spine
+looks only at the rank in eth_dst; the single switch knows every GPU. Frames that match nothing are dropped. Where a
+spine has lost its cable to some rail, that rank gets a flow and a group of its own.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from railyard.topologies.addresses import UPLINK_PORT, gpu_at, plane_of, rank_mac, role_of
+from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at, plane_of, rank_mac, role_of
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
 ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")
 EXACT: Final = "ff:ff:ff:ff:ff:ff"
 GPU_PRIORITY: Final = 200
+ASSIGNED_PRIORITY: Final = 175
 RANK_PRIORITY: Final = 150
 UPLINK_PRIORITY: Final = 100
 UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
@@ -63,9 +65,13 @@ class Steps:
     delete_groups: tuple[int, ...] = ()
 
 
-def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None) -> Tables:
+def tables_of(
+    dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None, assigned: Mapping[Gpu, int] | None = None
+) -> Tables:
     """Return the tables of an electrical switch with these ports. `spines`: the ports of each known spine, none for a
     lost one. A spine that has not connected yet counts as intact, so that switches may connect in any order.
+
+    `assigned`: the number of a rail switch's uplink to each GPU of another rank, counted in a circle over those alive.
     """
     role, rank = role_of(dpid)
     here = sorted(ports)
@@ -85,6 +91,9 @@ def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None
         if up != usual:
             flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
             groups[RANK_GROUP + other] = up
+    for gpu, number in (assigned or {}).items():
+        if up := uplinks_to(gpu.rank, usual, spines):
+            flows.add(Flow(gpu.mac("rail"), EXACT, ASSIGNED_PRIORITY, up[number % len(up)]))
     return Tables(frozenset(flows), groups)
 
 

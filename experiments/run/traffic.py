@@ -5,11 +5,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
-from railyard.results.runs.records import ByteCheck, Event, Flow, Measurement, Run
+from railyard.results.runs.records import (
+    UPLINK_BYTES,
+    UPLINK_IMBALANCE,
+    ByteCheck,
+    Event,
+    Flow,
+    Measurement,
+    Run,
+)
+from railyard.results.theory.ecmp import imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
     explained_ratios,
@@ -21,8 +32,8 @@ from railyard.results.theory.predict import (
 from railyard.topologies.addresses import UPLINK_PORT
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.workloads.collectives.algorithm import operation_of
-from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
+from railyard.workloads.collectives.algorithm import Sizes, operation_of
+from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes, ways
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
@@ -30,6 +41,7 @@ from railyard.workloads.spec import TaskSpans
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
 MIN_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
+Found = TypeVar("Found")
 TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has failed
 
 
@@ -50,6 +62,13 @@ class Workload:
     scene: str = ""
 
 
+class PortBytes(NamedTuple):
+    """Bytes received at the rail switches' GPU ports, and of each uplink by (rail switch, "out" or "in", spine)."""
+
+    gpus: int
+    uplinks: dict[tuple[str, str, int], int]
+
+
 def run_workload(
     session: FabricSession,
     workload: Workload,
@@ -68,7 +87,8 @@ def run_workload(
     with relaxed_tcp_timers(session.plan.hosts), session.watch().record_load(run, interval):
         done = replay(workload.schedule, session.windows, seed, within_s, progress)
     after = _counted(session)
-    times = record(session, workload, interval, done, run, predicted, (after[0] - before[0], after[1] - before[1]))
+    counted = PortBytes(after.gpus - before.gpus, {k: n - before.uplinks[k] for k, n in after.uplinks.items()})
+    times = record(session, workload, interval, done, run, predicted, counted)
     # what the times mean on the real cluster
     same = {phase: seconds / workload.scale.time_factor for phase, seconds in times.items()}
     full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
@@ -100,11 +120,11 @@ def record(
     done: Replay,
     run: Run,
     predicted: Mapping[str, float],
-    counted: tuple[int, int] | None,
+    counted: PortBytes | None,
 ) -> dict[str, float]:
     """Record a replay: events, flows, bytes and measurements; return s by phase, and of the whole (none if broken).
 
-    `counted`: see `_counted`; None while faults are injected, since detours cross the same ports.
+    `counted`: of the replay alone; None while faults are injected, since detours cross the same ports.
     """
     what, times, overlaps = interval.as_dict(), dict[str, float](), dict[str, float]()
     if len(done.delivered) == len(workload.schedule.transfers):
@@ -137,7 +157,7 @@ def record(
     schedule, got = workload.schedule, done.delivered_matrix
     known = counted is not None and not session.steered_by
     on_rails = int(port_bytes(schedule, session.plan.spec).rail_out.sum()) if known else 0
-    gpu_ports, uplinks = counted or (0, 0)
+    gpu_ports, uplinks = (counted.gpus, counted.uplinks) if counted else (0, {})
     run.bytes.append(
         ByteCheck(
             interval=interval,
@@ -146,37 +166,70 @@ def record(
             pairs_wrong=sum(1 for p in schedule.matrix.keys() | got.keys() if schedule.matrix.get(p) != got.get(p)),
             rail_port_bytes=gpu_ports,
             rail_expected_bytes=round(on_rails / payload_fraction(session.plan.spec.mtu)),
-            cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks),
+            cross_rail_bytes=max(cross_rail_bytes(schedule), sum(n for key, n in uplinks.items() if key[1] == "out")),
         )
     )
     if times:
         rate = sum(done.delivered.values()) * 8 / done.seconds
         run.measurements.append(Measurement(interval, WHOLE, "throughput", rate, "bit/s"))
-    only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
-    exact = known and bool(predicted) and not session.steered_by
-    schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
-    explained = explained_ratios(schedule, schedule_rates, session.plan.spec) if exact else {}
-    only_explained = explained.get(next(iter(explained))) if explained and not workload.iteration else None
+    if uplinks:
+        _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run)
+    exact, fabric = known and bool(predicted) and not session.steered_by, session.plan.spec
+    schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
+    explained = explained_ratios(schedule, schedule_rates, fabric) if exact else {}
+    has_choice = exact and fabric.spine_count > 1
+    by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected") if has_choice else {}
+
+    def of(found: Mapping[str, Found], phase: str) -> Found | None:
+        """Return what is known of a phase; of plain traffic as a whole, that of its first phase."""
+        is_plain = phase == WHOLE and not workload.iteration
+        return found.get(phase, next(iter(found.values()), None) if is_plain else None)
+
     for phase, value in times.items():
-        whole = phase == WHOLE
-        metric = "iteration_time" if whole and workload.iteration else "completion_time"
-        prediction = predicted.get(phase, only_phase if whole else None)
+        metric = "iteration_time" if phase == WHOLE and workload.iteration else "completion_time"
+        prediction = of(predicted, phase)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
-        ratios = explained.get(phase, only_explained if whole else None) or (0.0, inf)
-        overlap = overlaps.get(phase, 0.0) / prediction if prediction else 0.0
-        measurement = Measurement(interval, phase, metric, value, "s", prediction, ratios[0], ratios[1] + overlap)
-        run.measurements.append(measurement)
+        least, most = of(explained, phase) or (0.0, inf)
+        most += overlaps.get(phase, 0.0) / prediction if prediction else 0.0
+        collided = of(by_uplink, phase) if prediction else None
+        run.measurements.append(Measurement(interval, phase, metric, value, "s", prediction, least, most, collided))
     return times
 
 
-def _counted(session: FabricSession) -> tuple[int, int]:
-    """(bytes that came in at the GPU ports of the rail switches, bytes that went in at their uplinks), by OpenFlow."""
+def _record_uplinks(
+    session: FabricSession,
+    schedule: Schedule,
+    interval: IntervalId,
+    end_ns: int,
+    uplinks: Mapping[tuple[str, str, int], int],
+    run: Run,
+) -> None:
+    """Record the bytes of every uplink, and their imbalance beside what ECMP or the policy is expected to give."""
+    fabric, sizes = session.plan.spec, Sizes.of(schedule.matrix)
+    routed = [(sizes, ways(sizes.src, sizes.dst, schedule.rails, fabric))]
+    expected = uplink_imbalance(routed, schedule.rails, fabric.domains, fabric, "expected")
+    if expected is None:
+        return
+    by_switch = {(switch, way): [0] * fabric.spine_count for switch, way, _ in uplinks}
+    for (switch, way, spine), size in uplinks.items():
+        by_switch[switch, way][spine] = size
+    detail = {f"{switch} {way}": sizes for (switch, way), sizes in by_switch.items()}
+    run.events.append(Event(end_ns, "fabric", UPLINK_BYTES, {**interval.as_dict(), "bytes": detail}))
+    measured = imbalance(np.array(list(by_switch.values())))
+    predicted = None if session.steered_by else expected
+    run.measurements.append(Measurement(interval, WHOLE, UPLINK_IMBALANCE, measured, "ratio", predicted))
+
+
+def _counted(session: FabricSession) -> PortBytes:
+    """Return the counters of the rail switches' ports since they were made, by OpenFlow."""
     counters = session.controller.port_counters(len(session.plan.switches))
-    gpus = uplinks = 0
+    gpus, uplinks = 0, dict[tuple[str, str, int], int]()
     for switch in session.plan.switches:
         for port, values in counters[switch.name].items():
             if switch.role == "single" or (switch.role == "rail" and port < UPLINK_PORT):
                 gpus += values["rx_bytes"]
             elif switch.role == "rail":
-                uplinks += values["tx_bytes"]
-    return gpus, uplinks
+                spine = port - UPLINK_PORT
+                uplinks[switch.name, "out", spine] = values["tx_bytes"]
+                uplinks[switch.name, "in", spine] = values["rx_bytes"]
+    return PortBytes(gpus, uplinks)

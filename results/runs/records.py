@@ -30,7 +30,8 @@ class Measurement(Record):
     """A row of results.csv. `predicted` is None where no formula exists; ratio = value / predicted.
 
     `explained_least`, `explained_most`: the ratios that the theory explains. Both are 1 for an exact formula, the most
-    is infinite for a bound.
+    is infinite for a bound. `predicted_by_uplink`: as `predicted`, but with the flows on uplinks that the fabric's ECMP
+    or policy is expected to give them, and not with even shares; None where there is nothing to choose.
     """
 
     phase: str
@@ -40,6 +41,7 @@ class Measurement(Record):
     predicted: float | None = None
     explained_least: float = 0.0
     explained_most: float = inf
+    predicted_by_uplink: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -131,6 +133,10 @@ PROCESS: Final = "process"
 """Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 BACKGROUND_SENT: Final = "background-sent"
 """The event that has the bytes `requested` of the background load in an interval, and those `sent`."""
+UPLINK_BYTES: Final = "uplink-bytes"
+"""The event that has the bytes of every uplink in an interval: `out` of and `in` to each rail switch, by spine."""
+UPLINK_IMBALANCE: Final = "uplink_imbalance"
+"""The metric max over mean: bytes of the busiest uplink over the mean of the switch that sends (or receives) most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railyard.results.theory import equations
+from railyard.results.theory.ecmp import Spread, uplink_imbalance
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.matrix.traffic_matrix import Way, ways
@@ -25,13 +26,15 @@ HASH_DRAWS: Final = 256
 """How often flows are hashed over the planes of a rail for an expectation: a standard error of 2% or less."""
 
 
-def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
+def bottleneck_s(
+    stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: FabricSpec, spread: Spread = "even"
+) -> float:
     """Return our own lower bound, in s, for stages that each GPU runs one after the other, on y domains of x GPUs.
 
     Two things take time for certain, and the longest of them is the bound:
 
     - a port carries its bytes of all stages, forwarded ones included, at its rate; so do all uplinks of a rail switch
-      together (their even share is assumed, which hashing doesn't promise);
+      together, if their shares are even; else the busiest of them, which `spread` says (ecmp.py);
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
     With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the paths
@@ -41,6 +44,7 @@ def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: 
     planes = len(fabric.definition.carrying(fabric.definition.all_planes))
     rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
     routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
+    rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0 if spread != "even" else 1.0
     if planes == 1:
         return _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
     rng, draws = np.random.default_rng(0), max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))
@@ -91,19 +95,20 @@ WHOLE = ""  # the phase name under which a whole iteration is reported
 BOTTLENECK: Final = "bottleneck link"
 
 
-def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
+def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> float:
     """Return the seconds of `phase.repeats` runs: the bottleneck-link bound of its algorithm's stages."""
-    return phase.repeats * _run_s(replace(phase, name="", kind="", repeats=1), rates, fabric)
+    spread = spread if fabric.spine_count > 1 else "even"
+    return phase.repeats * _run_s(replace(phase, name="", kind="", repeats=1), rates, fabric, spread)
 
 
 @lru_cache(maxsize=1024)
-def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
+def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread) -> float:
     """Return the seconds of one run on a grid of its own, of `phase.y` domains with `phase.x` GPUs."""
     grid = Program(phase.y, phase.x).grid
     stages = ALGORITHMS[phase.collective].stages(phase, grid)
     each = ([transport.sizes() for transport in stage] for stage in stages)
     merged = (Sizes(*map(np.concatenate, zip(*sizes, strict=True))) for sizes in each if sizes)
-    return bottleneck_s(merged, phase.x, phase.y, rates, fabric)
+    return bottleneck_s(merged, phase.x, phase.y, rates, fabric, spread)
 
 
 def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
@@ -137,7 +142,11 @@ class IterationTime(NamedTuple):
 
 
 def predict_iteration(
-    iteration: Iteration, rates: Rates, fabric: FabricSpec, own_s: Mapping[str, float] | None = None
+    iteration: Iteration,
+    rates: Rates,
+    fabric: FabricSpec,
+    own_s: Mapping[str, float] | None = None,
+    spread: Spread = "even",
 ) -> IterationTime:
     """Return Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1).
 
@@ -146,7 +155,10 @@ def predict_iteration(
 
     def phases_s(phases: Sequence[Phase]) -> float:
         known = own_s or {}
-        return sum(p.repeats * known[p.name] if p.name in known else predict_phase(p, rates, fabric) for p in phases)
+        each = (
+            p.repeats * known[p.name] if p.name in known else predict_phase(p, rates, fabric, spread) for p in phases
+        )
+        return sum(each)
 
     collectives_s = phases_s(iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
@@ -159,7 +171,7 @@ def predict_iteration(
     return IterationTime(printed_s, printed_s + (p - 1) / v * collectives_s)
 
 
-def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, float]:
+def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> dict[str, float]:
     """Return the seconds of a run of each phase, by name, and of the whole iteration under `WHOLE` (Eq. 6 as printed).
 
     A phase without an algorithm is bounded by the bytes of its own transfers, on the whole fabric.
@@ -171,33 +183,36 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> di
         if t.phase in own_bytes:
             own_bytes[t.phase][t.src, t.dst] += t.bytes
     own_s = {
-        schedule.phases[number].name: bottleneck_s([Sizes.of(sizes)], schedule.rails, fabric.domains, rates, fabric)
+        schedule.phases[number].name: bottleneck_s(
+            [Sizes.of(sizes)], schedule.rails, fabric.domains, rates, fabric, spread
+        )
         for number, sizes in own_bytes.items()
     }
     phases = dict.fromkeys(schedule.phases)
-    times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric) for p in phases}
+    times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric, spread) for p in phases}
     if schedule.iteration is not None:
-        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s).printed_s
+        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s, spread).printed_s
     return times
 
 
 def explained_ratios(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, tuple[float, float]]:
     """Return the least and most of measured over predicted that the theory explains, for each phase and the whole.
 
-    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything. An iteration
-    may take the term that Eq. 6 leaves out.
+    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything; where flows are
+    hashed over uplinks, they may all be on one. An iteration may take the term that Eq. 6 leaves out.
     """
     known: dict[str, tuple[float, float]] = {}
     for phase in dict.fromkeys(schedule.phases):
         planes = fabric.definition.carrying(fabric.definition.all_planes) if phase.y > 1 else ()
         closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
         is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
-        known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, 1.0 if is_exact else inf)
+        worst_s = predict_phase(phase, rates, fabric, "worst") if is_exact else inf
+        known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, worst_s / predict_phase(phase, rates, fabric))
     if schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):
-            printed_s, critical_path_s = predict_iteration(schedule.iteration, rates, fabric)
-            most = critical_path_s / printed_s
+            printed_s, _ = predict_iteration(schedule.iteration, rates, fabric)
+            most = predict_iteration(schedule.iteration, rates, fabric, spread="worst").critical_path_s / printed_s
         known[WHOLE] = least, most
     return known
 

@@ -26,7 +26,8 @@ def plan(kind: str, domains: int, rails: int, **more: Any) -> Plan:
 def tables(fabric: Plan, ports: Mapping[int, Ports], lost: frozenset[int] = frozenset()) -> dict[int, Tables]:
     """Of all switches that live, given their ports. `lost`: datapath ids of dead ones."""
     spines = {dpid - SPINE_DPID: {} if dpid in lost else p for dpid, p in ports.items() if role_of(dpid)[0] == "spine"}
-    return {dpid: tables_of(dpid, p, spines) for dpid, p in ports.items() if dpid not in lost}
+    assigned = {s.dpid: fabric.spec.uplinks(s.index) for s in fabric.switches if s.role == "rail"}
+    return {dpid: tables_of(dpid, p, spines, assigned.get(dpid)) for dpid, p in ports.items() if dpid not in lost}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,10 +72,11 @@ def uplink_faults(fabric: Plan) -> list[tuple[frozenset[Cut], frozenset[int]]]:
     return [*single, *double]
 
 
+@pytest.mark.parametrize("policy", ["spine", "round-robin"])
 @pytest.mark.parametrize("spines", [1, 2, 3])
 @pytest.mark.parametrize(("domains", "rails"), [(2, 2), (2, 3), (3, 4)])
-def test_no_choice_of_ecmp_meets_a_dead_spine_or_cable(domains: int, rails: int, spines: int) -> None:
-    fabric = plan("rail-optimized", domains, rails, spines=spines)
+def test_no_choice_of_uplink_meets_a_dead_spine_or_cable(domains: int, rails: int, spines: int, policy: str) -> None:
+    fabric = plan("rail-optimized", domains, rails, spines=spines, policy=policy)
     for cut, lost in uplink_faults(fabric):
         ports = {d: {p: (d, p) not in cut for p in known} for d, known in ports_of(fabric).items()}
         switches = tables(fabric, ports, lost)
@@ -98,6 +100,19 @@ def test_intact_fabric_has_one_group_and_a_cut_adds_one() -> None:
     ports[RAIL_DPID + 3][UPLINK_PORT] = True  # only the spine's end is known to be dead yet
     assert tables(fabric, ports)[RAIL_DPID + 3].groups == {UPLINK_GROUP: (2002,)}
     assert len(cut[RAIL_DPID].flows - whole[RAIL_DPID].flows) == 1
+
+
+@given(domains=st.integers(2, 5), rails=st.integers(2, 5), spines=st.integers(1, 5))
+def test_round_robin_has_one_uplink_per_destination(domains: int, rails: int, spines: int) -> None:
+    fabric = plan("rail-optimized", domains, rails, spines=spines, policy="round-robin")
+    switches = tables(fabric, ports_of(fabric))
+    for rank in range(rails):
+        others = [gpu for gpu in fabric.gpus if gpu.rank != rank]
+        chosen = [out_ports(switches[RAIL_DPID + rank], gpu.mac("rail")) for gpu in others]
+        assert all(len(ports) == 1 for ports in chosen)
+        counts = [chosen.count(frozenset({UPLINK_PORT + spine})) for spine in range(spines)]
+        assert max(counts) - min(counts) <= 1
+        assert all(delivered(fabric, switches, Gpu(0, rank), gpu.mac("rail")) == {gpu} for gpu in others)
 
 
 def test_unknown_spine_counts_as_intact() -> None:

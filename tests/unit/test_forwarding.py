@@ -25,6 +25,7 @@ from railyard.topologies.forwarding import (
     path_of,
 )
 from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.policies.spine import Spine
 from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import Truth, as_reported, single_faults
 from tests.unit.fake_kernel import FakeKernel
@@ -134,9 +135,17 @@ class Raises(ForwardingPolicy):
         return Path("dr", [0][dst.rank])
 
 
+class NoUplink(Spine):
+    """Numbers an uplink below 0."""
+
+    def uplink(self, rank: int, dst: Gpu, fabric: Fabric) -> int:
+        return -1
+
+
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
+        (NoUplink(), "uplink(0, d1g1) gives -1: a number of 0 or more is needed, or None"),
         (NoRule(), "path(src, dst, fabric) is missing"),
         (WrongRail(), "path(d0g0, d1g1) gives rail 0, but dr from d0g0 to d1g1 crosses rail 1"),
         (Raises(), "path(d0g0, d1g1) raises IndexError: list index out of range"),

@@ -1,0 +1,80 @@
+"""ECMP: how unevenly flows load the uplinks of rail switches, as hashed or assigned, and as measured.
+
+A rail switch hashes each flow (a pair of GPUs) to one of its uplinks, so flows collide while other uplinks are idle:
+balls into bins, whose fullest bin is well above the mean where flows are few. The papers' equations assume even shares.
+Source: Raab and Steger, "Balls into Bins: A Simple and Tight Analysis", RANDOM 1998.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from statistics import fmean
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import Numbers, Sizes
+from railyard.workloads.matrix.traffic_matrix import Way
+
+Spread = Literal["even", "expected", "worst"]
+"""Loads of a switch's uplinks: even, the mean over hashes, or all on one. Where the policy assigns uplinks, the last
+two are what it assigns."""
+HASH_DRAWS: Final = 1024
+"""How many hashes an expectation is the mean of: all there are, if not more; a standard error of 1% or less."""
+MOST_DRAWN: Final = 2**22  # flows, in all draws together
+
+
+def imbalance(loads: NDArray[Any]) -> float:
+    """Return the load of the busiest uplink over the mean of the switch that sends, or receives, most: 1 is even.
+
+    `loads`: bytes, a row for each rail switch and direction, a column for each uplink.
+    """
+    mean = float(loads.mean(axis=1).max(initial=0.0)) if loads.size else 0.0
+    return float(loads.max()) / mean if mean else 1.0
+
+
+def hashes(flows: int, uplinks: int) -> Iterator[Numbers]:
+    """Yield the uplink of each flow, for all hashes if they are few, else for random ones from a fixed seed."""
+    if uplinks**flows <= HASH_DRAWS:
+        yield from map(np.array, product(range(uplinks), repeat=flows))
+    else:
+        rng = np.random.default_rng(0)
+        for _ in range(max(8, min(HASH_DRAWS, MOST_DRAWN // flows))):
+            yield rng.integers(uplinks, size=flows)
+
+
+def uplink_imbalance(
+    routed: Sequence[tuple[Sizes, Sequence[Way]]], x: int, y: int, fabric: FabricSpec, spread: Spread
+) -> float | None:
+    """Return the `imbalance` of uplinks by pairs with these paths, among x GPUs of each of y domains.
+
+    A pair is one flow. The fabric's other groups of x times y GPUs do the same at the same time. None where no bytes
+    cross spines, or there are fewer than two.
+    """
+    uplinks, gpus = fabric.spine_count, x * y
+    parts = [(sizes, way, way.enter % x != way.leave % x) for sizes, ways in routed for way in ways]
+    keys = np.concatenate([np.empty(0, np.int64), *((n.src * gpus + n.dst)[crosses] for n, _, crosses in parts)])
+    pairs, part = np.unique(keys, return_inverse=True)  # one flow, however many stages it is used in
+    if not len(pairs) or uplinks < 2:
+        return None
+    sizes = np.bincount(part, np.concatenate([(way.share * n.bytes)[crosses] for n, way, crosses in parts]))
+    policy, shape = FORWARDING_POLICIES[fabric.chosen_policy], Fabric(fabric.kind, y, x)
+    known, entry = np.unique(pairs // gpus % x * gpus + pairs % gpus, return_inverse=True)
+    assigned = [policy.uplink(n // gpus, Gpu(*divmod(n % gpus, x)), shape) for n in known.tolist()]
+    groups, columns = max(1, fabric.domains // y), max(1, fabric.rails // x)  # on the same switches; on others
+    src, dst = (np.concatenate([end % x + x * c for c in range(columns)] * groups) for end in np.divmod(pairs, gpus))
+    switches, each = 2 * x * columns, np.tile(sizes, groups * columns)
+    ends, both = np.concatenate([src, dst + x * columns]) * uplinks, np.tile(each, 2)
+
+    def of(chosen: Numbers) -> float:
+        loads = np.bincount(ends + np.tile(chosen, 2), both, switches * uplinks)
+        return imbalance(loads.reshape(switches, uplinks))
+
+    if spread == "even":
+        return 1.0
+    if None not in assigned:
+        return of(np.tile(np.array(assigned, dtype=np.int64)[entry] % uplinks, groups * columns))
+    return float(uplinks) if spread == "worst" else fmean(map(of, hashes(len(each), uplinks)))
