@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from railyard.results.views.format import rate, seconds, short
@@ -99,7 +100,8 @@ def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
         left, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height), which="original")
     sink = io.StringIO()
-    figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
+    # not savefig, which draws twice: the first time to lay out
+    FigureCanvasSVG(figure).print_svg(sink, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     text = sink.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
