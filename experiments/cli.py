@@ -4,6 +4,7 @@ A command is a file in experiments/commands/ with a function `command`, whose do
 `dry-run`. A command's module is imported only when that command is called, so that `--help` is quick.
 """
 
+import logging
 import os
 import re
 import resource
@@ -20,12 +21,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement, print_error
-from railyard.core.host import PROJECT
+from railyard.core.host import PROJECT, raise_open_file_limit
 
 PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = PROJECT / PROGRAM
 FOLDER: Final = Path(__file__).parent / "commands"
-MIN_MEMORY_BYTES: Final = 450_000_000
+MIN_MEMORY_BYTES: Final = {"numpy": 300_000_000, "matplotlib": 600_000_000, "pandas": 600_000_000}  # to import them
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
 
 
@@ -43,16 +44,22 @@ def commands() -> dict[str, str]:
     return found
 
 
-def load_command(name: str) -> Any:
-    """Import a command's module and return the Click command that calls its `command`.
+class _MemoryLimit:
+    """Import hook for numerical libraries, which end a process that has too little memory for them."""
 
-    MissingRequirement where memory is limited so much that numerical libraries end the process while they are loaded.
-    """
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Leave the module to the other hooks; MissingRequirement if the limit of address space is too low for it."""
+        memory, need = resource.getrlimit(resource.RLIMIT_AS)[0], MIN_MEMORY_BYTES.get(name, 0)
+        if memory < need:
+            what = f"not enough memory: {memory:,} bytes of address space, {need:,} needed"
+            raise MissingRequirement(what, "raise the limit: ulimit -v unlimited")
+
+
+def load_command(name: str) -> Any:
+    """Import a command's module and return the Click command that calls its `command`."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and no threads to run out of
-    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if memory != resource.RLIM_INFINITY and memory < MIN_MEMORY_BYTES:
-        what = f"not enough memory: {memory:,} bytes of address space, {MIN_MEMORY_BYTES:,} needed"
-        raise MissingRequirement(what, "raise the limit: ulimit -v unlimited")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home folder that it can't write
     module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
     only = typer.Typer(add_completion=False, rich_markup_mode="rich")
     only.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
@@ -128,6 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
+    raise_open_file_limit()
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        sys.meta_path.insert(0, _MemoryLimit)
     if os.getpid() == 1:  # only then can this be a sandbox init, whose modules take a while to import
         from railyard.core.sandbox import init
 

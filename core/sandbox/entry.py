@@ -250,8 +250,13 @@ class _Terminal:
         self._streams = [fd for fd in range(3) if os.isatty(fd)]
         self._ours, self._theirs = os.openpty()
         os.set_blocking(self._ours, False)  # a command that reads nothing must not stop its own output
-        for fd in self._streams[:1]:
-            fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, fcntl.ioctl(fd, termios.TIOCGWINSZ, b"\0" * 8))
+        self._resize()
+
+    def _resize(self, *_: object) -> None:
+        """Give it the size of our terminal. The kernel sends SIGWINCH to the command if that is new."""
+        with suppress(OSError):
+            size = fcntl.ioctl(self._streams[0], termios.TIOCGWINSZ, b"\0" * 8)
+            fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
 
     def attach(self) -> None:
         """Make it the terminal of this process, which has begun a session."""
@@ -266,6 +271,8 @@ class _Terminal:
         output = next((fd for fd in self._streams if fd), None)
         watched = [self._ours, pidfd, *([0] if has_input else [])]
         before = termios.tcgetattr(0) if has_input else []
+        resized = signal.signal(signal.SIGWINCH, self._resize)
+        self._resize()  # for a signal before this one was handled
         try:
             if self._streams[:2] == [0, 1]:
                 tty.setraw(0, termios.TCSADRAIN)
@@ -293,6 +300,7 @@ class _Terminal:
         finally:
             if has_input:
                 termios.tcsetattr(0, termios.TCSADRAIN, before)
+            signal.signal(signal.SIGWINCH, resized)
             os.close(pidfd)
             os.close(self._ours)
 

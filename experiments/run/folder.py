@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.safe_files import Folder
+from railyard.core.safe_files import Folder, account_of
 from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
@@ -44,9 +43,10 @@ def check(out: Path) -> None:
         there = next(path for path in (out, *out.absolute().parents) if path.exists())
         if not there.is_dir():
             raise BadInput("--out", str(out), f"can't be made: {there} is no folder")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise BadInput("--out", str(out), f"can't be made: {there} is not yours to write, so choose another folder")
         disk = os.statvfs(there)
+        if not os.access(there, os.W_OK | os.X_OK):
+            why = "on a read-only file system" if disk.f_flag & os.ST_RDONLY else "not yours to write"
+            raise BadInput("--out", str(out), f"can't be made: {there} is {why}, so choose another folder")
         if disk.f_blocks == 0:
             raise BadInput("--out", str(out), f"can't be made: {there} holds no files, so choose another folder")
         free = disk.f_bavail * disk.f_frsize
@@ -142,10 +142,11 @@ class Spare:
         with tarfile.open(fileobj=self._file) as tar:
             files = {info.name: (tar.extractfile(info) or io.BytesIO()).read() for info in tar}
         failed = f"{out} can't be written ({files.pop(REASON, b'').decode()})"
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "railyard")
+        home = os.environ.get("HOME") or account_of(os.geteuid()).home  # a user of a container may have neither
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path(home, ".local/state"), "railyard")
         umask = os.umask(0o077)  # folders of mode 0700
         try:
-            for place in (state, Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/dev/shm")):
+            for place in (state, Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/dev/shm")):
                 path = place / f"{out.name}-{secrets.token_hex(8)}"
                 try:
                     with Folder(path, make=True) as folder:
