@@ -27,7 +27,10 @@ PNG_METADATA: Final = {"Software": "Railyard"}  # mark of a drawing that may be 
 
 
 class Prediction(NamedTuple):
-    """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s."""
+    """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s.
+
+    `predicted_by_uplink`: with the loads of uplinks that ECMP or the policy is expected to give; None without a choice.
+    """
 
     fabric: str
     policy: str
@@ -37,6 +40,7 @@ class Prediction(NamedTuple):
     predicted: float
     unit: str
     equation: str
+    predicted_by_uplink: float | None = None
 
 
 def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
@@ -59,12 +63,14 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             times, where = predict_schedule(schedule, rates, fabric), (label, plan.spec.chosen_policy, name)
+            loaded = predict_schedule(schedule, rates, fabric, "expected") if fabric.spine_count > 1 else {}
             if WHOLE in times:
                 named = ("iteration_time", "Eq. 6") if workload.is_iteration else ("completion_time", "all rounds")
-                found.append(Prediction(*where, WHOLE, named[0], times[WHOLE], "s", named[1]))
+                found.append(Prediction(*where, WHOLE, named[0], times[WHOLE], "s", named[1], loaded.get(WHOLE)))
             for phase, run in {phase.name: phase for phase in schedule.phases}.items():
                 by = equation(run, rates, fabric)
-                found.append(Prediction(*where, phase, "completion_time", times[phase], "s", by))
+                row = Prediction(*where, phase, "completion_time", times[phase], "s", by, loaded.get(phase))
+                found.append(row)
     return tuple(found)
 
 
@@ -160,6 +166,11 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
         equations = ", ".join(dict.fromkeys(row.equation for row in found.values()))
         table.add_row(workload, phase or "iteration", *times, equations)
     console.print(table)
+    for row in rows:
+        if row.predicted_by_uplink and row.predicted_by_uplink > row.predicted * 1.005:
+            time, longer = fmt.seconds(row.predicted_by_uplink), row.predicted_by_uplink / row.predicted
+            line = f"{row.fabric}, {row.phase or row.workload}: {time} expected, {longer:.2f} of the above"
+            console.print(f"{line}, since flows collide on uplinks", highlight=False, soft_wrap=True)
     print_rates(spec, console)
 
 
