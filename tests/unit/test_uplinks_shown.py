@@ -1,0 +1,47 @@
+"""Uplinks in the report, the terminal and summary.json: measured imbalance beside what hashing is expected to give."""
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Event, Measurement, Run
+from tests.unit.results_sample import sample_run
+from tests.unit.shown import print_summary, render, summarise
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """Return a run whose MoE step on rail-optimized had 1.4 times the mean on its busiest uplink."""
+    run = sample_run(2, 2, 2)
+    run.goodput, run.recoveries = [], []
+    measured = []
+    for row in run.measurements:
+        if (row.fabric, row.workload, row.metric) == ("rail-optimized", "moe", "iteration_time"):
+            row = replace(row, predicted_by_uplink=1.25 * (row.predicted or 0))
+            sizes = {"rail0 out": [140, 60], "rail1 out": [100, 100], "rail0 in": [100, 100], "rail1 in": [140, 60]}
+            run.events.append(Event(1, "fabric", UPLINK_BYTES, {**row.interval.as_dict(), "bytes": sizes}))
+            measured.append(Measurement(row.interval, "", UPLINK_IMBALANCE, 1.4, "ratio", 1.5))
+        measured.append(row)
+    run.measurements = measured
+    return run
+
+
+def test_report_and_terminal_say_that_flows_collide(run: Run) -> None:
+    sentence = "moe on rail-optimized: flows collide on uplinks, the busiest of which had 1.400 of the mean"
+    page, out = render(run), StringIO()
+    print_summary(run, Console(file=out, width=300))
+    assert sentence in page
+    assert sentence in out.getvalue()
+    assert (
+        "Bytes of each uplink over the mean of its switch, moe on rail-optimized: at most 1.40, expected 1.500" in page
+    )
+    (found,) = summarise(run)["headline"]["uplink_imbalance"]
+    assert (found["fabric"], found["measured"], found["expected"]) == ("rail-optimized", (1.4, 1.4), 1.5)
+
+
+def test_a_run_without_spines_has_no_uplinks_to_show(run: Run) -> None:
+    assert '<section id="uplinks">' in render(run)
+    bare = replace(run, measurements=[m for m in run.measurements if m.metric != UPLINK_IMBALANCE])
+    assert '<section id="uplinks">' not in render(bare)
