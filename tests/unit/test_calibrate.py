@@ -6,6 +6,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.measure.rates import MIN_DURATION_S, SEGMENTS, calibration_s, samples
 from railyard.topologies.plan import make_plan
@@ -22,7 +23,9 @@ def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
     plan = make_plan(parse_fabric(keys), 1)
     chosen = samples(cast(FabricNet, SimpleNamespace(plan=plan)))
     assert {s.link_class for s in chosen} >= {"hb", "rail"}
-    assert ("uplink" in {s.link_class for s in chosen}) == (policy == "spine" and bool(plan.uplinks))
+    assert ("uplink" in {s.link_class for s in chosen}) == (
+        own_path(policy, Gpu(0, 0), Gpu(1, 1)).kind == "spine" and bool(plan.uplinks)
+    )
     over_rails = [s for s in chosen if s.link_class != "hb"]
     assert len({s.src for s in over_rails}) == len({s.dst for s in over_rails}) == len(over_rails)
     for sample in chosen:

@@ -76,10 +76,13 @@ def rail_optimized(**more: object) -> dict[str, Any]:
         ),
         (rail_only(platform=100), "fabric.platform: 100 must be text"),
         (rail_only(policy="spine"), "fabric.policy: 'spine' is not for kind rail-only: allowed are dr, rd"),
-        (rail_optimized(policy="dr"), "fabric.policy: 'dr' is not for kind rail-optimized: allowed are spine, pxn, rd"),
+        (
+            rail_optimized(policy="dr"),
+            "fabric.policy: 'dr' is not for kind rail-optimized: allowed are spine, pxn, rd, round-robin",
+        ),
         (
             rail_only(policy="drd"),
-            "fabric.policy: 'drd' is not known: did you mean 'rd'? allowed are dr, pxn, rd, spine",
+            "fabric.policy: 'drd' is not known: did you mean 'rd'? allowed are dr, pxn, rd, round-robin, spine",
         ),
         (
             {"kind": "single-switch", "domains": 255},
