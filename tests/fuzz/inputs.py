@@ -5,7 +5,9 @@ they read their input as `dry-run` does.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -15,9 +17,11 @@ import yaml
 from railyard.core.host import PROJECT
 from railyard.experiments.spec import loading
 from railyard.results.runs import store
+from railyard.results.views import report
 from railyard.topologies.platforms import SYSTEMS
 from railyard.workloads.models.catalogue import CATALOGUE
 from tests.fuzz.mutate import changed_bytes, changed_data, changed_messages, changed_text, same_type, value
+from tests.unit.allreduce_sample import run_of, sample
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
@@ -163,20 +167,41 @@ def _plugin(dice: Random, _: Path) -> list[str]:
     return [*dice.choice([["list", "--kinds"], ["dry-run", "quickstart"]]), "--plugin", "x.py"]
 
 
+class _Records:
+    """A folder that takes the records of a run and its summary, and stops before the report is drawn."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, name: str, data: bytes) -> None:
+        (self._folder / name).write_bytes(data)
+        if name == "summary.json":
+            raise StopIteration
+
+
 def make_samples(folder: Path) -> None:
-    """Save a run's folder of each kind, as small as can be."""
+    """Save a run's folder of each kind, as small as can be, and of the two formats before today's."""
     for name, run in (
         ("plain", sample_run(2, 2, 1)),
         ("recovery", recovery_run(2, 2, 1, 2)),
         ("steered", steered_run()),
+        ("multi-rail", run_of(sample())),
     ):
         (folder / name).mkdir(parents=True)
-        store.save(run, folder / name)
+        with suppress(StopIteration):
+            store.save(run, _Records(folder / name))
+    for name, old_format in (("recovery", 2), ("plain", 1)):
+        older = shutil.copytree(folder / name, folder / f"{name}-{old_format}")
+        (older / "manifest.json").unlink()
+        rest = json.loads((older / "run.json").read_text())
+        if old_format == 1:
+            rest["scale"] = {f"{row['workload']}, {row['fabric']}": row for row in rest["scale"]}
+        (older / "run.json").write_text(json.dumps({**rest, "format": old_format}))
 
 
 def _run(dice: Random, samples: Path) -> list[str]:
     chosen = dice.choice(sorted(samples.iterdir()))
-    files = sorted(path.name for path in chosen.iterdir() if path.is_file() and path.name != "report.html")
+    files = sorted(path.name for path in chosen.iterdir())
     broken = set(dice.choices(files, k=dice.choice([1, 1, 2])))
     Path("run").mkdir()
     for name in files:
@@ -186,6 +211,8 @@ def _run(dice: Random, samples: Path) -> list[str]:
             if dice.random() < 0.1:
                 continue
         Path("run", name).write_bytes(content)
+    if dice.random() < 0.9:  # drawing takes seconds
+        report.render = lambda _: ""  # type: ignore[assignment]
     return ["report", "run"]
 
 
@@ -203,13 +230,13 @@ def _changed_record(content: bytes, suffix: str, dice: Random) -> bytes:
 
 
 KINDS: Final[dict[str, tuple[int, Callable[[Random, Path], list[str]]]]] = {
-    "spec": (28, _spec),
+    "spec": (25, _spec),
     "script": (10, _script),
     "override": (20, _override),
     "model": (10, _model),
     "platform": (5, _platform),
     "trace": (20, _trace),
     "plugin": (5, _plugin),
-    "run": (2, _run),
+    "run": (5, _run),
 }
 """Each kind of input: how many of a hundred, and what writes it."""
