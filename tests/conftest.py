@@ -1,5 +1,6 @@
 """Shared by all tests: `--slow`, root for emulation, and how hypothesis reports."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import settings
 
 from railyard.core import plugins
 from railyard.core.registry import REGISTRIES
+from railyard.workloads import spec
 
 ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "tests" / "emulation"
@@ -40,6 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError("tests/emulation needs root; type: sudo script/test emulation")
 
 
+def pytest_collection_finish() -> None:
+    """Search for cycles less often, and not in what the session keeps anyway: it took a quarter of the tests' time."""
+    gc.set_threshold(50_000, 20, 50)
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def slow(pytestconfig: pytest.Config) -> float:
     """Return what to multiply a deadline by: `--slow FACTOR`."""
@@ -52,6 +61,7 @@ def _forget_plugins() -> Iterator[None]:
     before, inherited = dict(plugins._loaded), os.environ.get(plugins.ENVIRONMENT)
     yield
     for path in set(plugins._loaded) - set(before):
+        spec._BUILT.clear()
         del plugins._loaded[path]
         for registry in REGISTRIES.values():
             for name in [name for name, (_, source) in registry._entries.items() if ROOT / source.file == path]:

@@ -215,20 +215,30 @@ def parse_workload(data: object, field: str = "workload") -> Workload:
     return parse_by_kind(data, dict(WORKLOADS.items()), field)
 
 
+_KEPT: Final = 8
+_BUILT: Final[dict[tuple[Any, ...], Built]] = {}
+
+
 def build(
     spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
 ) -> Built:
     """Build a workload on a fabric with these link rates (bit/s). BadInput names fields below `field`.
 
     The seed decides what a kind draws at random, such as the pairs of shuffled `transfers` and the popular experts of
-    a `moe`, and nothing else.
+    a `moe`, and nothing else. The last few are kept: they are built to be checked, and again to be predicted or run.
     """
+    key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, field, seed)
+    if key in _BUILT:
+        return _BUILT[key]
     emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
     try:
-        return spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
+        built = spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
     except TooManyTasks as error:
-        key, value = _largest_count(spec.model_dump(exclude_none=True), field)
-        raise BadInput(key, value, str(error)) from error
+        name, value = _largest_count(spec.model_dump(exclude_none=True), field)
+        raise BadInput(name, value, str(error)) from error
+    if len(_BUILT) == _KEPT:
+        del _BUILT[next(iter(_BUILT))]
+    return _BUILT.setdefault(key, built)
 
 
 def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:
