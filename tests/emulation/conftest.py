@@ -1,24 +1,68 @@
-"""Tests on real packets. One that is marked `sandbox` runs in a sandbox of its own (forked.py): its body may build what
-it likes, and need not clean up. Only one session emulates at a time, and each test leaves the machine as it was.
+"""Tests on real packets. Every test process has namespaces of its own (mount, network, PID, IPC), so that several can
+run at once, and leak checks see nothing of other programs. One that is marked `sandbox` runs in a further sandbox
+(forked.py): its body may build what it likes, and need not clean up. Those that assert times are marked `alone`:
+script/test runs them one at a time, when nothing else runs. Only one session emulates at a time.
 """
 
 import fcntl
 import os
+import shlex
+import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.emulation import fabrics, forked, leaks
+from tests.emulation import fabrics, forked, leaks, ryu_venv
 from tests.emulation.variants import is_variant
 
+OWN_NAMESPACES = "unshare --mount --net --pid --ipc --fork --kill-child --mount-proc sh -c '\"$@\"; exit $?' sh"
+"""A shell as process 1, because that waits for orphans that end."""
 TEST_S = 180.0  # only what hangs comes near it
 END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
+    config.addinivalue_line("markers", "alone: it asserts times, so no other test may run meanwhile")
+    if hasattr(config, "workerinput"):
+        forked.furnish()
+        _private_tmp(config)
+    elif config.option.dist != "no":
+        python = shlex.quote(sys.executable)
+        config.option.tx = [f"popen//python={OWN_NAMESPACES} {python}"] * len(config.option.tx)
+        _wait_until_alone(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Without `--numprocesses`, take one: it has namespaces of its own. A debugger needs this process."""
+    if not hasattr(config, "workerinput") and not config.getoption("usepdb"):
+        config.option.numprocesses = config.option.numprocesses or 1
+        config.option.dist = "loadscope"  # a module's tests share its fabrics
+
+
+def _private_tmp(config: pytest.Config) -> None:
+    """Let temporary files of this process and its children be in a folder of their own."""
+    folder = tempfile.mkdtemp(prefix="railyard-tests-")
+    Path(folder).chmod(0o1777)  # for runs by another user too
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def _wait_until_alone(config: pytest.Config) -> None:
+    """Wait until no other session emulates: two would measure each other. Not for the one that started this one."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    folder = os.open(Path(__file__).parent, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    config.add_cleanup(lambda: os.close(folder))
+    with suppress(ryu_venv.CannotMake):  # while there is a network
+        ryu_venv.ryu_manager()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,13 +100,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def alone() -> Iterator[None]:
-    """Wait until no other session emulates: two would measure each other."""
-    folder = os.open(Path(__file__).parent, os.O_RDONLY | os.O_CLOEXEC)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    fabrics.datapath()  # found out once, here, and inherited by every test's process
-    yield
-    os.close(folder)
+def datapath() -> None:
+    """Find out what Open vSwitch runs on: once, here, so that every test's process inherits it."""
+    fabrics.datapath()
 
 
 @pytest.fixture(autouse=True)

@@ -87,7 +87,7 @@ def _be_the_child(function: Callable[[], None], describe: Callable[[BaseExceptio
     report = ("failed", "no report")
     try:
         _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
-        _furnish()
+        furnish()
         function()
         report = ("passed", "")
     except Skipped as reason:
@@ -102,8 +102,8 @@ def _be_the_child(function: Callable[[], None], describe: Callable[[BaseExceptio
         os._exit(0)
 
 
-def _furnish() -> None:
-    """A private /proc and empty private folders, and lo up."""
+def furnish() -> None:
+    """Mount a private /proc and empty private folders, and set lo up, in namespaces that were just made."""
     _call(_libc.mount(b"none", b"/", None, _REC_PRIVATE, None), "mount /")
     _call(_libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     for place in PRIVATE:

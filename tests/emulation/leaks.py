@@ -1,21 +1,27 @@
-"""State of the machine that a test could have changed: compare two snapshots and name the differences."""
+"""State that a test could have changed: compare two snapshots and name the differences.
 
+A test has namespaces of its own (conftest.py), so that whatever is seen here is of its making.
+"""
+
+import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 FOLDERS: Final = ("/run", "/run/netns", "/run/openvswitch", "/dev/shm")
 SYSCTLS: Final = ("net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.core.rmem_max", "net.core.rmem_default")
-PROGRAMS: Final = ("ovsdb-server", "ovs-vswitchd", "iperf3", "ryu-manager", "etcd")
 
 Snapshot = Mapping[str, frozenset[str]]
 
 
 def snapshot() -> Snapshot:
-    """Interfaces, files, sysctls, and processes of the programs that we start."""
-    files = (str(path) for folder in FOLDERS if Path(folder).is_dir() for path in Path(folder).iterdir())
+    """Return the interfaces, mounts, files, sysctls and processes of this process's namespaces."""
+    folders = (*FOLDERS, tempfile.gettempdir())
+    files = (str(path) for folder in folders if Path(folder).is_dir() for path in Path(folder).iterdir())
     return {
-        "interface": frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+        "interface": frozenset(name for _, name in socket.if_nameindex()),
+        "mount": frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
         "file": frozenset(files),
         "sysctl": frozenset(f"{key}={_sysctl(key)}" for key in SYSCTLS),
         "process": frozenset(_processes()),
@@ -34,11 +40,12 @@ def _sysctl(key: str) -> str:
 
 
 def _processes() -> Iterator[str]:
+    """Name the processes of this PID namespace, without those that have ended and wait for their parent."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                name = (folder / "comm").read_text().strip()
+                state, _ = (folder / "stat").read_text().rpartition(") ")[2].split(maxsplit=1)
+                if state not in "ZX":
+                    yield f"{(folder / 'comm').read_text().strip()} (pid {folder.name})"
             except OSError:
                 continue  # it has just ended
-            if name in PROGRAMS:
-                yield f"{name} (pid {folder.name})"

@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -55,6 +56,7 @@ class Program:
     def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None) -> None:
         environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
         environment |= {"HOME": str(home)} if home else {}
+        argv = ["env", "--default-signal", *argv]  # under nohup, SIGHUP is ignored
         self.process = subprocess.Popen(
             argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -112,9 +114,9 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def machine_state() -> dict[str, set[str]]:
-    """What a run must leave as it was and leaks.py doesn't look at: mounts, /tmp, our processes with their namespaces.
+    """Return what a run must leave as it was: mounts, temporary files, and its processes with their namespaces.
 
-    Every process of a sandbox has its marker among its variables, which tells it from what others do meanwhile.
+    Every process of a sandbox has its marker among its variables.
     """
     ours = set()
     for folder in Path("/proc").iterdir():
@@ -126,7 +128,7 @@ def machine_state() -> dict[str, set[str]]:
             except OSError:
                 continue  # it has just ended
     mounts = set(Path("/proc/self/mountinfo").read_text().splitlines())
-    return {"process": ours, "mount": mounts, "file": {path.name for path in Path("/tmp").iterdir()}}
+    return {"process": ours, "mount": mounts, "file": {path.name for path in Path(tempfile.gettempdir()).iterdir()}}
 
 
 def assert_as_before(before: dict[str, set[str]], within_s: float = 10.0) -> None:
