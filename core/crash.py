@@ -20,6 +20,7 @@ from railyard.core.errors import MissingRequirement, RailyardError, print_error
 
 STATUS: Final = 70
 sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
+parent_has_stdout = False  # the process that started this one prints to the same stdout, after it
 context: Final[dict[str, object]] = {}  # what a report has besides: the experiment's specification
 _LONGEST: Final = 100_000
 _ASCII: Final = {"→": "->", "×": "x", "µ": "u", "–": "-", "—": "-", "·": "*", "✓": "v", "✗": "x", "≤": "<=", "≥": ">="}
@@ -70,7 +71,7 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
         sys.stdout.flush()
     if stdout.error is None:
         return status
-    if sink or isinstance(stdout.error, BrokenPipeError):  # in a sandbox: what started it prints the line
+    if parent_has_stdout or isinstance(stdout.error, BrokenPipeError):  # then the parent prints the line
         return status or 1
     why = (stdout.error.strerror or str(stdout.error)).lower()
     return print_error(f"stdout: can't be written ({why}); write the output to another place", status or 3)

@@ -82,6 +82,7 @@ class Failed(Message):
 
     why: str
     traceback: str = ""
+    exit_status: int = RailyardError.exit_status
 
 
 class Ready(Message):
@@ -166,12 +167,18 @@ class Pipe:
 
     def _read(self, count: int, deadline: float | None) -> None:
         """Read some of the next `count` bytes, or more."""
+        most, flags = max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count, 0
         if deadline is not None:
-            _await(self._readable, deadline)
-        try:
-            chunk = self.socket.recv(max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count)
-        except ConnectionResetError:
-            chunk = b""
+            flags = socket.MSG_DONTWAIT  # of events the next has mostly come, and a recv takes less time than a poll
+        chunk = None
+        while chunk is None:
+            try:
+                chunk = self.socket.recv(most, flags)
+            except BlockingIOError:
+                assert deadline is not None
+                _await(self._readable, deadline)
+            except ConnectionResetError:
+                chunk = b""
         if not chunk:
             raise EOFError
         self._data += chunk
@@ -286,7 +293,9 @@ class Worker:
         if isinstance(message, Failed) and message.traceback:
             raise crash.WorkerCrashed(f"{self.name} died: {message.why}", message.traceback)
         if isinstance(message, Failed):
-            raise RailyardError(f"{self.name}: {message.why}")
+            error = RailyardError(f"{self.name}: {message.why}")
+            error.exit_status = message.exit_status
+            raise error
         return message
 
     def await_events(self, expected: Collection[str], timeout_s: float = ANSWER_S) -> dict[str, dict[str, Any]]:
@@ -370,6 +379,7 @@ class Parent:
             sock = socket.socket(fileno=fd)
         self._pipe = Pipe(sock, commands)
         sys.excepthook = self._end_with_traceback
+        threading.excepthook = self._end_if_it_lacks
         threading.Thread(target=self._end_with_parent, name="ends with its parent", daemon=True).start()
 
     def fileno(self) -> int:
@@ -406,6 +416,12 @@ class Parent:
         poller.poll()
         os._exit(0)
 
+    def _end_if_it_lacks(self, failed: Any) -> None:
+        """End the process if one of its threads died for lack of memory, files or threads; else print the traceback."""
+        if crash.from_system(failed.exc_value):
+            self._end_with_traceback(failed.exc_type, failed.exc_value, failed.exc_traceback)
+        threading.__excepthook__(failed)
+
     def _end_with_traceback(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """Report an uncaught exception and end the process, although threads that aren't daemons may still run."""
         sys.__excepthook__(kind, error, trace)
@@ -413,7 +429,7 @@ class Parent:
         known = error if isinstance(error, RailyardError) else crash.from_system(error)
         with suppress(OSError):
             if known:
-                self.send(Failed(why=str(known)))
+                self.send(Failed(why=str(known), exit_status=known.exit_status))
             else:
                 self.send(Failed(why=crash.describe(error), traceback=crash.crash_text(error)))
         os._exit(1)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import plugins, watch
+from railyard.core.crash import WorkerCrashed
 from railyard.core.errors import RailyardError
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
@@ -53,10 +54,11 @@ def run_experiment(
     except Exception as error:  # one that isn't ours is a defect of Railyard: its type's name helps
         text = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
         causes = watch.since(begun_ns)
-        if causes and not isinstance(error, watch.ProcessMissing):
+        crashed = isinstance(error, WorkerCrashed)  # which names the process, and has its traceback
+        if causes and not crashed and not isinstance(error, watch.ProcessMissing):
             text = f"{causes[-1]}: {text}"
         run.failed = text.partition("\n")[0]
-        if causes:
+        if causes and not crashed:
             raise watch.ProcessMissing(run.failed) from error
         raise
     finally:

@@ -25,6 +25,7 @@ def main() -> int:
     """Do the task, and return the exit status. A signal's status wins over that of what it interrupted."""
     task = init.prepare()
     crash.context["specification"] = task["spec"]
+    crash.parent_has_stdout = task["do"] == "run" and not task["quiet"]
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded

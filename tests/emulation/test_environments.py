@@ -4,6 +4,7 @@ The environments are real: resource limits, locales, closed and full streams, an
 """
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT, USER
+from railyard.results.runs import store
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, USER, as_user
 
 SMALL = {
     "name": "small",
@@ -21,7 +23,38 @@ SMALL = {
 }
 MOUNT = ("unshare", "--mount", "sh", "-c")
 NO_TUN = 'mount -n -t tmpfs -o dev tmpfs /dev/net && {} && exec "$@"'
+# another file system on /tmp, where the checkout may be; "$0" is the folder
+TMP = f"""mkdir "$0/kept" && mount -n --rbind "{ROOT}" "$0/kept" && mount -n -t tmpfs -o size=1m tmpfs /tmp &&
+mkdir -p "{ROOT}" && mount -n --rbind "$0/kept" "{ROOT}" && {{}}; cd "$0" && exec "$@\""""
+FULL_TMP = TMP.format("head -c 2000000 /dev/zero 2>&- >/tmp/full")
+READ_ONLY_TMP = TMP.format("mount -n -o remount,ro /tmp")
+# a file system for a run's folder, changed as soon as the run has made the folder
+DISK = """mkdir -p disk && mount -n -t tmpfs -o size=60m,mode=1777 tmpfs disk && {{ "$@" & }} &&
+while [ ! -d disk/out ]; do sleep 0.05; done; {}; wait $!"""
+ANOTHER = ("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups")  # the machine has no entry for this user
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+IN_THE_SANDBOX = """
+import os
+from railyard.experiments.run import gpu_fabrics
+
+def crash(*_):
+    raise ZeroDivisionError("in the sandbox")
+
+if os.getpid() == 1:
+    gpu_fabrics.check_links = crash
+"""
+IN_A_WORKER = """
+import sys
+
+if "railyard.workloads.replay.worker" in sys.orig_argv:
+    from railyard.topologies.build import namespaces
+
+    def crash(name):
+        raise ZeroDivisionError("in a worker")
+
+    namespaces.inside = crash
+"""
 
 
 @pytest.fixture
@@ -144,3 +177,85 @@ def test_a_model_where_a_run_has_its_own_folder_is_named(place: str, covered: st
         (folder / "own.yaml").write_text(yaml.safe_dump({**SMALL, "workloads": [workload]}))
         done = run(["run", "own.yaml", "--out", "out"], folder=folder)
     assert_one_line(done, 2, f"workloads.0.model: '{model}' must not be under {covered}")
+
+
+@pytest.mark.parametrize("mounts", [FULL_TMP, READ_ONLY_TMP], ids=["full", "read-only"])
+def test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept(mounts: str, folder: Path) -> None:
+    without_output = f"""{mounts.replace('exec "$@"', 'exec "$@" >/dev/full')}"""
+    done = run(["run", "small.yaml", "--out", "out"], (*MOUNT, without_output, str(folder)), folder)
+    assert_one_line(done, 1, "stdout: can't be written (no space left on device)")
+    assert (folder / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("head -c 100M /dev/zero >disk/x 2>&-", "spec.yaml: No space left on device"),
+        ("mount -n -o remount,ro disk", "spec.yaml: Read-only file system"),
+    ],
+)
+def test_records_are_kept_elsewhere_when_the_disk_fails(change: str, why: str, folder: Path) -> None:
+    command = ["run", "small.yaml", "--out", "disk/out", "--quiet"]
+    variables = {"XDG_STATE_HOME": str(folder / "state")}
+    done = run(command, (*MOUNT, DISK.format(change), "sh"), folder, variables)
+    assert_one_line(done, 1, f"disk/out can't be written ({why}): the records are in {folder}/state/railyard/out-")
+    assert "fidelity" in done.stdout
+    (kept,) = (folder / "state" / "railyard").iterdir()
+    assert not store.load(kept).damaged
+    assert store.load(kept).flows
+
+
+def test_a_user_without_home_and_entry_loses_no_records(folder: Path) -> None:
+    user = (
+        *as_user([])[: -len(USER)],
+        "setpriv",
+        "--reuid=65533",
+        "--regid=65533",
+        "--clear-groups",
+        "env",
+        "-u",
+        "HOME",
+    )
+    full = DISK.format("head -c 100M /dev/zero >disk/x 2>&-")
+    done = run(["run", "small.yaml", "--out", "disk/out"], (*MOUNT, full, "sh", *user), folder)
+    assert_one_line(done, 1, "the records are in /var/tmp/out-")
+    shutil.rmtree(done.stderr.rpartition(" ")[2].strip())
+
+
+def test_a_sandbox_with_one_user_id_is_enough(folder: Path) -> None:
+    wrapped = as_user(["unshare", "--user", "--map-root-user"])
+    done = run(["run", "small.yaml", "--out", "out", "--quiet"], wrapped, folder)
+    assert done.returncode in (0, 1), done.stderr
+    assert (folder / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize("processes", [3, 12, 30])
+def test_a_limit_of_processes_is_named(processes: int, folder: Path) -> None:
+    wrapped = as_user(["prlimit", f"--nproc={processes}"])
+    assert_one_line(run(["run", "small.yaml", "--out", "out", "--quiet"], wrapped, folder), 3, "ulimit -u")
+
+
+def test_a_shell_with_a_full_stdout_is_one_line(folder: Path) -> None:
+    done = run(["shell", "small.yaml"], ("sh", "-c", 'exec "$@" >/dev/full', "sh"), folder)
+    assert done.stderr.startswith("Mininet's CLI.")
+    assert done.stderr.splitlines()[-1].startswith("error: stdout: can't be written (no space left on device)")
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "where"),
+    [("crashing.py", IN_THE_SANDBOX, "in the sandbox"), ("sitecustomize.py", IN_A_WORKER, "in a worker")],
+)
+def test_a_crash_has_a_report_and_keeps_records(file: str, code: str, where: str, folder: Path) -> None:
+    (folder / file).write_text(code)
+    command = ["run", "small.yaml", "--out", "out", "--quiet"]
+    command += ["--plugin", file] if file == "crashing.py" else []
+    variables = {"TMPDIR": str(folder), "PYTHONPATH": str(folder), "SECRET": "hunter2"}
+    done = run(command, folder=folder, variables=variables)
+    assert_one_line(done, 70, f"ZeroDivisionError: {where} (unexpected; the crash report is {folder}/railyard-crash-")
+    (report,) = folder.glob("railyard-crash-*.txt")
+    text = report.read_text()
+    assert "in crash" in text
+    assert "'rail_rate': '20Mbit'" in text
+    assert "hunter2" not in text
+    assert (folder / "out" / "run.json").exists()

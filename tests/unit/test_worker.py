@@ -24,7 +24,7 @@ from railyard.workloads.allreduce.engine.jobs import RankReport, Report, Timeout
 from railyard.workloads.allreduce.engines.railyard import Ranks
 
 ECHO = """
-import os, sys, time
+import os, sys, threading, time
 from tests.unit.test_worker import Do, Echo
 from railyard.core.worker import Failed, Parent, Ready
 parent = Parent(Do)
@@ -42,6 +42,9 @@ for command in parent:
         sys.exit(1)
     if command.crash:
         raise ZeroDivisionError(command.crash)
+    if command.lacks:
+        threading.Thread(target=os.open, args=("/no/folder", os.O_RDONLY)).start()  # is only printed
+        threading.Thread(target=exec, args=(f"raise {command.lacks}",)).start()
     if command.busy_s:
         time.sleep(command.busy_s)
 """
@@ -56,6 +59,7 @@ class Do(Message):
     fail: str = ""
     end: bool = False
     crash: str = ""
+    lacks: str = ""
     busy_s: float = 0
     events: tuple[str, ...] = ()
 
@@ -141,6 +145,16 @@ def test_an_unexpected_exception_in_a_child_has_its_traceback(start: Start) -> N
         start().ask(Do(crash="by chance"), Echo)
     assert "raise ZeroDivisionError(command.crash)" in caught.value.report
     assert caught.value.exit_status == 70
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [("MemoryError", "not enough memory; "), ("OSError(24, 'x')", "too many open files; raise the limit: ulimit -n")],
+)
+def test_what_a_thread_of_a_child_lacks_ends_it(lacks: str, message: str, start: Start) -> None:
+    with pytest.raises(RailyardError, match=rf"^it: {message}") as caught:
+        start().ask(Do(lacks=lacks), Echo)
+    assert caught.value.exit_status == 3
 
 
 @pytest.mark.parametrize("partial", [False, True])
