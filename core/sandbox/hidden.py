@@ -69,7 +69,7 @@ def needed(more: Iterable[Path]) -> list[str]:
     """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
     python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent)
     always = (Path.cwd(), PROJECT, *python, *(plugin.path for plugin in plugins.loaded()))
-    found = {path.resolve() for path in (*always, *map(Path, sys.path), *more) if path.exists()}
+    found = {path.resolve() for path in (*always, *map(Path, sys.path), *more) if os.access(path, os.F_OK)}
     below = {path for path in found if any(Path(place).resolve() in path.parents for place in PRIVATE)}
     return sorted(str(path) for path in below if not below & set(path.parents))
 

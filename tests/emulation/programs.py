@@ -105,6 +105,15 @@ class Program:
                 stream.close()
 
 
+def read_until(fd: int, text: str, within_s: float) -> str:
+    """Read from a terminal until its output contains this text; return the output."""
+    output, deadline = "", time.monotonic() + within_s
+    while text not in output:
+        assert select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0], f"no {text!r} in {output!r}"
+        output += os.read(fd, 4096).decode()
+    return output
+
+
 def command_line(process: psutil.Process) -> list[str]:
     """Its words; none if it has just ended, or is dead and not buried."""
     try:

@@ -1,8 +1,12 @@
 """Other users' processes that pass for runs: root's commands give them no rights, and refuse each in one line."""
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +16,17 @@ import pytest
 from railyard.core.host import NETNS_DIR
 from railyard.core.sandbox import entry
 from railyard.experiments.commands import ps
-from tests.emulation.programs import SANDBOXED, USER, Program, as_root, as_user, assert_as_before, machine_state
+from tests.emulation.programs import (
+    ROOT,
+    SANDBOXED,
+    USER,
+    Program,
+    as_root,
+    as_user,
+    assert_as_before,
+    machine_state,
+    read_until,
+)
 from tests.emulation.test_cli import Wrap, command
 
 UID = 65534
@@ -20,6 +34,40 @@ ANOTHER = ("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups")
 IMPOSTOR = (sys.executable, "-m", "tests.emulation.impostor")
 WITHIN_S = 30.0
 SECRET = "RAILYARD_TEST_SECRET"
+# in a PID namespace whose numbers it chooses: an ended run's number goes to another process
+REUSED_PID = """
+import os, subprocess, sys
+from railyard.core.sandbox import entry
+from railyard.experiments.commands import ps
+from tests.emulation.programs import SANDBOXED, Program
+
+def reuse(pid):
+    program.process.kill()
+    program.process.wait()
+    try:
+        while os.wait():  # as process 1
+            pass
+    except ChildProcessError:
+        pass
+    with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+        last.write(str(pid - 1))
+    assert subprocess.Popen(["sleep", "60"]).pid == pid
+    return pid
+
+with Program([*SANDBOXED, "stand"]) as program:
+    program.await_text("waiting", 30)
+    (run,) = ps.find()
+    if sys.argv[1] == "before the check":
+        first_process = entry._first_process
+        entry._first_process = lambda found: reuse(first_process(found))
+        assert ps.find() == []
+    else:
+        reuse(run.pid)
+        assert ps.find() == []
+        assert entry.nodes(run.entry) == []
+        sys.exit(entry.run(run.entry, run.name, ["true"], "d0g1", {}))
+"""
+SHOW_SIZE = "trap 'stty size' WINCH; stty size; while sleep 0.1; do :; done"
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +78,10 @@ def as_before() -> Iterator[None]:
 
 
 @contextmanager
-def impostor(way: str, text: str = "quickstart /tmp/quickstart") -> Iterator[Program]:
+def impostor(way: str, text: str = "quickstart /tmp/quickstart", wrapped: Wrap = as_root) -> Iterator[Program]:
     """A process of an ordinary user that passes for a run, while entered."""
     as_user([])  # skips where users may make no namespaces
-    with Program([*USER, *IMPOSTOR, way, text]) as program:
+    with Program([*USER, *wrapped([*IMPOSTOR, way, text])]) as program:
         program.await_text("ready", WITHIN_S)
         yield program
 
@@ -110,6 +158,53 @@ def test_a_users_program_gets_no_more_than_its_users_rights(who: Wrap, monkeypat
         assert not any(SECRET in line for line in lines)
 
 
+def test_no_variable_of_roots_reaches_a_users_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "BASH_ENV")
+    with own_run(as_user) as theirs, own_run() as own:
+        for name in names:
+            monkeypatch.setenv(name, str(tmp_path))
+        variables = command("exec", theirs, "d0g1", "env").stdout
+        assert f"{names[0]}={tmp_path}" in command("exec", own, "d0g1", "env").stdout
+    assert str(tmp_path) not in variables
+    assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" in variables.splitlines()
+
+
+def test_programs_of_a_user_are_not_those_that_root_starts(tmp_path: Path) -> None:
+    """Root's `exec` and `ps` start no program by the PATH, PYTHONPATH or home folder of the run's user."""
+    tmp_path.chmod(0o755)
+    for name in ("unshare", "nsenter", "ip", "sh", "python3"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/started-$(id -u)\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "sitecustomize.py").write_text(f"import os; open('{tmp_path}/started-%d' % os.getuid(), 'w')")
+
+    def with_variables(argv: Sequence[str]) -> Sequence[str]:
+        path = f"PATH={tmp_path}:{os.environ['PATH']}"
+        return ["env", path, f"PYTHONPATH={tmp_path}", f"HOME={tmp_path}", f"RAILYARD_PLUGINS={tmp_path}/x.py", *argv]
+
+    with impostor("listens", wrapped=with_variables):
+        assert command("exec", "quickstart", "d0g1", "sh", "-c", "exit 7").returncode == 7
+        assert "quickstart" in command("ps").stdout
+    assert not (tmp_path / "started-0").exists()
+
+
+def test_a_terminal_in_another_users_run_follows_its_size() -> None:
+    """Root's terminal isn't given to another user's command, whose own one has its size, at first and later."""
+    with own_run(as_user) as run:
+        pid, terminal = pty.fork()
+        if pid == 0:
+            argv = [sys.executable, "run_experiment.py", "exec", run, "d0g1", "sh", "-c", SHOW_SIZE]
+            os.execvpe("sh", ["sh", "-c", 'stty rows 24 cols 80; exec "$@"', "sh", *argv], dict(os.environ))
+        try:
+            for size, (rows, columns) in {"24 80": (50, 132), "50 132": (7, 20), "7 20": (24, 80)}.items():
+                read_until(terminal, size, WITHIN_S)
+                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        finally:
+            os.write(terminal, b"\x03")
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            os.close(terminal)
+    assert status == 128 + 2
+
+
 def test_roots_own_run_wins_over_anothers_of_its_name() -> None:
     with own_run() as name, impostor("listens", f"test /somewhere/{name}"):
         for wanted in (name, "test"):
@@ -166,6 +261,15 @@ def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) 
     assert message.startswith("error: RUN: 'quickstart' ")
     assert message.count("\n") == 1
     run.entry.close()
+
+
+@pytest.mark.parametrize(("when", "status"), [("before the check", 0), ("before the entry", 2)])
+def test_another_process_with_a_runs_number_is_not_entered(when: str, status: int) -> None:
+    numbers = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
+    argv = [*numbers, sys.executable, "-c", REUSED_PID, when]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert done.stderr.count("\n") == bool(status), done.stderr
 
 
 def test_a_run_is_found_and_left_without_a_trace() -> None:

@@ -1,12 +1,17 @@
 """The terminal of a command that root runs as another user: not the one that root types into."""
 
+import fcntl
 import os
 import select
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
+
+from tests.emulation.programs import read_until
 
 COMMAND = """
 import os
@@ -44,3 +49,23 @@ def test_what_a_users_command_leaves_has_no_terminal_of_roots() -> None:
     assert "n=42" in output
     assert name not in output.split()
     assert name not in files
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")
+def test_a_users_command_sees_the_size_of_the_terminal() -> None:
+    """Also a later one; and the terminal's settings are put back when the command ends by Ctrl-C, typed."""
+    ours, theirs = os.openpty()
+    before = termios.tcgetattr(theirs)
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND], stdin=theirs, stdout=theirs, stderr=theirs, cwd=Path(__file__).parents[2],
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as process:  # fmt: skip
+        os.write(ours, b"""exec sh -c "trap 'stty size' WINCH; echo $((6 * 7)); while sleep 0.05; do :; done"\n""")
+        for awaited, (rows, columns) in {"42": (50, 132), "50 132": (7, 20), "7 20": (24, 80)}.items():
+            read_until(ours, awaited, WITHIN_S)
+            fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.write(ours, b"\x03")
+        assert process.wait(WITHIN_S) == 128 + 2
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
