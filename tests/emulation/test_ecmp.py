@@ -1,0 +1,54 @@
+"""Uplinks on packets: round robin loads them evenly, a hash doesn't, and both deliver everything.
+
+  spine0   spine1            each rail switch has an uplink to both
+rail0   rail1   rail2        d0g0, d1g0 on rail0, d0g1, d1g1 on rail1, ...
+"""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from railyard.results.runs import store
+from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
+from tests.emulation.programs import RUN_EXPERIMENT, Program
+
+FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "40Mbit"}
+ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
+SPEC: dict[str, Any] = {
+    "name": "uplinks",
+    "fabrics": [{**FABRIC, "policy": "spine"}, {**FABRIC, "policy": "round-robin"}],
+    "workloads": [ALL_TO_ALL],
+    "repeats": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("uplinks")
+    (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    with Program([*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]) as program:
+        program.end(120)
+        assert "flows collide on uplinks" in program.output, program.output
+    return store.load(folder / "out")
+
+
+def test_round_robin_loads_uplinks_evenly_and_a_hash_does_not(run: Run) -> None:
+    """Each rail switch has 4 flows for its 2 uplinks: in turn 2 each. Two hashes that do the same: 0.3% at most."""
+    found = {(m.policy, m.repeat): m for m in run.measurements if m.metric == UPLINK_IMBALANCE}
+    assert len(found) == 4
+    assert all(found["round-robin", repeat].value < 1.02 for repeat in (0, 1))
+    assert {found["round-robin", repeat].predicted for repeat in (0, 1)} == {1.0}
+    hashed = [found["spine", repeat].value for repeat in (0, 1)]
+    assert max(hashed) > 1.2
+    assert all(value <= 2 for value in hashed)
+
+
+def test_every_byte_is_counted_at_the_uplinks(run: Run) -> None:
+    """Each of 6 GPUs sends to 2 GPUs on other rails of the other domain, and headers add some percent."""
+    assert all(check.pairs_wrong == 0 and check.delivered_bytes == check.asked_bytes for check in run.bytes)
+    payload = sum(flow.bytes for flow in run.flows if flow.src[1] != flow.dst[1] and flow.src[3] != flow.dst[3])
+    events = [event.detail["bytes"] for event in run.events if event.what == UPLINK_BYTES]
+    assert len(events) == 4
+    out = sum(sum(sizes) for by_switch in events for name, sizes in by_switch.items() if name.endswith(" out"))
+    assert payload < out < 1.1 * payload
