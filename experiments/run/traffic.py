@@ -20,7 +20,7 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
 )
-from railyard.results.theory.ecmp import imbalance, uplink_imbalance
+from railyard.results.theory.ecmp import Spread, imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
     explained_ratios,
@@ -172,11 +172,11 @@ def record(
     if times:
         rate = sum(done.delivered.values()) * 8 / done.seconds
         run.measurements.append(Measurement(interval, WHOLE, "throughput", rate, "bit/s"))
-    if uplinks:
-        _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run)
+    loads = _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run) if uplinks else None
     exact, fabric = known and bool(predicted) and not session.steered_by, session.plan.spec
     schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
-    explained = explained_ratios(schedule, schedule_rates, fabric) if exact else {}
+    spread: Spread = loads if loads and len(set(schedule.phases)) == 1 else "worst"  # known of the whole alone
+    explained = explained_ratios(schedule, schedule_rates, fabric, spread) if exact else {}
     has_choice = exact and fabric.spine_count > 1
     by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected") if has_choice else {}
 
@@ -203,13 +203,16 @@ def _record_uplinks(
     end_ns: int,
     uplinks: Mapping[tuple[str, str, int], int],
     run: Run,
-) -> None:
-    """Record the bytes of every uplink, and their imbalance beside what ECMP or the policy is expected to give."""
+) -> float | None:
+    """Record the bytes of every uplink, and return their imbalance; None if no bytes have a choice of uplinks.
+
+    It is recorded beside what ECMP or the policy is expected to give.
+    """
     fabric, sizes = session.plan.spec, Sizes.of(schedule.matrix)
     routed = [(sizes, ways(sizes.src, sizes.dst, schedule.rails, fabric))]
     expected = uplink_imbalance(routed, schedule.rails, fabric.domains, fabric, "expected")
     if expected is None:
-        return
+        return None
     by_switch = {(switch, way): [0] * fabric.spine_count for switch, way, _ in uplinks}
     for (switch, way, spine), size in uplinks.items():
         by_switch[switch, way][spine] = size
@@ -218,6 +221,7 @@ def _record_uplinks(
     measured = imbalance(np.array(list(by_switch.values())))
     predicted = None if session.steered_by else expected
     run.measurements.append(Measurement(interval, WHOLE, UPLINK_IMBALANCE, measured, "ratio", predicted))
+    return measured
 
 
 def _counted(session: FabricSession) -> PortBytes:

@@ -19,9 +19,9 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.matrix.traffic_matrix import Way
 
-Spread = Literal["even", "expected", "worst"]
-"""Loads of a switch's uplinks: even, the mean over hashes, or all on one. Where the policy assigns uplinks, the last
-two are what it assigns."""
+Spread = Literal["even", "expected", "worst"] | float
+"""Loads of a switch's uplinks: even, the mean over hashes, all on one, or a measured `imbalance`. Where the policy
+assigns uplinks, `expected` and `worst` are what it assigns."""
 HASH_DRAWS: Final = 1024
 """How many hashes an expectation is the mean of: all there are, if not more; a standard error of 1% or less."""
 MOST_DRAWN: Final = 2**22  # flows, in all draws together
@@ -73,8 +73,8 @@ def uplink_imbalance(
         loads = np.bincount(ends + np.tile(chosen, 2), both, switches * uplinks)
         return imbalance(loads.reshape(switches, uplinks))
 
-    if spread == "even":
-        return 1.0
+    if spread == "even" or isinstance(spread, float):
+        return 1.0 if spread == "even" else spread
     if None not in assigned:
         return of(np.tile(np.array(assigned, dtype=np.int64)[entry] % uplinks, groups * columns))
     return float(uplinks) if spread == "worst" else fmean(map(of, hashes(len(each), uplinks)))

@@ -195,24 +195,26 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, sprea
     return times
 
 
-def explained_ratios(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, tuple[float, float]]:
+def explained_ratios(
+    schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread = "worst"
+) -> dict[str, tuple[float, float]]:
     """Return the least and most of measured over predicted that the theory explains, for each phase and the whole.
 
-    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything; where flows are
-    hashed over uplinks, they may all be on one. An iteration may take the term that Eq. 6 leaves out.
+    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything; uplinks may be
+    loaded like `spread`, by default all flows on one. An iteration may take the term that Eq. 6 leaves out.
     """
     known: dict[str, tuple[float, float]] = {}
     for phase in dict.fromkeys(schedule.phases):
         planes = fabric.definition.carrying(fabric.definition.all_planes) if phase.y > 1 else ()
         closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
         is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
-        worst_s = predict_phase(phase, rates, fabric, "worst") if is_exact else inf
+        worst_s = predict_phase(phase, rates, fabric, spread) if is_exact else inf
         known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, worst_s / predict_phase(phase, rates, fabric))
     if schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):
             printed_s, _ = predict_iteration(schedule.iteration, rates, fabric)
-            most = predict_iteration(schedule.iteration, rates, fabric, spread="worst").critical_path_s / printed_s
+            most = predict_iteration(schedule.iteration, rates, fabric, spread=spread).critical_path_s / printed_s
         known[WHOLE] = least, most
     return known
 

@@ -99,3 +99,4 @@ def test_hashed_all_to_all_takes_longer_than_eq_2(policy: str, expected: float, 
     program = Program(2, 7)
     program.phase(phase)
     assert explained_ratios(program.schedule("a"), rates, fabric)["a"] == pytest.approx((1, worst))
+    assert explained_ratios(program.schedule("a"), rates, fabric, 1.4)["a"] == pytest.approx((1, 1.4 * 6 / 7))
