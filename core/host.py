@@ -189,13 +189,16 @@ _LIMITS: Final = (  # the least that a run of a few GPUs needs
     (resource.RLIMIT_NOFILE, 256, "{:,} open files, {:,} needed", "ulimit -n 65536"),
     (resource.RLIMIT_AS, 700_000_000, "{:,} bytes of address space, {:,} needed", "ulimit -v unlimited"),
     (resource.RLIMIT_FSIZE, 50_000_000, "{:,} bytes in a file, {:,} needed", "ulimit -f unlimited"),
+    (resource.RLIMIT_NPROC, 60, "{:,} processes and threads, {:,} needed", "ulimit -u 10000"),
 )
 
 
 def low_limits() -> tuple[tuple[str, str], ...]:
     """Return the limits of this process that are too low for any run: (limit and need, how to raise it)."""
     found = []
-    for number, need, detail, remedy in _LIMITS:
+    # the root that the machine has, and no container of a user's, has no limit of processes
+    is_root = os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    for number, need, detail, remedy in _LIMITS[:-1] if is_root else _LIMITS:
         limit, _ = resource.getrlimit(number)
         if limit != resource.RLIM_INFINITY and limit < need:
             found.append((detail.format(limit, need), f"raise the limit: {remedy}"))
