@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.platforms import Platform
 
@@ -140,10 +141,22 @@ Grid = tuple[tuple[int, ...], ...]
 
 MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
 MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has
+MAX_EXPERIMENT_TASKS: Final = 2**20  # of all schedules of an experiment, each of which is made before it starts
 
 
 class TooManyTasks(ValueError):
     """A schedule that takes too long to make; the message says how many tasks it may have."""
+
+
+def check_total(tasks: int, gpus: int, field: str, value: object) -> None:
+    """Raise BadInput if an experiment's schedules up to that of this field have too many tasks.
+
+    `gpus`: of its largest fabric, as a single schedule on many GPUs may have more than all may have on few.
+    """
+    most = max(MAX_EXPERIMENT_TASKS, MAX_GPU_TASKS * gpus)
+    if tasks > most:
+        allowed = f"makes {tasks:,} transfers and computations together with those before it: {most:,} are allowed"
+        raise BadInput(field, value, allowed)
 
 
 class Program:
@@ -183,13 +196,13 @@ class Program:
         if seconds > 0:
             self.wait_for(gpu, [self._append(Compute(gpu, seconds, phase, self.last(gpu)))])
 
-    def check_count(self, tasks: int) -> None:
-        """Raise TooManyTasks if this is more than the schedule may have."""
-        if tasks > self._most:
+    def check_count(self, more: int) -> None:
+        """Raise TooManyTasks if so many more tasks than now are more than the schedule may have."""
+        if len(self._tasks) + more > self._most:
             raise TooManyTasks(f"must make {self._most:,} transfers and computations or fewer on this fabric")
 
     def _append(self, task: Task) -> int:
-        self.check_count(len(self._tasks) + 1)
+        self.check_count(1)
         self._tasks.append(task)
         return len(self._tasks) - 1
 

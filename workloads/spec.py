@@ -215,7 +215,7 @@ def parse_workload(data: object, field: str = "workload") -> Workload:
     return parse_by_kind(data, dict(WORKLOADS.items()), field)
 
 
-_KEPT: Final = 8
+_MAX_KEPT: Final = 2**18  # tasks of the workloads that are kept besides the last one: a tenth of a gigabyte
 _BUILT: Final[dict[tuple[Any, ...], Built]] = {}
 
 
@@ -227,7 +227,7 @@ def build(
     The seed decides what a kind draws at random, such as the pairs of shuffled `transfers` and the popular experts of
     a `moe`, and nothing else. The last few are kept: they are built to be checked, and again to be predicted or run.
     """
-    key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, field, seed)
+    key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, seed)
     if key in _BUILT:
         return _BUILT[key]
     emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
@@ -236,7 +236,7 @@ def build(
     except TooManyTasks as error:
         name, value = _largest_count(spec.model_dump(exclude_none=True), field)
         raise BadInput(name, value, str(error)) from error
-    if len(_BUILT) == _KEPT:
+    while sum(len(kept.schedule.tasks) for kept in _BUILT.values()) > _MAX_KEPT:
         del _BUILT[next(iter(_BUILT))]
     return _BUILT.setdefault(key, built)
 
@@ -244,12 +244,12 @@ def build(
 def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:
     """Return the path and the value of the largest number of things; of the kind, if there are no numbers.
 
-    A number of bytes is none of them: larger transfers aren't more.
+    A number of bytes is none of them: larger transfers aren't more. Nor is that of transfers at the same time.
     """
     found = [(f"{field}.kind", data.get("kind"), 0)]
     for key, value in data.items():
         if isinstance(value, Mapping):
             found += [(path, number, number) for path, number in [_largest_count(value, f"{field}.{key}")] if number]
-        elif isinstance(value, int) and "bytes" not in key and key != "bucket":
+        elif isinstance(value, int) and "bytes" not in key and key not in ("bucket", "in_flight"):
             found.append((f"{field}.{key}", value, value))
     return max(found, key=lambda item: item[2])[:2]

@@ -1,5 +1,6 @@
 """Print what an experiment or a trace would send, its faults, replacements and first routes: the command `dry-run`."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -60,7 +61,8 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
 
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
     """
-    trace = "/" in name_or_file or Path(name_or_file).exists() or Path(name_or_file).suffix in (".et", ".json", ".txt")
+    is_file_or_folder = os.path.exists(name_or_file)  # noqa: PTH110 - no error if it is too long
+    trace = "/" in name_or_file or is_file_or_folder or Path(name_or_file).suffix in (".et", ".json", ".txt")
     if name_or_file not in loading.names() and not trace and is_trace_prefix(name_or_file):
         raise BadInput("NAME", name_or_file, f"begins the names of a trace's files here: write ./{name_or_file}")
     if name_or_file in loading.names() or name_or_file.endswith((".yaml", ".yml")) or not trace:

@@ -17,7 +17,7 @@ from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import check_background, check_patterns
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Schedule, check_total
 from railyard.workloads.spec import build
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class Gpus(FabricFamily):
 
 def _check_workloads(spec: ExperimentSpec) -> None:
     """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
+    tasks, gpus = 0, max((fabric.gpus for fabric in spec.gpu_fabrics), default=0)
     for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
         if fabric.gpus > MAX_GPUS:
             allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MAX_GPUS:,} or fewer"
@@ -131,6 +132,7 @@ def _check_workloads(spec: ExperimentSpec) -> None:
         plan = nominal_plan(fabric)
         for i, workload in enumerate(spec.workloads):
             schedule = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed).schedule
+            check_total(tasks := tasks + len(schedule.tasks), gpus, f"workloads.{i}", workload.kind)
             sent = sum(schedule.matrix.values())
             days = spec.repeats * sent / (fabric.gpus * (plan.rail_bps + plan.hb_bps) / 8) / 86_400
             if days > MAX_DAYS:

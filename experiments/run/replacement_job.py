@@ -25,7 +25,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.placement.layout import place_with_spares, relabelled
-from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
+from railyard.workloads.schedule import Rates, Scale, Schedule, check_total, payload_rates
 from railyard.workloads.spec import build
 
 PROBED: Final = 3
@@ -93,6 +93,7 @@ def replacement_job(
 def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec]) -> None:
     """Raise BadInput for what can't be on one of its fabrics."""
     seen: dict[tuple[object, ...], int] = {}
+    tasks = 0
     for n, replacement in enumerate(replacements):
         field = f"replacements.{n}"
         check_numbers(replacement.on, len(fabrics), f"{field}.on")
@@ -112,7 +113,9 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
             if replacement.gpus > fabric.rails:
                 problem = f"must be {fabric.rails} or less: a domain has no more"
                 raise BadInput(f"{field}.gpus", replacement.gpus, problem)
-            replacement_job(replacement, fabric, nominal_plan(with_spares(replacement, fabric, field)), 0, field)
+            job = replacement_job(replacement, fabric, nominal_plan(with_spares(replacement, fabric, field)), 0, field)
+            tasks += sum(len(schedule.tasks) for schedule in (job.before, job.after, job.state))
+            check_total(tasks, fabric.gpus, f"{field}.workload", replacement.workload.kind)
             ways.append(way)
             earlier = seen.setdefault((replacement.case, ways[-1], replacement.failed, number), n)
             if earlier != n:

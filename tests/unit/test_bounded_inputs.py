@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from railyard.core import plugins
 from railyard.core.config import parse_yaml, read_yaml
 from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
+from railyard.experiments.commands import dry_run
 from railyard.experiments.spec.experiment import parse
+from railyard.workloads import schedule
 from railyard.workloads.traces.common import read_files
 
 BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
@@ -73,6 +75,32 @@ def test_schedules_of_too_many_tasks_name_their_largest_number(workload: object,
         parse(data)
     allowed = "must make 262,144 transfers and computations or fewer on this fabric"
     assert str(caught.value) == f"workloads.0.{field}: {value} {allowed}"
+
+
+@pytest.mark.parametrize("section", ["workloads", "replacements"])
+def test_schedules_of_an_experiment_are_bounded_together(section: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MAX_EXPERIMENT_TASKS", 1500)
+    monkeypatch.setattr(schedule, "MAX_GPU_TASKS", 1)
+    job = {"kind": "gpt", "bytes": "1MB", "global_batch": 8}
+    items = {
+        "workloads": [job, {**job, "bytes": "2MB"}, {**job, "bytes": "3MB"}],
+        "replacements": [
+            {"case": case, "failed": failed, "workload": job, "iterations": 1}
+            for case, failed in (("server", "hb1"), ("idle-gpu", "d1g1"))
+        ],
+    }
+    data = {"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 4}], section: items[section]}
+    with pytest.raises(
+        BadInput, match=rf"{section}.[01](.workload)?: 'gpt' makes [\d,]+ transfers .*: 1,500 are allowed"
+    ):
+        parse(data)
+
+
+def test_a_name_too_long_for_a_path_is_refused() -> None:
+    with pytest.raises(BadInput, match="File name too long"):
+        read_files("x" * 5000, "path")
+    with pytest.raises(BadInput, match="allowed are"):
+        dry_run.experiment("x" * 5000, [])
 
 
 def test_bytes_that_take_longer_than_a_month_are_refused() -> None:

@@ -116,6 +116,10 @@ class Exchange:
         pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *self.rounds])
         return Sizes(pairs[:, 0], pairs[:, 1], np.full(len(pairs), self.size, dtype=np.float64))
 
+    def count(self) -> int:
+        """Return the number of transfers."""
+        return len(sliced(whole_bytes(self.size))) * sum(map(len, self.rounds))
+
     def emit(self, program: Program, phase: int, in_flight: int) -> None:
         sent: defaultdict[int, list[int]] = defaultdict(list)
         received: defaultdict[int, list[int]] = defaultdict(list)
@@ -238,6 +242,7 @@ class Algorithm(ABC):
     def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int = IN_FLIGHT) -> None:
         """Append the tasks of one run on a grid, of phase number `number`."""
         for stage in self.stages(phase, grid):
+            program.check_count(sum(t.count() for t in stage if isinstance(t, Exchange)))  # before any is made
             for transport in stage:
                 transport.emit(program, number, in_flight)
 

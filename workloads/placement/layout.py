@@ -76,8 +76,8 @@ def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> tuple[in
 def relabelled(schedule: Schedule, places: Sequence[int], gpus: int, rails: int) -> Schedule:
     """Return the same tasks on a fabric of `gpus` GPUs, where `places[n]` is the place of the schedule's GPU n."""
     tasks = tuple(
-        replace(task, src=places[task.src], dst=places[task.dst])
-        if isinstance(task, Transfer)
+        Transfer(places[task.src], places[task.dst], task.bytes, task.phase, task.after, task.stripe)
+        if isinstance(task, Transfer)  # `replace` takes three times as long
         else replace(task, gpu=places[task.gpu])
         for task in schedule.tasks
     )

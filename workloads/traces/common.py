@@ -236,9 +236,9 @@ def read_files(path: str, field: str) -> Files:
     BadInput if there is nothing, more than one trace, or a rank between others that has no file.
     """
     given = Path(path)
-    folder = given if given.is_dir() else given.parent
     traces: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
     try:
+        folder = given if given.is_dir() else given.parent
         if given.is_file() and not _ranked(given.name):
             return Files(given.stem, (given.name,), (read_input(given, field, MAX_BYTES),), shared=True)
         like = _ranked(given.name) if given.exists() else None

@@ -258,7 +258,7 @@ class _Rank:
             for dependency in after:
                 if dependency not in positions:
                     raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
-            if message.type >= len(NODE_TYPES):
+            if not 0 <= message.type < len(NODE_TYPES):  # an enum may be negative
                 known = ", ".join(f"{i} {name}" for i, name in enumerate(NODE_TYPES))
                 raise BadInput(where, message.type, f"is no node type: allowed are {known}")
             kind, attributes = NODE_TYPES[message.type], attribute_values(message)
