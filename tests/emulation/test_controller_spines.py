@@ -1,4 +1,4 @@
-"""ECMP over the spines: connections spread, each stays on one, and none goes by a dead spine or cable."""
+"""Choice of spines: hashed connections spread, each stays on one, and none goes by a dead spine or cable."""
 
 import socket
 import time
@@ -79,6 +79,23 @@ def test_a_killed_spine_is_left_and_joined_again_when_it_is_back() -> None:
     fabric.await_event("switch-up")
     eventually(lambda: fabric.openflow("rail0", "dump-groups") == group)
     assert min(spread_of_many(fabric).values()) > 0
+
+
+def test_assigned_uplink_carries_all_until_its_spine_dies() -> None:
+    """Round robin: rail0 sends to d0g1 by spine 0 and to d1g1, the destination, by spine 1."""
+    fabric = build("rail-optimized", 2, 2, spines=2, policy="round-robin")
+    assert "output:2002" in fabric.openflow("rail0", "dump-flows")
+    assert spread_of_many(fabric)[0] == 0
+    fabric.net.ovs["spine1"].kill()
+    fabric.await_event("switch-down")
+    eventually(lambda: "output:2002" not in fabric.openflow("rail0", "dump-flows"))
+    assert spread_of_many(fabric, dead=1)[0] >= 2 * MANY
+    assert "decided" not in fabric.whats()  # no GPU's route had to change
+    start(fabric, "spine1")
+    fabric.await_event("switch-up")
+    eventually(lambda: "output:2002" in fabric.openflow("rail0", "dump-flows"))
+    at_rest(fabric)
+    assert spread_of_many(fabric)[0] == 0
 
 
 def test_cut_uplink_is_avoided_at_both_of_its_ends() -> None:
