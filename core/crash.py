@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
-from railyard.core.errors import MissingRequirement, RailyardError, print_error
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError, print_error
 
 STATUS: Final = 70
 sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
@@ -79,7 +79,7 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
 
 def report_error(error: BaseException) -> int:
     """Print an exception as one line, with the path of a crash report if it is unexpected. Return the exit status."""
-    known = error if isinstance(error, RailyardError) else from_system(error)
+    known = known_error(error)
     if isinstance(known, WorkerCrashed):
         return print_report(str(known), crash_text(error, known.report))
     if known:
@@ -120,6 +120,23 @@ def crash_text(error: BaseException, more: str = "") -> str:
     parts += [" ".join(f"{name} {v}" for name, v in modules.items() if "." not in name and isinstance(v, str))]
     parts += [f"{name}: {value}" for name, value in context.items()]
     return "\n".join(filter(None, parts))[:_LONGEST] + "\n"
+
+
+def known_error(error: BaseException) -> RailyardError | None:
+    """Return the error with the line and the exit status for an exception; None if it is a defect of Railyard."""
+    return error if isinstance(error, RailyardError) else from_system(error) or _from_plugin(error)
+
+
+def _from_plugin(error: BaseException) -> BadInput | None:
+    """Return the error that names the innermost line of a plugin file in the traceback; None if there is none."""
+    plugins = sys.modules.get("railyard.core.plugins")
+    files = {str(plugin.path) for plugin in plugins.loaded()} if plugins else set()
+    trace, where = error.__traceback__, ""
+    while trace:
+        file = trace.tb_frame.f_code.co_filename
+        where = f"{file}:{trace.tb_lineno}" if file in files else where
+        trace = trace.tb_next
+    return BadInput("plugin", where, f"raised {describe(error)}") if where else None
 
 
 def from_system(error: BaseException) -> MissingRequirement | None:

@@ -426,7 +426,7 @@ class Parent:
         """Report an uncaught exception and end the process, although threads that aren't daemons may still run."""
         sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
-        known = error if isinstance(error, RailyardError) else crash.from_system(error)
+        known = crash.known_error(error)
         with suppress(OSError):
             if known:
                 self.send(Failed(why=str(known), exit_status=known.exit_status))

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import plugins, watch
-from railyard.core.crash import WorkerCrashed
-from railyard.core.errors import RailyardError
+from railyard.core.crash import WorkerCrashed, known_error
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
@@ -52,7 +51,7 @@ def run_experiment(
         run.interrupted = True
         raise
     except Exception as error:  # one that isn't ours is a defect of Railyard: its type's name helps
-        text = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
+        text = str(known_error(error) or f"{type(error).__name__}: {error}")
         causes = watch.since(begun_ns)
         crashed = isinstance(error, WorkerCrashed)  # which names the process, and has its traceback
         if causes and not crashed and not isinstance(error, watch.ProcessMissing):

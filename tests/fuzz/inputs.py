@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -31,6 +32,11 @@ MODELS: Final = tuple(sorted(CATALOGUE.glob("*.yaml")))
 PLATFORMS: Final = tuple(sorted(SYSTEMS.glob("*.yaml")))
 TRACES: Final = tuple(sorted(path for path in (PROJECT / "tests/traces").iterdir() if path.suffix != ".py"))
 PLUGINS: Final = tuple(sorted((PROJECT / "docs/examples").glob("*.py")))
+PLUGIN_SPECS: Final = {
+    path: import_module(f"tests.emulation.{test.stem}").SPEC
+    for path in PLUGINS
+    if (test := PROJECT / f"tests/emulation/test_plugin_{path.stem}.py").exists()
+}
 COMMANDS: Final = ("dry-run", "dry-run", "describe", "lint", "predict")
 SMALL: Final = {"kind": "rail-only", "domains": 2, "rails": 2}
 
@@ -162,8 +168,11 @@ def _changed_trace(content: bytes, suffix: str, dice: Random) -> bytes:
 
 
 def _plugin(dice: Random, _: Path) -> list[str]:
-    text = changed_text(dice.choice(PLUGINS).read_text(), dice)
-    _written("x.py", text, dice)
+    plugin = dice.choice(PLUGINS)
+    _written("x.py", changed_text(plugin.read_text(), dice), dice)
+    if plugin in PLUGIN_SPECS and dice.random() < 0.7:
+        Path("x.yaml").write_text(dumped(PLUGIN_SPECS[plugin]))
+        return [dice.choice(["dry-run", "predict"]), "./x.yaml", "--plugin", "x.py"]
     return [*dice.choice([["list", "--kinds"], ["dry-run", "quickstart"]]), "--plugin", "x.py"]
 
 

@@ -66,6 +66,15 @@ def test_each_error_has_its_status_and_one_line(body: str, status: int, line: st
     assert done.stderr.count("\n") == bool(line)
 
 
+def test_an_exception_of_a_plugin_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text("def f():\n    return {}['a']\n")
+    find = "(module,) = [m for name, m in sys.modules.items() if name.startswith('railyard_plugin_')]"
+    done = guarded(f"from railyard.core import plugins\nplugins.load({str(path)!r})\n{find}\nmodule.f()", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"error: plugin: '{path}:2' raised KeyError: 'a'\n"
+
+
 def test_an_error_of_the_system_is_found_by_its_number() -> None:
     assert crash.from_system(OSError(errno.ENOENT, "No such file")) is None
     assert crash.from_system(BadInput("a", 1, "b")) is None
