@@ -50,6 +50,7 @@ from railyard.core.host import PROJECT
 INTERRUPTED: Final = "process-interrupted"  # an event of a child: a process that it started died or was stopped
 ANSWER_S: Final = 30.0  # default deadline of an answer
 READER_NICENESS: Final = -15  # of the thread that receives events, so that they don't wait behind emulated traffic
+_READ_S: Final = 1.0  # for the parent to read why a child ends, before it sees that it has ended
 _TAIL_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct("!Q")
 _READ_AHEAD_BYTES: Final = 1 << 16
@@ -432,4 +433,5 @@ class Parent:
                 self.send(Failed(why=str(known), exit_status=known.exit_status))
             else:
                 self.send(Failed(why=crash.describe(error), traceback=crash.crash_text(error)))
+        time.sleep(_READ_S)
         os._exit(1)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import watch as presence
+from railyard.core.crash import WorkerCrashed
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
@@ -39,7 +40,7 @@ def record_interruptions(run: Run, interval: IntervalId) -> None:
 def surviving_interruptions(run: Run, interval: IntervalId) -> Iterator[None]:
     """Go on after an error while a process was missing, unless what follows needs that process too.
 
-    The error is recorded. ProcessMissing if the process is missing still.
+    The error is recorded. ProcessMissing if the process is missing still. A crash is no interruption, but a defect.
     """
     start_ns = time.monotonic_ns()
     try:
@@ -47,7 +48,7 @@ def surviving_interruptions(run: Run, interval: IntervalId) -> Iterator[None]:
     except Exception as error:
         causes = presence.since(start_ns)
         record_interruptions(run, interval)
-        if not causes:
+        if not causes or isinstance(error, WorkerCrashed):
             raise
         detail = {**interval.as_dict(), "text": f"{causes[0]}: {error}"}
         run.events.append(Event(time.monotonic_ns(), PROCESS, "interval-failed", detail))
