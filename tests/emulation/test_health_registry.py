@@ -90,6 +90,11 @@ def start(kind: Kind) -> Server:
     return server
 
 
+def all_threads_stopped(pid: int) -> bool:
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 def writer(server: Server) -> Registry:
     return connect(server.address, STALE_S)
 
@@ -159,6 +164,7 @@ def test_hanging_server_blocks_no_client_and_continues(kind: Kind, slow: float) 
     healthd.put(scores(1))
     eventually(lambda: reader.has(1))
     watch.send_signal(server.process.pid, signal.SIGSTOP)
+    eventually(lambda: all_threads_stopped(server.process.pid))  # until then one may still pass on a put
     before_s = time.monotonic()
     for version in range(2, 102):
         healthd.put(scores(version))
