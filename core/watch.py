@@ -293,11 +293,10 @@ def include_own_pauses() -> None:
 def communicate(
     process: "subprocess.Popen[str]",
     name: str,
-    text: str | None = None,
     within_s: float = 60.0,
     statuses: Container[int] = (0,),
 ) -> str:
-    """Give a program its input, wait for its end, and return its output.
+    """Wait for the end of a program, which has its input, and return its output.
 
     ProgramFailed with its exit status, unless that is one of `statuses`, and the last line of its output. RailyardError
     if it isn't done `within_s`. ProcessMissing if it is killed or stopped, or another process is. It ends in any case.
@@ -308,10 +307,9 @@ def communicate(
     try:
         while True:
             try:
-                output, errors = process.communicate(text, STEP_S)
+                output, errors = process.communicate(timeout=STEP_S)
                 break
             except subprocess.TimeoutExpired:
-                text = None
                 if watched is None:
                     watched = add(name, process.pid, may_exit=True)
                     if _is_stopped(process.pid):

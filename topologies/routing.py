@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from railyard.topologies import forwarding
 from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rail_device, rank_prefixes
-from railyard.topologies.forwarding import Path, Shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Path, Shares
 from railyard.topologies.plan import Plan
 
 Device = str  # hb0, or rail0, rail1, ...: a rail link for each plane
@@ -96,7 +96,7 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     ranks = [g for g in range(rails) if g != gpu.rank]
     routes = [Route(host_prefix(Gpu(gpu.domain, g)), ON_HB) for g in ranks]
     routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
-    by_rank = {g: [next_hops(plan.spec.paths(gpu, Gpu(d, g)), gpu, Gpu(d, g)) for d in others] for g in ranks}
+    by_rank = {g: _next_hops_by_domain(plan, gpu, g, others) for g in ranks}
     usual = dict[int, tuple[Hop, ...]]()  # that most domains of a rank have in common; () if none do
     for g, found in by_rank.items():
         # a GPU of another domain forwards for its own domain alone
@@ -110,6 +110,19 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
             routes += [Route(prefix, usual[g]) for prefix in rank_prefixes(g, domains)]
         routes += [Route(host_prefix(Gpu(d, g)), h) for d, h in zip(others, hops, strict=True) if h != usual[g]]
     return over_planes(routes, plan)
+
+
+def _next_hops_by_domain(plan: Plan, gpu: Gpu, rank: int, domains: Sequence[int]) -> list[tuple[Hop, ...]]:
+    """Return the next hops to the GPU of a rank in each of these domains."""
+
+    def to(domain: int) -> tuple[Hop, ...]:
+        return next_hops(plan.spec.paths(gpu, Gpu(domain, rank)), gpu, Gpu(domain, rank))
+
+    if FORWARDING_POLICIES[plan.spec.chosen_policy].by_rank:
+        first = to(domains[0])
+        if all(hop.via is None or hop.via.domain == gpu.domain for hop in first):  # the same for every domain
+            return [first] * len(domains)
+    return [to(domain) for domain in domains]
 
 
 def on_planes(hops: tuple[Hop, ...], planes: tuple[int, ...]) -> tuple[Hop, ...]:

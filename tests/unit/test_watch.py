@@ -14,6 +14,7 @@ from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll, wait_until
 from railyard.core.watch import Interruption, ProcessMissing, Watched
+from railyard.topologies.build import namespaces
 
 
 class Child:
@@ -141,13 +142,14 @@ def test_interruptions_are_taken_once(child: Child) -> None:
     assert not watch.take()
 
 
-def run(script: str, text: str | None = None, within_s: float = 60.0) -> str:
+def run(script: str, within_s: float = 60.0) -> str:
     process = subprocess.Popen(["sh", "-c", script], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-    return watch.communicate(process, "the program", text, within_s)
+    return watch.communicate(process, "the program", within_s)
 
 
-def test_a_program_gets_its_input_and_gives_its_output() -> None:
-    assert run("sleep 0.3; cat", "so it is") == "so it is"
+def test_a_slow_program_gets_all_of_a_long_input() -> None:
+    text = "input\n" * 50_000  # more than a pipe holds
+    assert namespaces.run(["sh", "-c", "sleep 0.3; cat"], text) == text
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_a_program_gets_its_input_and_gives_its_output() -> None:
 )
 def test_a_program_that_fails_is_named(script: str, message: str) -> None:
     with pytest.raises(RailyardError, match=message):
-        run(script, "input that nothing reads", within_s=0.5)
+        run(script, within_s=0.5)
 
 
 def test_a_program_that_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

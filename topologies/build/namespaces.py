@@ -115,8 +115,11 @@ def run(argv: Sequence[str], text: str = "", name: str = "") -> str:
 
     `name`: what messages call it; its first words by default. RailyardError if it fails, as `watch.communicate`.
     """
-    process = subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-    return watch.communicate(process, name or " ".join(argv[:4]), text)
+    with os.fdopen(os.memfd_create("input"), "w+") as stdin:  # a pipe would hold 64 KB of it
+        stdin.write(text)
+        stdin.seek(0)
+        process = subprocess.Popen(argv, stdin=stdin, stdout=PIPE, stderr=PIPE, text=True)
+        return watch.communicate(process, name or " ".join(argv[:4]))
 
 
 def set_sysctl(key: str, value: int | str) -> None:
