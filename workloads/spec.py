@@ -16,6 +16,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 from railyard.core.config import ConfigModel, parse_by_kind
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
+from railyard.core.safe_files import inputs_read
 from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
@@ -225,17 +226,20 @@ def build(
     """Build a workload on a fabric with these link rates (bit/s). BadInput names fields below `field`.
 
     The seed decides what a kind draws at random, such as the pairs of shuffled `transfers` and the popular experts of
-    a `moe`, and nothing else. The last few are kept: they are built to be checked, and again to be predicted or run.
+    a `moe`, and nothing else. The last few are kept, as they are built to be checked, and again to be predicted or run;
+    but none that was made from a file of the user's, or by a plugin, which may change.
     """
     key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, seed)
     if key in _BUILT:
         return _BUILT[key]
-    emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
+    emulated, inputs_before = payload_rates(hb_bps, rail_bps, fabric.mtu), inputs_read.number
     try:
         built = spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
     except TooManyTasks as error:
         name, value = _largest_count(spec.model_dump(exclude_none=True), field)
         raise BadInput(name, value, str(error)) from error
+    if inputs_read.number != inputs_before or type(spec).__module__.partition(".")[0] != "railyard":
+        return built
     while sum(len(kept.schedule.tasks) for kept in _BUILT.values()) > _MAX_KEPT:
         del _BUILT[next(iter(_BUILT))]
     return _BUILT.setdefault(key, built)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
-from zlib import crc32
 
 import pytest
 import yaml
@@ -101,12 +100,10 @@ def published_s(workload: Plain, fabric: Plain = RAIL_ONLY) -> float:
     return predict_iteration(scale.real, scale.real_rates, spec).printed_s
 
 
-def file_of(data: object, dump: Callable[[object], str] = yaml.safe_dump) -> str:
-    """A file in the folder that each test runs in, named by its content: what was built is kept by name."""
-    text = dump(data)
-    file = Path(f"{crc32(text.encode()):x}.yaml")
-    file.write_text(text)
-    return file.name
+def file_of(data: object) -> str:
+    """A file in the folder that each test runs in."""
+    Path("mine.yaml").write_text(yaml.safe_dump(data))
+    return "mine.yaml"
 
 
 def model_s(model: Plain) -> float:
@@ -126,7 +123,8 @@ def grouped(spec: Plain) -> int:
         node.attr.append(pb.Attribute(name="comm_size", int64_val=4096))
         node.attr.append(pb.Attribute(name="pg_name", string_val=str(rank % 2)))
         Path(f"g.{rank}.et").write_bytes(pb.encode(pb.GlobalMetadata(), [node]))
-    return tasks({**spec, "path": "g", "groups": file_of(spec["groups"], json.dumps)})
+    Path("groups.json").write_text(json.dumps(spec["groups"]))
+    return tasks({**spec, "path": "g", "groups": "groups.json"})
 
 
 def small_grid(spec: Plain) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, read_yaml
+from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, parse_yaml, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.placement.layout import Count, Parallelism
 
@@ -190,7 +190,8 @@ def load_model(name: str, field: str = "model") -> Model:
         raise BadInput(field, name, f"{unknown_name_hint(name, model_names())}, or the path of a .yaml file")
     path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
     where = f"{field} {path.name}"
-    model = parse_by_kind(read_yaml(path, field), KINDS, where)
+    data = read_yaml(path, field) if is_path(name) else parse_yaml(path.read_text("utf-8"), field, str(path))
+    model = parse_by_kind(data, KINDS, where)
     if isinstance(model, LayersModel):
         return model
     if model.hidden % model.heads:
