@@ -29,7 +29,7 @@ from railyard.workloads.background.flows import Background, BackgroundFlow
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 RATES: dict[str, Any] = {"rail_rate": "20Mbit", "hb_rate": "60Mbit"}
 SETTLE_S = 0.3
 LOOK_S = 2.0

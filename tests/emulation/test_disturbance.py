@@ -25,6 +25,7 @@ from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load, Verdict
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 
+pytestmark = pytest.mark.alone
 SPEC: Final[dict[str, Any]] = {
     "name": "disturbed",
     "workloads": [{"kind": "moe", "model": "moe-1.3b-128", "duration": "3s", "compute": 0.1, "all_to_alls": 1}],

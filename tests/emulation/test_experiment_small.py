@@ -29,6 +29,7 @@ from tests.emulation.programs import (
     machine_state,
 )
 
+pytestmark = pytest.mark.alone
 SIDES = {"domains": 2, "rails": 2, "rail_rate": "20Mbit"}
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -104,7 +105,7 @@ def test_every_file_of_the_contract_is_there_and_can_be_read(first: Folder) -> N
     assert {path.name for path in first.path.iterdir()} == FILES
     results = pd.read_csv(first.path / "results.csv")
     columns = ["fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat"]
-    columns += ["scene", "script", "reroute", "verdict"]
+    columns += ["scene", "script", "reroute", "predicted_by_uplink", "verdict"]
     assert list(results.columns) == columns
     pd.testing.assert_frame_equal(
         results[["fabric", "metric", "value"]],

@@ -8,7 +8,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from tests.emulation.fabrics import Fabric, at_best, build
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 SECONDS = 2
 
 

@@ -27,7 +27,7 @@ from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.unit.path_choices import chosen_path
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 PERIOD_S, MULTIPLIER = 0.02, 3
 FOUND_S = 5.0  # 60 to 70 ms on an idle machine; a busy one may be late, and is no wrong answer
 WHO = Gpu(1, 2)

@@ -14,7 +14,7 @@ from railyard.workloads.spec import parse_workload
 from tests.emulation.fabrics import Fabric, build
 from tests.unit.path_choices import POLICIES
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 
 HEADERS = 0.03  # acknowledgements, handshakes and the last frame of a transfer, of all bytes
 SPECS = [
