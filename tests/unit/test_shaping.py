@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from railyard.topologies.build.shaping import (
     BURST_S,
     burst_bytes,
+    control_burst_bytes,
     htb_commands,
+    max_gso_segments,
     payload_fraction,
     remove_heartbeat_lane_commands,
     shaper_commands,
@@ -27,10 +29,18 @@ def test_payload_of_a_full_frame(mtu: int, fraction: float) -> None:
 
 
 @given(rate=rates, mtu=mtus)
-def test_idle_credit_is_a_millisecond_but_never_below_two_frames(rate: int, mtu: int) -> None:
+def test_idle_credit_is_a_millisecond_or_a_small_frame(rate: int, mtu: int) -> None:
     burst = burst_bytes(rate, mtu)
-    assert burst >= 2 * (mtu + 14)
-    assert burst == 2 * (mtu + 14) or burst == pytest.approx(rate * BURST_S / 8, abs=1)
+    assert burst == pytest.approx(max(min(1500, mtu), rate * BURST_S / 8), abs=1)
+    assert control_burst_bytes(rate, mtu) == max(2 * (mtu + 14), burst)
+
+
+@given(rate=rates, mtu=mtus)
+def test_packet_is_one_frame_or_a_millisecond_of_the_rate(rate: int, mtu: int) -> None:
+    frames = max_gso_segments(rate, mtu)
+    assert frames >= 1
+    assert frames == 1 or frames * mtu <= min(65_535, rate * BURST_S / 8 + 1)
+    assert max_gso_segments(10**8, 9000) == 1  # of 12.5 KB
 
 
 @given(rate=rates, small=mtus, large=mtus)
@@ -45,7 +55,7 @@ def test_the_commands_read_as_follows() -> None:
         "class add dev hb0 parent 1: classid 1:1 htb rate 1200000000bit ceil 1200000000bit"
         " burst 150000b cburst 150000b quantum 20000",
     ]
-    assert "burst 18028b cburst 18028b" in htb_commands("rail0", 100_000_000, 9000)
+    assert "burst 12500b cburst 12500b" in htb_commands("rail0", 100_000_000, 9000)
 
 
 def test_heartbeats_have_a_class_beside_all_others() -> None:

@@ -23,7 +23,12 @@ from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.ovs import PrivateSwitch
-from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
+from railyard.topologies.build.shaping import (
+    DISCARD_INTERFACE,
+    htb_commands,
+    max_gso_segments,
+    switch_buffer_rules,
+)
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.mininet_topos import FabricTopo
 from railyard.topologies.plan import PLAN_FILE, Plan, write_active_plan
@@ -327,10 +332,11 @@ class FabricNet(EmulatedNet):
         gpu = self._gpus.get(link.a.node)
         index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
         index += plane_of_device(link.a.interface) if gpu and link.kind == "rail" else 0
+        gso = f" gso_max_segs {max_gso_segments(link.rate_bps, self.plan.spec.mtu)}" if gpu else ""
         mac = f" address {gpu.mac_of(link.a.interface)}" if gpu else ""
         return (
             f"link add {link.a.interface} index {index} netns {link.a.node}"
-            f" mtu {self.plan.spec.mtu}{mac} type veth"
+            f" mtu {self.plan.spec.mtu}{gso}{mac} type veth"
             f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
         )
 

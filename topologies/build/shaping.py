@@ -1,8 +1,9 @@
 """Shapers: HTB on every interface, what a link then carries, and the class that heartbeats get while they are sent.
 
 The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
-`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that
-fires late costs no rate, too little to be seen in a measurement.
+`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond: enough that a timer that fires late costs no rate,
+too little to be seen in a measurement. HTB charges a packet after it let it pass, so the last one comes on top: on slow
+links a GPU hands on frames, and no packets of many frames (docs/topologies.md, "Rates").
 """
 
 from collections import defaultdict
@@ -18,6 +19,8 @@ from railyard.topologies.spec import LAYERS
 ETHERNET: Final = 14
 IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends
 BURST_S: Final = 1e-3
+_MIN_BURST: Final = 1500  # bytes
+LARGEST_PACKET: Final = 65_535
 
 
 def payload_fraction(mtu: int) -> float:
@@ -26,8 +29,18 @@ def payload_fraction(mtu: int) -> float:
 
 
 def burst_bytes(rate_bps: int, mtu: int) -> int:
-    """Return HTB's idle credit: a millisecond of the rate, and never below two frames."""
-    return max(2 * (mtu + ETHERNET), round(rate_bps * BURST_S / 8))
+    """Return HTB's idle credit for data: a millisecond of the rate, and a small frame at least."""
+    return max(min(_MIN_BURST, mtu), round(rate_bps * BURST_S / 8))
+
+
+def control_burst_bytes(rate_bps: int, mtu: int) -> int:
+    """Return the idle credit for control messages, which must not wait: as for data, and two frames at least."""
+    return max(2 * (mtu + ETHERNET), burst_bytes(rate_bps, mtu))
+
+
+def max_gso_segments(rate_bps: int, mtu: int, seconds: float = BURST_S) -> int:
+    """Return how many full frames a NIC may hand on as one packet: what the link carries in `seconds`."""
+    return max(1, min(LARGEST_PACKET, round(rate_bps * seconds / 8)) // mtu)
 
 
 def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
@@ -36,8 +49,16 @@ def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
     return root + _htb_class(interface, 1, rate_bps, rate_bps, mtu)
 
 
-def _htb_class(interface: str, number: int, rate_bps: int, ceil_bps: int, mtu: int, parent: str = "1:") -> str:
-    bursts = f"burst {burst_bytes(rate_bps, mtu)}b cburst {burst_bytes(ceil_bps, mtu)}b"
+def _htb_class(
+    interface: str,
+    number: int,
+    rate_bps: int,
+    ceil_bps: int,
+    mtu: int,
+    parent: str = "1:",
+    credit: Callable[[int, int], int] = burst_bytes,
+) -> str:
+    bursts = f"burst {credit(rate_bps, mtu)}b cburst {credit(ceil_bps, mtu)}b"
     return (
         f"class add dev {interface} parent {parent} classid 1:{number} htb rate {rate_bps}bit ceil {ceil_bps}bit"
         f" {bursts} quantum {max(mtu + ETHERNET, 20_000)}\n"
@@ -74,7 +95,7 @@ def heartbeat_lane_commands(interface: str, mtu: int) -> str:
     A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
     comes on top of the link's rate.
     """
-    lane = _htb_class(interface, _HEARTBEAT_CLASS, HEARTBEAT_BPS, HEARTBEAT_BPS, mtu)
+    lane = _htb_class(interface, _HEARTBEAT_CLASS, HEARTBEAT_BPS, HEARTBEAT_BPS, mtu, credit=control_burst_bytes)
     return lane + _udp_filter(interface, HEARTBEAT_PORT, _HEARTBEAT_CLASS, f"prio {_HEARTBEAT_PRIORITY} ")
 
 

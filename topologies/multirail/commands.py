@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from railyard.topologies.build.shaping import BURST_S, ETHERNET, burst_bytes
+from railyard.topologies.build.shaping import ETHERNET, burst_bytes, control_burst_bytes, max_gso_segments
 from railyard.topologies.fabric_kinds import Link
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import PREFIX_BITS, Nic, route_table, subnet
@@ -18,19 +18,7 @@ CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC
 _CONTROL_DIVISOR: Final = 5  # of the rate is what control messages can take at most
 _MIN_QUANTUM: Final = 20_000
-_MIN_BURST: Final = 1500
-_LARGEST_PACKET: Final = 65_535
 _GSO_BURST_S: Final = 4e-3
-
-
-def data_burst_bytes(rate_bps: int) -> int:
-    """HTB's idle credit: a millisecond of the rate, and some small frames at least."""
-    return max(_MIN_BURST, round(rate_bps * BURST_S / 8))
-
-
-def max_gso_segments(rate_bps: int, mtu: int) -> int:
-    """Full frames that a NIC may hand on as one."""
-    return max(1, min(_LARGEST_PACKET, round(rate_bps * _GSO_BURST_S / 8)) // mtu)
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
@@ -44,8 +32,8 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
 
     return (
         f"qdisc add dev {interface} root handle 1: htb default 10\n"
-        f"{lane(10, 1, rate_bps, data_burst_bytes(rate_bps))}"
-        f"{lane(20, 0, control_bps, burst_bytes(control_bps, mtu))}"
+        f"{lane(10, 1, rate_bps, burst_bytes(rate_bps, mtu))}"
+        f"{lane(20, 0, control_bps, control_burst_bytes(control_bps, mtu))}"
         f"filter add dev {interface} parent 1: protocol ip u32 match ip tos {CONTROL_TOS:#x} {_DSCP:#x} flowid 1:20\n"
     )
 
@@ -85,7 +73,7 @@ def node_sysctls(plan: MultirailPlan) -> dict[str, int | str]:
 def link_command(plan: MultirailPlan, nic: Nic, link: Link) -> str:
     """The cable of a NIC."""
     common = f"mtu {plan.spec.mtu} txqueuelen {QUEUE_FRAMES}"
-    gso_segments = max_gso_segments(link.rate_bps, plan.spec.mtu)
+    gso_segments = max_gso_segments(link.rate_bps, plan.spec.mtu, _GSO_BURST_S)
     return (
         f"link add {link.a.interface} index {FIRST_INDEX + nic.rail} netns {link.a.node} {common}"
         f" gso_max_segs {gso_segments} address {nic.mac}"
