@@ -1,6 +1,7 @@
 """A workload on a built fabric: replayed, measured beside its prediction, and its bytes counted three ways."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -24,23 +25,30 @@ from railyard.results.theory.ecmp import Spread, imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
     explained_ratios,
-    phase_overlaps,
+    idle_credit,
     phase_times,
     predict_schedule,
     project_to_full_size,
 )
-from railyard.topologies.addresses import UPLINK_PORT
+from railyard.topologies.addresses import UPLINK_PORT, Gpu
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
-from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.build.shaping import IP_TCP, idle_credit_s, payload_fraction
 from railyard.workloads.collectives.algorithm import Sizes, operation_of
-from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes, ways
+from railyard.workloads.matrix.traffic_matrix import (
+    cross_rail_bytes,
+    line_rate_duration_s,
+    port_bytes,
+    shared_links,
+    ways,
+)
 from railyard.workloads.replay.run import Replay, replay
-from railyard.workloads.schedule import Scale, Schedule, payload_rates
+from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
 MIN_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
+MAX_SHARED: Final = 0.05  # of a run's time: from here on what shares its links may move it by more than is judged
 Found = TypeVar("Found")
 TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has failed
 
@@ -126,13 +134,12 @@ def record(
 
     `counted`: of the replay alone; None while faults are injected, since detours cross the same ports.
     """
-    what, times, overlaps = interval.as_dict(), dict[str, float](), dict[str, float]()
+    what, times = interval.as_dict(), dict[str, float]()
     if len(done.delivered) == len(workload.schedule.transfers):
         times[WHOLE] = done.seconds
         if workload.iteration or len(workload.schedule.phases) > 1:
             spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
             times |= {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
-            overlaps = phase_overlaps(workload.schedule, spans)
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
     names, phases = [gpu.name for gpu in session.plan.gpus], workload.schedule.phases
@@ -180,6 +187,14 @@ def record(
     has_choice = exact and fabric.spine_count > 1
     by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected") if has_choice else {}
 
+    plan, messages = session.plan, defaultdict[str, list[int]](list)
+    rail_links = {plan.rail_link(Gpu(0, 0)).rate_bps, *([plan.uplink_bps] if plan.uplinks else [])}
+    links = Rates(idle_credit_s(plan.hb_bps, fabric.mtu), max(idle_credit_s(bps, fabric.mtu) for bps in rail_links))
+    credit = idle_credit(schedule, links, fabric) if predicted else {}
+    shared = shared_links(schedule, schedule_rates, fabric) if predicted and len(set(schedule.phases)) > 1 else {}
+    for _, t in schedule.transfers:
+        messages[phases[t.phase].name].append(t.bytes)
+
     def of(found: Mapping[str, Found], phase: str) -> Found | None:
         """Return what is known of a phase; of plain traffic as a whole, that of its first phase."""
         is_plain = phase == WHOLE and not workload.iteration
@@ -190,9 +205,21 @@ def record(
         prediction = of(predicted, phase)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
         least, most = of(explained, phase) or (0.0, inf)
-        most += overlaps.get(phase, 0.0) / prediction if prediction else 0.0
-        collided = of(by_uplink, phase) if prediction else None
-        run.measurements.append(Measurement(interval, phase, metric, value, "s", prediction, least, most, collided))
+        row = Measurement(
+            interval,
+            phase,
+            metric,
+            value,
+            "s",
+            prediction,
+            least,
+            most,
+            predicted_by_uplink=of(by_uplink, phase) if prediction else None,
+            frames=median(messages[phase]) / (fabric.mtu - IP_TCP) if phase in messages else None,
+            credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,
+            shares_links_with=", ".join(o for (p, o), share in shared.items() if p == phase and share > MAX_SHARED),
+        )
+        run.measurements.append(row)
     return times
 
 

@@ -1,7 +1,7 @@
 """The rows that the summary and the report share: repeats folded into medians, fabrics set side by side. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isclose, isnan, nan
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import pandas as pd
 
 from railyard.core.records import IntervalId
-from railyard.results.runs.records import FabricRun, Flow, Run
+from railyard.results.runs.records import NOT_COMPARED, FabricRun, Flow, Measurement, Run, Verdict, worst_verdict
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
@@ -35,6 +35,7 @@ class Spread:
 
     values: tuple[float, ...]
     predicted: float | None
+    verdict: Verdict = "ok"
 
     @property
     def median(self) -> float:
@@ -43,13 +44,19 @@ class Spread:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted."""
-        return self.median / self.predicted if self.predicted else None
+        """Measured over predicted; None if that isn't compared."""
+        return self.median / self.predicted if self.predicted and self.verdict not in NOT_COMPARED else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
         extremes = {"min": min(self.values), "max": max(self.values), "repeats": len(self.values)}
-        return {"median": self.median, **extremes, "predicted": self.predicted, "ratio": self.ratio}
+        return {
+            "median": self.median,
+            **extremes,
+            "predicted": self.predicted,
+            "ratio": self.ratio,
+            "verdict": self.verdict,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +124,28 @@ def kinds_of(flows: Sequence[Flow], attribute: str = "kind") -> dict[tuple[Inter
     return {key: tuple(kinds) for key, kinds in found.items()}
 
 
-def measurements_frame(run: Run) -> pd.DataFrame:
+def measurements_frame(run: Run, verdict_of: Callable[[Measurement], Verdict]) -> pd.DataFrame:
     """Return a row for each measurement, with the label of its fabric and what ran; unknown predictions are NaN."""
     names = labels(run)
     works = {interval: interval.work for interval in dict.fromkeys(m.interval for m in run.measurements)}
-    columns = ("label", "fabric", "policy", "work", "phase", "metric", "unit", "repeat", "value", "predicted", "ratio")
+    columns = (
+        "label",
+        "fabric",
+        "policy",
+        "work",
+        "phase",
+        "metric",
+        "unit",
+        "repeat",
+        "value",
+        "predicted",
+        "ratio",
+        "verdict",
+    )
     rows = [
         (
             *(names[m.fabric, m.policy], m.fabric, m.policy, works[m.interval], m.phase, m.metric, m.unit, m.repeat),
-            *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan),
+            *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan, verdict_of(m)),
         )
         for m in run.measurements
     ]
@@ -144,7 +164,9 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
     for key, rows in measurements.groupby(["work", "phase", "metric", "unit"], sort=False):
         work, phase, metric, unit = cast(tuple[IntervalId, str, str, str], key)
         spreads = {
-            str(label): Spread(tuple(repeats.value), none_if_nan(repeats.predicted.iloc[-1]))
+            str(label): Spread(
+                tuple(repeats.value), none_if_nan(repeats.predicted.iloc[-1]), worst_verdict(repeats.verdict)
+            )
             for label, repeats in rows.groupby("label", sort=False)
         }
         of_kinds, of_operations = (each.get((work, phase)) or each.get((work, ""), ()) for each in (kinds, operations))

@@ -12,7 +12,7 @@ from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
-from railyard.results.runs.fidelity import judge
+from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory import spine_condition
@@ -56,9 +56,9 @@ class Analysis:
     def __init__(self, run: Run) -> None:
         self.run = run
 
+    judgement: cached_property[Judgement] = _of(lambda a: judge(a.run))  # the verdict of fidelity, with its evidence
     labels = _of(lambda a: aggregate.labels(a.run))  # (fabric, policy) -> the label in tables
-    measurements = _of(lambda a: aggregate.measurements_frame(a.run))  # a row for each measurement
-    judgement = _of(lambda a: judge(a.run))  # the verdict of fidelity, with its evidence
+    measurements = _of(lambda a: aggregate.measurements_frame(a.run, a.judgement.of_row))  # a row for each measurement
     intervals = _of(lambda a: steering.intervals(a.run))  # those in which a policy steered
     recovery_rows = _of(lambda a: recovery.recovery_rows(a.run))  # faults that were injected alone, repeats together
     script_rows = _of(lambda a: recovery.script_runs(a.run))  # repeats of failure scripts

@@ -70,7 +70,7 @@ def _bar(axes: Axes, y: float, height: float, colour: str, found: Spread, note: 
 
 def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     """Measured over predicted, a dot a repeat; the band is what a faithful run reaches. None: nothing was predicted."""
-    chosen = [r for r in rows if any(s.predicted for s in r.by_fabric.values())]
+    chosen = [r for r in rows if any(s.ratio for s in r.by_fabric.values())]
     if not chosen:
         return None
     palette = style.colours(fabrics)
@@ -80,7 +80,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         axes.axvline(1, color=style.MUTED, lw=1)
         for number, row in enumerate(chosen):
             for place, (fabric, spread) in enumerate(row.by_fabric.items()):
-                if spread.predicted:
+                if spread.ratio and spread.predicted:
                     y = number + (place - (len(row.by_fabric) - 1) / 2) * 0.3
                     dots = [v / spread.predicted for v in spread.values]
                     axes.plot(dots, [y] * len(dots), "o", ms=5, alpha=0.7, mew=0, color=palette[fabric])
@@ -114,7 +114,7 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
         def place(value: float, limit: Limit) -> float:
             if value <= limit.degraded:
                 return value / limit.degraded
-            return min(2.9, 1 + (value - limit.degraded) / (limit.invalid - limit.degraded))
+            return min(2.9, 1 + (value - limit.degraded) / (limit.invalid - limit.degraded or 1.0))
 
         for left, colour in enumerate((style.GREEN, style.ORANGE, style.VERMILION)):
             axes.axvspan(left, left + 1, color=colour, alpha=0.14, lw=0)

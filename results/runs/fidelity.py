@@ -14,7 +14,9 @@ from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
+    NOT_COMPARED,
     PROCESS,
+    VERDICTS,
     ByteCheck,
     Event,
     LinkCheck,
@@ -22,13 +24,13 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
     Verdict,
+    worst_verdict,
 )
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
 RESOLVED_S: Final = 0.1
 """From here on a time is resolved to 5%, since a thread may be 5 ms late. A shorter time that is off degrades its own
 row alone, and not its interval."""
-_ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 Origin = Literal["machine", "network", "run"]
 """Of a deviation: the machine's load; links and queues, which a loaded machine slows down too; the run itself."""
 
@@ -85,6 +87,10 @@ FOREIGN_BURST: Final = Limit("busiest 100 ms of others", 0.50, math.inf, "share"
     "a recovery or a short phase lies in a few of these windows; without other programs they show up to 21%")
 UNEXPLAINED: Final = Limit("off its prediction, unexplained", 0.05, math.inf, "share", "run",
     "an exact formula predicts this very time, and links are within 3 to 5% of theirs; what is more has another cause")
+TOO_FAST: Final = Limit("faster than its links allow", 0.03, 0.03, "share", "run",
+    "a shaper passes its rate and its idle credit, no more; rates are within 3%, so the clock or the count is wrong")
+RESOLUTION: Final = Limit("share of idle credit or lag", 0.05, math.inf, "share", "run",
+    "what idle credit (credit over message) or a late thread changes must not be more than what a row is judged by")
 RAILS_MISSING: Final = Limit("points with a rail lost", 0.0, 0.0, "", "run",
     "without a rail that nothing cut, it is another fabric than the point is named for")
 RAILS_REMEASURED: Final = Limit("times measured anew", 0.0, math.inf, "", "run",
@@ -95,7 +101,7 @@ BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
     "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS, DROPS,
-    PORT_BYTES, BYTES, UNEXPLAINED, RAILS_MISSING, RAILS_REMEASURED, PROCESS_MISSING, BACKGROUND)
+    PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED, PROCESS_MISSING, BACKGROUND)
 # fmt: on
 
 
@@ -136,7 +142,7 @@ class Finding(Record):
 class Judgement:
     """The run's verdict, the reasons if it isn't ok, each finding, and the verdict of each interval.
 
-    `rows`: of the interval and phase of each time that is set against its prediction. `disturbed`: the intervals that
+    `rows`: of the interval, phase and metric of each time that has a prediction. `disturbed`: the intervals that
     are invalid because of the machine: what missed a target in them was not judged.
     """
 
@@ -144,23 +150,24 @@ class Judgement:
     reasons: tuple[str, ...]
     evidence: tuple[Finding, ...]
     intervals: dict[IntervalId, Verdict]
-    rows: dict[tuple[IntervalId, str], Verdict] = field(default_factory=dict)
+    rows: dict[tuple[IntervalId, str, str], Verdict] = field(default_factory=dict)
     disturbed: frozenset[IntervalId] = frozenset()
 
     def of_row(self, row: Measurement) -> Verdict:
         """Return the verdict of a measurement: of its interval, and of its own deviation from its prediction."""
-        own = self.rows.get((row.interval, row.phase), "ok") if row.predicted else "ok"
-        return worst_verdict((self.intervals.get(row.interval, "ok"), own))
+        own = self.rows.get((row.interval, row.phase, row.metric), "ok")
+        of_interval = self.intervals.get(row.interval, "ok")
+        return own if own in NOT_COMPARED and of_interval != "invalid" else worst_verdict((of_interval, own))
 
 
 def judge(run: Run) -> Judgement:
     """Return the worst of all findings; a run with no evidence at all is invalid, one with gaps at best degraded."""
     faulted = {x.interval for x in run.loads if x.transfers_faulted}
-    deviations = tuple(_deviations(run.measurements))
+    times = tuple(_times(run))
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),
-        *(finding for finding, predicted_s in deviations if predicted_s >= RESOLVED_S),
+        *(f for row, found in times for f in found if _counts(row, f)),
         *map(_lost, lost_rails(run.events)),
         *(f for event in run.events for f in _of_event(event)),
         *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
@@ -170,15 +177,10 @@ def judge(run: Run) -> Judgement:
         return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
     verdict = worst_verdict((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
     reasons = (*_reasons(findings, labels(run)), *missing_records)
-    rows = {(f.interval, f.phase or ""): f.verdict for f, _ in deviations}
+    rows = {(row.interval, row.phase, row.metric): _of_time(row, found) for row, found in times}
     machine = (f for f in findings if f.limit.origin == "machine" and f.verdict == "invalid")
     disturbed = frozenset(f.interval for f in machine)
     return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings), rows, disturbed)
-
-
-def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of these verdicts; ok if there are none."""
-    return max(verdicts, key=_ORDER.index, default="ok")
 
 
 def _links(links: Sequence[LinkCheck]) -> Iterator[Finding]:
@@ -231,13 +233,44 @@ def _bytes(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
         yield Finding(check.interval, PORT_BYTES, off, text)
 
 
-def _deviations(rows: Sequence[Measurement]) -> Iterator[tuple[Finding, float]]:
-    """Yield how far each time is outside of what its prediction explains, and that prediction in s."""
-    for row in rows:
-        if row.predicted and row.ratio and row.explained_least:
+def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
+    """Yield each time that has a prediction, with what makes it more or less than that.
+
+    A whole that is below resolution is a finding on its interval, which is then degraded; a phase is marked alone.
+    """
+    lag_s = {load.interval: load.lag_p99_ms / 1e3 for load in run.loads}
+    for row in run.measurements:
+        if not (row.predicted and row.ratio and row.unit == "s"):
+            continue
+        name, found = row.phase or "the whole", list[Finding]()
+        if row.frames is not None:  # what its links' shapers could pass at once was recorded
+            share = max(row.credit_share, lag_s.get(row.interval, 0.0) / row.value)
+            text = f"idle credit or a late thread may change {name} by {percent(share)}"
+            found.append(Finding(row.interval, RESOLUTION, share, text, phase=row.phase))
+            if row.explained_least and row.credit_share < 1:
+                fast = max(0.0, 1 - row.ratio / row.explained_least / (1 - row.credit_share))
+                text = f"{name} took {digits(row.ratio, 4)} of its prediction, which its links do not allow"
+                found.append(Finding(row.interval, TOO_FAST, fast, text, phase=row.phase))
+        if row.explained_least and not row.shares_links_with and all(f.verdict == "ok" for f in found):
             off = max(0.0, row.ratio / row.explained_most - 1, 1 - row.ratio / row.explained_least)
-            text = f"{row.phase or 'the whole'} took {digits(row.ratio, 4)} of its prediction, unexplained"
-            yield Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase), row.predicted
+            text = f"{name} took {digits(row.ratio, 4)} of its prediction, unexplained"
+            found.append(Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase))
+        yield row, found
+
+
+def _counts(row: Measurement, finding: Finding) -> bool:
+    """Return whether a finding on a time is one on its interval too."""
+    return not row.phase if finding.limit is RESOLUTION else (row.predicted or 0.0) >= RESOLVED_S
+
+
+def _of_time(row: Measurement, found: Iterable[Finding]) -> Verdict:
+    """Return a time's own verdict: invalid, then below resolution, then not compared, then its deviation's."""
+    verdicts = {f.limit: f.verdict for f in found}
+    if verdicts.get(TOO_FAST, "ok") != "ok":
+        return "invalid"
+    if verdicts.get(RESOLUTION, "ok") != "ok":
+        return "below resolution"
+    return "not compared" if row.shares_links_with else verdicts.get(UNEXPLAINED, "ok")
 
 
 def _lost(lost: LostRails) -> Finding:
@@ -290,7 +323,7 @@ def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) 
     """Yield a line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
     groups = grouped([f for f in findings if f.verdict != "ok"], "fabric", "limit").values()
     worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups]
-    for finding, more in sorted(worst, key=lambda item: _ORDER.index(item[0].verdict), reverse=True):
+    for finding, more in sorted(worst, key=lambda item: VERDICTS.index(item[0].verdict), reverse=True):
         limit = finding.limit
         allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
         others = f" (and {more} more like it)" if more else ""

@@ -7,7 +7,7 @@ identity of a record's interval is flattened: its fields are columns as the reco
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from math import inf
@@ -21,7 +21,19 @@ from railyard.core.errors import BadInput
 from railyard.core.records import INTERVAL_FIELDS, ConnectivityCheck, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
 
-Verdict = Literal["ok", "degraded", "invalid"]
+Verdict = Literal["ok", "not compared", "below resolution", "degraded", "invalid"]
+"""Verdict of a row, an interval or a run, best first. Two are of rows alone, which aren't set against their prediction:
+"not compared" shares links with another phase by the schedule, and the formula is of a phase alone; of "below
+resolution", idle credit or the scheduler may change more than is judged."""
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+NOT_COMPARED: Final[tuple[Verdict, ...]] = ("not compared", "below resolution")
+
+
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of these verdicts; ok if there are none."""
+    return max(verdicts, key=VERDICTS.index, default="ok")
+
+
 Content = bytes  # within Run, that name is a field's
 
 
@@ -32,6 +44,9 @@ class Measurement(Record):
     `explained_least`, `explained_most`: the ratios that the theory explains. Both are 1 for an exact formula, the most
     is infinite for a bound. `predicted_by_uplink`: as `predicted`, but with the flows on uplinks that the fabric's ECMP
     or policy is expected to give them, and not with even shares; None where there is nothing to choose.
+
+    `frames` of the median message. `credit_share`: the most by which idle credit of shapers shortens the predicted
+    time, as a share of it. `shares_links_with`: the phases that the schedule lets use the same links at the same time.
     """
 
     phase: str
@@ -42,6 +57,9 @@ class Measurement(Record):
     explained_least: float = 0.0
     explained_most: float = inf
     predicted_by_uplink: float | None = None
+    frames: float | None = None
+    credit_share: float = 0.0
+    shares_links_with: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -483,9 +501,9 @@ def from_parquet(data: bytes, file: str) -> list[Plain]:
         raise BadInput(file, str(error).partition("\n")[0][:60], "is no Parquet file that can be read") from error
 
 
-def to_parquet(kind: type, rows: Sequence[object], extra: Sequence[str] = ()) -> bytes:
-    """`extra`: properties to store beside the fields, as floats."""
-    types = {**columns_of(kind), **dict.fromkeys(extra, float)}
+def to_parquet(kind: type, rows: Sequence[object], extra: Mapping[str, type] | None = None) -> bytes:
+    """Return a table of the fields, and of the `extra` attributes of the rows with their types."""
+    types = {**columns_of(kind), **(extra or {})}
     schema = pa.schema([(name, _ARROW[t]) for name, t in types.items()])
     sink = io.BytesIO()
     plain = [to_plain(row, list(types)) for row in rows]

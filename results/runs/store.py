@@ -34,7 +34,7 @@ ORIGINAL_SUMMARY: Final = "summary.original.json"
 NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
-    "scene", "script", "reroute", "predicted_by_uplink",
+    "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with", "verdict",
 )  # fmt: skip
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
@@ -128,15 +128,14 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     """Yield name, content and number of rows."""
     yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode(), None
     yield "provenance.json", rows.to_json(run.provenance), None
-    judged = [{**rows.to_plain(m, RESULT_COLUMNS), "verdict": judgement.of_row(m)} for m in run.measurements]
-    data = rows.to_csv((*RESULT_COLUMNS, "verdict"), [SimpleNamespace(**row) for row in judged])
-    yield "results.csv", data, len(judged)
+    judged = [_judged(m, judgement.of_row(m)) for m in run.measurements]
+    yield "results.csv", rows.to_csv(RESULT_COLUMNS, judged), len(judged)
     for name, (file, kind) in _FILES.items():
         records = getattr(run, name)
         if records or file not in _OPTIONAL:
             columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
-            extra = ("ratio",) if kind is Measurement else ()
-            is_csv = file.endswith(".csv")
+            extra: dict[str, type] = {"ratio": float, "verdict": str} if kind is Measurement else {}
+            is_csv, records = file.endswith(".csv"), judged if kind is Measurement else records
             data = rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
             yield file, data, len(records)
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
@@ -145,6 +144,12 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
     yield "run.json", rows.to_json(rest, indent=None), None
     yield from ((name, data, None) for name, data in run.files.items())
+
+
+def _judged(row: Measurement, verdict: rows.Verdict) -> SimpleNamespace:
+    """Return a row with its verdict; one that isn't compared with its prediction has no ratio."""
+    ratio = None if verdict in rows.NOT_COMPARED else row.ratio
+    return SimpleNamespace(**rows.to_plain(row), ratio=ratio, verdict=verdict)
 
 
 def _drawn(analysis: Analysis) -> Files:

@@ -5,7 +5,7 @@ are of payload, in bytes a second: `payload_rates` computes them from a fabric's
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf, isclose, isfinite
@@ -93,6 +93,7 @@ def _bound_s(
 
 WHOLE = ""  # the phase name under which a whole iteration is reported
 BOTTLENECK: Final = "bottleneck link"
+BUSIEST: Final = 0.99  # of the most bytes that a GPU of a phase has: parts are rounded to whole bytes
 
 
 def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> float:
@@ -219,43 +220,64 @@ def explained_ratios(
     return known
 
 
+def idle_credit(schedule: Schedule, credit: Rates, fabric: FabricSpec) -> dict[str, float]:
+    """Return the most seconds that idle credit of shapers saves in a run of each phase, and in the whole iteration.
+
+    `credit`: seconds for one link of each kind (`idle_credit_s`). A stage of an algorithm ends with its slowest link,
+    and every link may have been idle before it: so that is the most that a stage saves.
+    """
+    crossing = dict.fromkeys(range(len(schedule.phases)), False)
+    for _, t in schedule.transfers:
+        crossing[t.phase] |= t.src // schedule.rails != t.dst // schedule.rails
+    own_s = {schedule.phases[n].name: credit.rail if crosses else credit.hb for n, crosses in crossing.items()}
+
+    def run_s(phase: Phase) -> float:
+        if not phase.collective:
+            return own_s[phase.name]
+        pairs = [
+            Sizes(*map(np.concatenate, zip(*[transport.sizes() for transport in stage], strict=True)))
+            for stage in ALGORITHMS[phase.collective].stages(phase, Program(phase.y, phase.x).grid)
+        ]
+        crosses = [bool(np.any(src // phase.x != dst // phase.x)) for src, dst, _ in pairs if len(src)]
+        return sum(credit.rail if crossing else credit.hb for crossing in crosses)
+
+    return _with_whole(schedule, {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}, run_s)
+
+
+def _with_whole(schedule: Schedule, each: dict[str, float], run_s: Callable[[Phase], float]) -> dict[str, float]:
+    """Add the whole iteration to the seconds of each phase: as often as Eq. 6-11 count what the network does."""
+    if (iteration := schedule.iteration) is None:
+        return each
+    m, p, v = iteration.micro_batches, iteration.stages, iteration.virtual_stages
+    collectives_s = sum(phase.repeats * run_s(phase) for phase in iteration.each_micro_batch)
+    boundary_s = run_s(iteration.boundary) if iteration.boundary else 0.0
+    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary_s, 1.0)
+    bubble_s = equations.bubble_network_s(boundary_s, p, 1, 1.0, 1.0)
+    return {**each, WHOLE: bubble_s + network_s + sum(phase.repeats * run_s(phase) for phase in iteration.sync)}
+
+
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:
     """Return the measured seconds of every run of each phase, by name and in order.
 
-    `spans`: start and end of each transfer by task number. A run lasts from its first transfer's start to its last
-    one's end; computing doesn't count. Runs of which a transfer is missing are left out.
+    `spans`: start and end of each transfer by task number. A run lasts from a GPU's first transfer to the end of its
+    last one, as the median of the GPUs with most bytes: groups of a phase start one by one, and go on so to the next
+    phase, which no formula has. Computing doesn't count. Runs of which a transfer is missing are left out.
     """
-    runs: defaultdict[int, list[int]] = defaultdict(list)
-    for number, transfer in schedule.transfers:
-        runs[transfer.phase].append(number)
+    runs: defaultdict[int, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [inf, 0.0, 0, 0]))
+    broken = set[int]()
+    for number, t in schedule.transfers:
+        start, end = spans.get(number, (0.0, 0.0))
+        broken |= set() if number in spans else {t.phase}
+        for gpu, way in ((t.src, 2), (t.dst, 3)):
+            own = runs[t.phase][gpu]
+            own[0], own[1], own[way] = min(own[0], start), max(own[1], end), own[way] + t.bytes
     found: defaultdict[str, list[float]] = defaultdict(list)
-    for phase, numbers in sorted(runs.items()):
-        if all(n in spans for n in numbers):
-            duration_s = max(spans[n][1] for n in numbers) - min(spans[n][0] for n in numbers)
-            found[schedule.phases[phase].name].append(duration_s)
+    for phase, gpus in sorted(runs.items()):
+        if phase not in broken:
+            most = max(max(sent, received) for _, _, sent, received in gpus.values())
+            busiest = (end - start for start, end, *sizes in gpus.values() if max(sizes) >= most * BUSIEST)
+            found[schedule.phases[phase].name].append(median(busiest))
     return dict(found)
-
-
-def phase_overlaps(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, float]:
-    """Return the seconds of a run of each phase, by name, in which another phase was under way; of the median run.
-
-    GPUs go on to the next phase one by one, so a phase that an equation predicts alone shares links at both its ends.
-    """
-    runs: defaultdict[int, list[int]] = defaultdict(list)
-    for number, transfer in schedule.transfers:
-        runs[transfer.phase].append(number)
-    whole = {phase: numbers for phase, numbers in runs.items() if all(n in spans for n in numbers)}
-    if not whole:
-        return {}
-    begin = np.array([min(spans[n][0] for n in numbers) for numbers in whole.values()])
-    end = np.array([max(spans[n][1] for n in numbers) for numbers in whole.values()])
-    edges = np.unique(np.concatenate([begin, end]))
-    active = np.searchsorted(np.sort(begin), edges, "right") - np.searchsorted(np.sort(end), edges, "right")
-    shared = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (active[:-1] > 1))])  # until each edge
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for phase, overlap in zip(whole, np.interp(end, edges, shared) - np.interp(begin, edges, shared), strict=True):
-        found[schedule.phases[phase].name].append(float(overlap))
-    return {name: median(overlaps) for name, overlaps in found.items()}
 
 
 def project_to_full_size(

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.measure import Measurement as RichMeasurement
 from rich.table import Table as RichTable
 
+from railyard.results.runs.records import NOT_COMPARED
 from railyard.results.views.format import NOTHING, quantity
 
 UNLIMITED_WIDTH: Final = 1000  # columns: no table is so wide
 _CLASSES: Final = {"not met": "bad", "✗": "bad", "degraded": "degraded", "invalid": "invalid"}
+_CLASSES.update(dict.fromkeys(NOT_COMPARED, "degraded"))
 
 
 @dataclass(frozen=True, slots=True)

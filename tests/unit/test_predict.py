@@ -1,10 +1,12 @@
 """Predictions of phases and iterations; the tasks' own pace agrees with the equations, which know no tasks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from railyard.results.theory.predict import (
     WHOLE,
-    phase_overlaps,
+    idle_credit,
     phase_times,
     predict_iteration,
     predict_phase,
@@ -14,7 +16,7 @@ from railyard.results.theory.predict import (
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
-from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s, shared_links
 from railyard.workloads.schedule import Compute, Phase, Rates, Schedule, Transfer, payload_rates
 from railyard.workloads.spec import build, parse_workload
 
@@ -22,6 +24,7 @@ RAIL, HB = 100_000_000, 1_200_000_000
 RATES = payload_rates(HB, RAIL, 9000)
 ONLY = FabricSpec(kind="rail-only")
 OPTIMIZED = FabricSpec(kind="rail-optimized")
+MOE, *_ = build(parse_workload({"kind": "moe"}), ONLY, RAIL, HB)
 ALL = [name for name, algorithm in ALGORITHMS.items() if algorithm.collective]
 
 
@@ -94,9 +97,30 @@ def test_each_run_of_a_phase_is_timed_by_itself() -> None:
     schedule = Schedule("s", 4, 2, phases, tasks)
     spans = {0: (1.0, 2.0), 1: (1.5, 3.0), 3: (10.0, 10.5)}
     assert phase_times(schedule, spans) == {"a": [2.0, 0.5]}  # b's transfer never ended
-    assert phase_overlaps(schedule, spans) == {"a": 0.0}
-    assert phase_overlaps(schedule, {**spans, 4: (10.1, 10.4)}) == pytest.approx({"a": 0.15, "b": 0.3})
-    assert phase_overlaps(schedule, {}) == {}
+
+
+def test_phase_is_timed_at_its_busiest_gpus() -> None:
+    phase = Phase("a", "TP", "", 2, 1, 1)
+    tasks = (Transfer(0, 1, 8, 0), Transfer(2, 3, 8, 0), Transfer(4, 5, 1, 0))
+    spans = {0: (1.0, 2.0), 1: (3.0, 4.0), 2: (0.0, 9.0)}
+    assert phase_times(Schedule("s", 6, 2, (phase,), tasks), spans) == {"a": [1.0]}
+
+
+def test_phases_share_links_where_the_schedule_lets_them() -> None:
+    phases = (Phase("a", "DP", "", 2, 2, 1), Phase("b", "DP", "", 2, 2, 1), Phase("c", "DP", "", 2, 2, 1))
+    first, second = Transfer(0, 2, 1000, 0), Transfer(0, 2, 1000, 0)
+    between, apart = Transfer(0, 2, 1000, 1), Transfer(1, 3, 1000, 2)
+    mixed = Schedule("s", 4, 2, phases, (first, between, second, apart))
+    assert shared_links(mixed, RATES, ONLY) == {("a", "b"): pytest.approx(1 / 3)}
+    assert shared_links(Schedule("s", 4, 2, phases, (first, second, between, apart)), RATES, ONLY) == {}
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_idle_credit_grows_with_that_of_any_link(hb: float, rail: float) -> None:
+    saved, more = (idle_credit(MOE, Rates(hb + x, rail + x), ONLY) for x in (0.0, 0.1))
+    assert saved["moe-a2a"] == pytest.approx(hb + rail)  # a stage in HB domains, then one on rails
+    assert saved[WHOLE] == pytest.approx(4 * saved["moe-a2a"] + saved["dp-all-reduce"])
+    assert all(more[name] > saved[name] for name in saved)
 
 
 def test_the_prediction_itself_projects_to_full_size() -> None:

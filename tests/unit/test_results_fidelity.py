@@ -193,6 +193,37 @@ def test_row_that_deviates_unexplained_is_not_ok(row: Measurement, verdict: Verd
     assert ("unexplained" in " ".join(judgement.reasons)) == (verdict == "degraded")
 
 
+@pytest.mark.parametrize(
+    ("ratio", "credit", "shared", "own", "run"),
+    [
+        (1.02, 0.04, "", "ok", "ok"),
+        (1.08, 0.04, "", "degraded", "degraded"),
+        (1.08, 0.04, "dp", "not compared", "ok"),
+        (1.08, 0.06, "", "below resolution", "ok"),
+        (0.61, 0.45, "", "below resolution", "ok"),
+        (0.61, 0.05, "", "invalid", "invalid"),
+        (0.5, 0.45, "dp", "invalid", "invalid"),
+        (0.5, 1.5, "", "below resolution", "ok"),
+    ],
+)
+def test_row_is_compared_only_above_resolution(
+    ratio: float, credit: float, shared: str, own: Verdict, run: Verdict
+) -> None:
+    row = replace(measured(ratio, phase="pp"), frames=7.0, credit_share=credit, shares_links_with=shared)
+    judgement = judge(Run("r", {}, {}, "now", loads=[CALM], bytes=[EXACT], links=[TRUE_LINK], measurements=[row]))
+    assert (judgement.of_row(row), judgement.verdict) == (own, run)
+    whole = replace(row, phase="")
+    judgement = judge(Run("r", {}, {}, "now", loads=[CALM], bytes=[EXACT], links=[TRUE_LINK], measurements=[whole]))
+    assert (judgement.verdict == "degraded") == (own in {"degraded", "below resolution"})
+
+
+def test_late_threads_put_a_short_row_below_resolution() -> None:
+    row = replace(measured(0.0104, 0.01, phase="pp"), frames=7.0)
+    loads = [replace(CALM, lag_p99_ms=lag) for lag in (0.1, 1.0)]
+    runs = [Run("r", {}, {}, "now", loads=[x], links=[TRUE_LINK], measurements=[row]) for x in loads]
+    assert [judge(run).of_row(row) for run in runs] == ["ok", "below resolution"]
+
+
 def test_pause_of_the_machine_disturbs_its_interval() -> None:
     judgement = judged(load=replace(CALM, pause_ms=50.0, transfers_faulted=True))
     assert judgement.disturbed == {GPT}

@@ -105,7 +105,7 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
         rows = list(csv.DictReader(lines))
     assert list(rows[0]) == [
         "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
-        "scene", "script", "reroute", "predicted_by_uplink", "verdict",
+        "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with", "verdict",
     ]  # fmt: skip
     assert len(rows) == len(run.measurements)
     first = run.measurements[0]
@@ -114,7 +114,7 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
     throughput = next(r for r in rows if r["metric"] == "throughput")
     assert (throughput["predicted"], throughput["ratio"]) == ("", "")
     table = pd.read_parquet(tmp_path / "results.parquet")
-    assert set(table.columns) == {*rows[0], "part", "explained_least", "explained_most"} - {"verdict"}
+    assert set(table.columns) == {*rows[0], "part", "explained_least", "explained_most"}
     assert table["value"].tolist() == [m.value for m in run.measurements]
 
 

@@ -43,6 +43,15 @@ def max_gso_segments(rate_bps: int, mtu: int, seconds: float = BURST_S) -> int:
     return max(1, min(LARGEST_PACKET, round(rate_bps * seconds / 8)) // mtu)
 
 
+def idle_credit_s(rate_bps: int, mtu: int) -> float:
+    """Return the most time (s) by which idle credit shortens what a link carries.
+
+    A token bucket of b bytes passes at most b + rt bytes in t seconds; HTB passes a whole packet for the last of them.
+    """
+    packet = max_gso_segments(rate_bps, mtu) * (mtu + ETHERNET)
+    return (burst_bytes(rate_bps, mtu) + packet) * 8 / rate_bps
+
+
 def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
     """Return lines for `tc -batch` that shape what leaves an interface."""
     root = f"qdisc add dev {interface} root handle 1: htb default 1\n"

@@ -6,7 +6,10 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
+from statistics import median
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +22,7 @@ from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Rates, Schedule, Transfer
 
 Side = Literal["hb", "rail"]
+_Port = tuple[int, Side, bool]  # GPU, link, whether it sends
 
 
 def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
@@ -26,6 +30,47 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
 
     `fabric`: by default rail-only, to which durations in specifications refer.
     """
+    return max((end for end, _ in _line_rate(schedule, rates, fabric)), default=0.0)
+
+
+def shared_links(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[tuple[str, str], float]:
+    """Return, for each phase and each other phase, the share of a run in which the other one has a port of its own.
+
+    A phase has a port from its first byte there to its last; the other one's bytes in between are time that no formula
+    of a phase alone has. It is that of the port that shares most, in the median run, at line rate.
+    """
+    runs = defaultdict[int, list[float]](lambda: [inf, 0.0])
+    uses: defaultdict[_Port, list[tuple[float, float, int]]] = defaultdict(list)
+    for task, (end, hops) in zip(schedule.tasks, _line_rate(schedule, rates, fabric), strict=True):
+        for port, start, done in hops:
+            uses[port].append((start, done, task.phase))
+            run = runs[task.phase]
+            run[:] = min(run[0], start), max(run[1], end)
+    most: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for used in uses.values():
+        used.sort()
+        spans = {phase: (i, i) for i, (_, _, phase) in reversed(list(enumerate(used)))}
+        spans = {phase: (spans[phase][0], i) for i, (_, _, phase) in enumerate(used)}
+        for phase, (first, last) in spans.items():
+            others = defaultdict[str, float](float)
+            for start, done, other in used[first : last + 1]:
+                if other != phase:
+                    others[schedule.phases[other].name] += done - start
+            for name, seconds in others.items():
+                most[phase, name] = max(most[phase, name], seconds)
+    shares: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    names = dict.fromkeys(name for _, name in most)
+    for phase, (begin, end) in runs.items():
+        for name in names:
+            share = most.get((phase, name), 0.0) / (end - begin) if end > begin else 0.0
+            shares[schedule.phases[phase].name, name].append(share)
+    return {pair: found for pair, each in shares.items() if (found := median(each))}
+
+
+def _line_rate(
+    schedule: Schedule, rates: Rates, fabric: FabricSpec | None
+) -> Iterator[tuple[float, list[tuple[_Port, float, float]]]]:
+    """Yield the end of each task at line rate, and from when to when it has which ports."""
     domains = max(1, schedule.gpus // schedule.rails)
     fabric = fabric or FabricSpec.model_construct(kind="rail-only", domains=domains, rails=schedule.rails)
     rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
@@ -36,22 +81,24 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
         for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
             steps: tuple[tuple[int, int, Side], ...] = ((src, enter, "hb"), (enter, leave, "rail"), (leave, dst, "hb"))
             hops[src, dst] += [(share, *step) for step in steps if share and step[0] != step[1]]
-    port_free_at: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
+    port_free_at: defaultdict[_Port, float] = defaultdict(float)
     ends: list[float] = []
     for task in schedule.tasks:
         ready = max((ends[i] for i in task.after), default=0.0)
         if not isinstance(task, Transfer):
             ends.append(ready + task.seconds)
+            yield ends[-1], []
             continue
-        end = ready
+        end, used = ready, list[tuple[_Port, float, float]]()
         for share, a, b, side in hops[task.src, task.dst]:
             # a forwarder passes packets on as they come, so a later hop may start with the first one
             start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
             done = start + share * task.bytes / rate[side]
             port_free_at[a, side, True] = port_free_at[b, side, False] = done
+            used += [((a, side, True), start, done), ((b, side, False), start, done)]
             end = max(end, done)
         ends.append(end)
-    return max(ends, default=0.0)
+        yield end, used
 
 
 Matrix = npt.NDArray[np.int64]

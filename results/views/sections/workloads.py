@@ -169,12 +169,21 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
             columns += [
                 Column(t, partial(_of_spread, fabric, name), unit=unit, group=fabric) for t, name, unit in parts
             ]
+            columns.append(text("verdict", partial(_of_spread, fabric, "verdict"), group=fabric))
     return Table([*columns, *_slowdown_columns(slow, "rail-only slower by")], rows)
 
 
-def _of_spread(fabric: str, name: str, row: Row) -> float | None:
-    value: float | None = getattr(row.by_fabric[fabric], name) if fabric in row.by_fabric else None
-    return value
+def _of_spread(fabric: str, name: str, row: Row) -> Any:
+    return getattr(row.by_fabric[fabric], name) if fabric in row.by_fabric else None
+
+
+def _judged_ratio(fabric: str, row: Row) -> str:
+    """Return a row's ratio, with its verdict unless that is ok."""
+    spread = row.by_fabric.get(fabric)
+    if spread is None or not spread.predicted:
+        return fmt.NOTHING
+    ratio = "" if spread.ratio is None else fmt.ratio(spread.ratio)
+    return f"{ratio} {spread.verdict}".strip() if spread.verdict != "ok" else ratio
 
 
 def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple[Column, ...]:
@@ -257,7 +266,7 @@ def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[S
     columns = [text("workload", lambda r: f"{r.workload} {r.phase}".strip())]
     for fabric in fabrics:
         columns.append(Column(fabric, partial(_of_spread, fabric, "median"), unit="s"))
-        columns.append(Column(_RATIO, partial(_of_spread, fabric, "ratio"), unit="ratio", drop=1, style="dim"))
+        columns.append(Column(_RATIO, partial(_judged_ratio, fabric), drop=1, style="dim"))
     if found := _slowdown_columns(slow):
         columns += [replace(found[0], title="difference"), replace(found[1], drop=2, style="dim")]
     return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=len(rows) - len(shown))
@@ -271,7 +280,7 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
         *(text("workload", lambda x: f"{x[0].workload} {x[0].phase}".strip()), text("fabric", lambda x: x[1])),
         Column("measured", lambda x: x[2].median, unit="s"),
         Column("predicted", lambda x: x[2].predicted, unit="s"),
-        Column(_RATIO, lambda x: x[2].ratio, unit="ratio"),
+        Column(_RATIO, lambda x: _judged_ratio(x[1], x[0])),
     )
     more = sum(len(row.by_fabric) for row in rows) - len(shown)
     return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=more)
