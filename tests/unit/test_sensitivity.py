@@ -232,6 +232,8 @@ ROWS: Final = (
         {**GPT_SPEC, "parallelism": OTHER},
     ),
     Row(GptSpec, "global_batch", 32, "more", predicted_s, {**GPT_SPEC, "global_batch": 16}),
+    # the same D stands for a larger micro-batch, so a gradient is less beside it
+    Row(GptSpec, "micro_batch", 2, "less", predicted_s, {**GPT_SPEC, "micro_batch": 1}),
     # the same D stands for more layers, so what goes from stage to stage is less beside it
     Row(GptSpec, "layers_per_stage", 20, "less", predicted_s, GPT_SPEC),
     Row(GptSpec, "pairs_per_pass", 2, "more", predicted_s, GPT_SPEC),

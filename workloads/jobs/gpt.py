@@ -195,26 +195,30 @@ class GptSpec(Training):
     """An iteration of a dense GPT. `bytes` is D of each AllGather and ReduceScatter as merged.
 
     Left out: t = the GPUs of an HB domain, p = the smallest divisor of the number of domains above 1, d = the rest,
-    four micro-batches of the model's own size (or `global_batch`, in sequences, whatever d); as many layers at a stage
-    as in the published job. A pass (a micro-batch through a stage, one way) has `pairs_per_pass` AllGather and
-    ReduceScatter, which carry the bytes of all its layers.
+    four micro-batches of the model's own size (or of `micro_batch` sequences; as many as `global_batch` has, whatever
+    d); as many layers at a stage as in the published job. A pass (a micro-batch through a stage, one way) has
+    `pairs_per_pass` AllGather and ReduceScatter, which carry the bytes of all its layers.
     """
 
     model: str = "gpt-145.6b"
     parallelism: Parallelism | None = None
     global_batch: Count | None = None
+    micro_batch: Count | None = None
     layers_per_stage: Count | None = None
     pairs_per_pass: Count = 1
 
-    @field_validator("global_batch")
+    @field_validator("global_batch", "micro_batch")
     @classmethod
-    def _check_global_batch(cls, global_batch: int | None, info: ValidationInfo) -> int | None:
-        if global_batch is not None and info.data.get("parallelism") is not None:
+    def _check_batch(cls, batch: int | None, info: ValidationInfo) -> int | None:
+        if batch is not None and info.data.get("parallelism") is not None:
             raise ValueError("can't be given together with parallelism, which has its own")
-        return global_batch
+        return batch
 
     def traits(self) -> dict[str, str]:
-        return {"global_batch": f"batch {self.global_batch}" if self.global_batch else ""}
+        return {
+            "global_batch": f"batch {self.global_batch}" if self.global_batch else "",
+            "micro_batch": f"micro-batch {self.micro_batch}" if self.micro_batch else "",
+        }
 
     def state_parameters(self, scale: Scale) -> float:
         layers, tensor = scale.shape["layers_per_stage"].emulated, scale.shape["tensor"].emulated
@@ -222,7 +226,7 @@ class GptSpec(Training):
 
     def build(self, setting: Setting) -> Built:
         model, fabric, field = GptModel.load(self.model, f"{setting.field}.model"), setting.fabric, setting.field
-        chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch)
+        chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch, self.micro_batch)
         placement_field = f"{field}.parallelism" if self.global_batch is None else field
         placement = place(chosen, fabric.domains, fabric.rails, placement_field)
         check_heads(model, chosen, f"{field}.parallelism")
@@ -249,9 +253,11 @@ class GptSpec(Training):
         return Built(gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale)
 
 
-def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:
+def _default_parallelism(
+    model: GptModel, fabric: FabricSpec, global_batch: int | None, micro_batch: int | None
+) -> Parallelism:
     pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
     data = fabric.domains // pipeline
-    micro = model.training.micro_batch
+    micro = micro_batch or model.training.micro_batch
     batch = global_batch or MICRO_BATCHES * data * micro
     return Parallelism(tensor=fabric.rails, pipeline=pipeline, data=data, micro_batch=micro, global_batch=batch)
