@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ from typing import Any, Final
 
 import psutil
 
-from railyard.core import crash
+from railyard.core import crash, watch
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH, UNSHARE_OPTIONS, USER_NAMESPACE_OPTIONS
 from railyard.core.sandbox import hidden
@@ -39,6 +40,7 @@ HOST_NAMESPACES_VARIABLE: Final = "RAILYARD_HOST_NAMESPACES"
 SOCKET_FD_VARIABLE: Final = "RAILYARD_SANDBOX_SOCKET"
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
+_CHECK_S: Final = 0.5
 STARTED: Final = b"+"
 FINISHED: Final = b"."
 libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -85,7 +87,7 @@ def enter(
                         return
                 time.sleep(0.002)
 
-        status = signals.wait(process, forward, found_by)
+        status = signals.wait(process, forward, found_by, Continued(process.pid))
         received = b""
         with suppress(OSError):
             while part := parent_socket.recv(1 << 16, socket.MSG_DONTWAIT):
@@ -96,6 +98,9 @@ def enter(
     if status != 1 or FINISHED in received:  # 1 is `unshare`'s own status, also for a sandbox init that was killed
         return status
     if received.startswith(STARTED):
+        print(
+            "the run's own process died (signal 9): what it had measured and not yet written is lost", file=sys.stderr
+        )
         return 128 + signal.SIGKILL
     raise MissingRequirement("the sandbox did not start", "see the line above, and run_experiment.py doctor")
 
@@ -128,6 +133,28 @@ def stop_signals() -> list[signal.Signals]:
     return [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
+class Continued:
+    """Check of a sandbox's first two processes: one that is stopped for `watch.STOPPED_S` is named and continued.
+
+    Only the sandbox init can end a run in order, and it notes how long it was stopped when it is continued.
+    """
+
+    def __init__(self, unshare_pid: int) -> None:
+        self._unshare_pid = unshare_pid
+        self._stopped_since: dict[int, float] = {}  # monotonic, s
+
+    def __call__(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            unshare = psutil.Process(self._unshare_pid)
+            for process in (unshare, *unshare.children()):
+                if process.status() != psutil.STATUS_STOPPED:
+                    self._stopped_since.pop(process.pid, None)
+                elif time.monotonic() - self._stopped_since.setdefault(process.pid, time.monotonic()) > watch.STOPPED_S:
+                    print("the run's own process was stopped: it is continued now", file=sys.stderr, flush=True)
+                    del self._stopped_since[process.pid]
+                    process.send_signal(signal.SIGCONT)
+
+
 class Signals:
     """Context in which signals that would stop us become bytes in a pipe, to wait for them and for a child's end.
 
@@ -152,12 +179,21 @@ class Signals:
         os.close(self._write_fd)
 
     def wait(
-        self, process: "subprocess.Popen[bytes]", forward: Callable[[int], None], found_by: RunSocket | None = None
+        self,
+        process: "subprocess.Popen[bytes]",
+        forward: Callable[[int], None],
+        found_by: RunSocket | None = None,
+        check: Callable[[], None] | None = None,
     ) -> int:
-        """Wait for the child; return its exit status as a shell has it (128 + n for a signal)."""
+        """Wait for the child; return its exit status as a shell has it (128 + n for a signal).
+
+        `check` is called every `_CHECK_S`.
+        """
         watched: list[int | socket.socket] = [self._read_fd, *(found_by.waiting if found_by else [])]
         while process.poll() is None:
-            ready = select(watched, [], [])[0]
+            ready = select(watched, [], [], _CHECK_S if check else None)[0]
+            if check:
+                check()
             if found_by and len(ready) > (self._read_fd in ready):
                 found_by.answer()
             for number in os.read(self._read_fd, 64) if self._read_fd in ready else b"":

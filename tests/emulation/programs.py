@@ -1,6 +1,7 @@
 """Programs as child processes: start, watch, kill, and check that nothing of them is left."""
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -74,6 +75,13 @@ class Program:
         while text not in self.output[seen:]:
             if not self._read(deadline - time.monotonic()):
                 raise AssertionError(f"{text!r} never came; its output:\n{self.output}")
+
+    def await_match(self, pattern: str, within_s: float) -> None:
+        """Read until a line of its output has this pattern."""
+        deadline = time.monotonic() + within_s
+        while not re.search(pattern, self.output):
+            if not self._read(deadline - time.monotonic()):
+                raise AssertionError(f"{pattern!r} not within {within_s:g} s; its output:\n{self.output}")
 
     def end(self, within_s: float) -> int:
         """Its exit status, once it has ended by itself."""

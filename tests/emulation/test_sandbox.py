@@ -114,6 +114,16 @@ def test_kill_9_of_unshare_or_of_the_inner_ends_the_outer(who: Wrap) -> None:
             assert_as_before(before)
 
 
+def test_a_stopped_unshare_or_inner_is_named_and_continued(who: Wrap) -> None:
+    for depth in (0, 1):
+        with waiting(who) as program:
+            [unshare] = outer_of(program).children()
+            [unshare, *unshare.children()][depth].suspend()
+            program.await_text("the run's own process was stopped: it is continued now", WITHIN_S)
+            program.process.send_signal(signal.SIGTERM)
+            assert program.end(WITHIN_S) == 143
+
+
 def test_kill_9_of_sudo_ends_all(tmp_path: Path) -> None:
     """A script of that name stands for sudo: a parent that waits."""
     sudo = tmp_path / "sudo"
