@@ -22,13 +22,12 @@ from rich.table import Table
 
 from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
-from railyard.controller.agent import rtnetlink
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.core.errors import BadInput
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.sandbox import init, launcher
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import namespaces
+from railyard.topologies.build import namespaces, rtnetlink
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan, make_plan

@@ -10,6 +10,7 @@ destination if that is on the rail, else to the GPU of the destination's domain.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from railyard.topologies import forwarding
@@ -160,13 +161,21 @@ def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
 
 def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return tables 101 and 102: what this GPU forwards for others."""
-    domains, rails = plan.spec.domains, plan.spec.rails
-    others = [g for g in range(rails) if g != gpu.rank]
-    routes = [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
-    for far in (Gpu(d, gpu.rank) for d in range(domains) if d != gpu.domain):
-        routes += [Route(host_prefix(Gpu(far.domain, g)), (Hop("rail0", far),), FROM_HB) for g in others]
-    routes += [Route(host_prefix(Gpu(gpu.domain, g)), ON_HB, FROM_RAIL) for g in others]
-    return over_planes(routes, plan)
+    far = (carried_routes(plan, gpu.rank, d) for d in range(plan.spec.domains) if d != gpu.domain)
+    return [*local_transit_routes(plan, gpu), *over_planes([*chain.from_iterable(far)], plan)]
+
+
+def local_transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
+    """Return the part of tables 101 and 102 that leads to the GPU's rail and to its HB domain."""
+    routes = [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(gpu.rank, plan.spec.domains)]
+    others = (Gpu(gpu.domain, g) for g in range(plan.spec.rails) if g != gpu.rank)
+    return over_planes([*routes, *(Route(host_prefix(other), ON_HB, FROM_RAIL) for other in others)], plan)
+
+
+def carried_routes(plan: Plan, rank: int, domain: int) -> list[Route]:
+    """Return the part of table 101 that every GPU of a rank has for another domain: through the rail's GPU there."""
+    hops = (Hop("rail0", Gpu(domain, rank)),)
+    return [Route(host_prefix(Gpu(domain, g)), hops, FROM_HB) for g in range(plan.spec.rails) if g != rank]
 
 
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:

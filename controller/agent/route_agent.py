@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.controller.agent import rtnetlink
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import namespaces
+from railyard.topologies.build import namespaces, rtnetlink
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device, Route
 

@@ -124,8 +124,8 @@ def test_a_gpus_commands_read_as_follows() -> None:
         "route 198.18.2.0/23 dev rail0 scope link src 198.18.2.0 table 254 metric 20",
         "route 198.18.0.0/23 via 198.18.0.0 dev hb0 onlink src 198.18.2.0 table 254 metric 20",
         "route 198.18.2.0/23 dev rail0 scope link src 198.18.2.0 table 101 metric 20",
-        "route 198.18.0.1/32 via 198.18.2.1 dev rail0 onlink src 198.18.2.0 table 101 metric 20",
         "route 198.18.0.0/32 dev hb0 scope link src 198.18.2.0 table 102 metric 20",
+        "route 198.18.0.1/32 via 198.18.2.1 dev rail0 onlink src 198.18.2.0 table 101 metric 20",
         "route 198.18.0.0/15 via 198.18.0.0 dev hb0 onlink src 198.18.2.0 table 254 metric 1000",
     ]
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from benchmarks.route_changes import pyroute2_message
-from railyard.controller.agent import rtnetlink
-from railyard.controller.agent.rtnetlink import ACK, BATCH_BYTES, BATCH_MESSAGES, RTM_DELROUTE, answer_of, batches
 from railyard.topologies.addresses import Gpu, rank_prefixes
+from railyard.topologies.build import rtnetlink
+from railyard.topologies.build.rtnetlink import ACK, BATCH_BYTES, BATCH_MESSAGES, RTM_DELROUTE, answer_of, batches
 from railyard.topologies.routing import Device, Hop, Route, host_prefix
 
 gpus = st.builds(Gpu, st.integers(0, 1023), st.integers(0, 255))

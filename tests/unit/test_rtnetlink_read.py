@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from railyard.controller.agent.rtnetlink import RTM_GETROUTE, put_message, read_routes
 from railyard.topologies.addresses import Gpu, rank_prefixes
 from railyard.topologies.build.namespaces import NLMSG_DONE, NLMSG_ERROR, REQUEST_DUMP
+from railyard.topologies.build.rtnetlink import RTM_GETROUTE, put_message, read_routes
 from railyard.topologies.routing import FROM_HB, FROM_RAIL, MAIN, Device, Hop, Route, host_prefix
 
 INDEX: dict[Device, int] = {"hb0": 7, "rail0": 1_000_001}

@@ -21,7 +21,7 @@ from mininet.topo import Topo
 
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
-from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build import gpu_setup, namespaces, ovs
 from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.build.shaping import (
     DISCARD_INTERFACE,
@@ -32,7 +32,6 @@ from railyard.topologies.build.shaping import (
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.mininet_topos import FabricTopo
 from railyard.topologies.plan import PLAN_FILE, Plan, write_active_plan
-from railyard.topologies.routing import gpu_commands
 
 
 class NamespaceNode(Node):
@@ -280,8 +279,11 @@ class EmulatedNet(Mininet):
                     namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
             else:
                 self._configure_node(node)
-            shapers = (self.shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
-            namespaces.run(["tc", "-batch", "-"], "".join(shapers))
+            shapers = "".join(self.shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
+            if (messages := gpu_setup.shaper_messages(shapers)) is not None:
+                gpu_setup.send(messages, node)
+            else:
+                namespaces.run(["tc", "-batch", "-"], shapers)
 
     def _register(self) -> None:
         hosts = set(self.plan.hosts)
@@ -290,6 +292,13 @@ class EmulatedNet(Mininet):
         self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
         for link in self.plan.links:
             self.links.append(PlannedLink(self._make_interface(link.a), self._make_interface(link.b)))
+
+
+def _index_of(link: Link) -> int:
+    """Return the index of the interface at a link's first end; a device has the same at every GPU."""
+    index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
+    is_rail_of_gpu = link.kind == "rail" and link.a.port is None
+    return index + (plane_of_device(link.a.interface) if is_rail_of_gpu else 0)
 
 
 class FabricNet(EmulatedNet):
@@ -303,6 +312,8 @@ class FabricNet(EmulatedNet):
         super().__init__(plan, datapath, FabricTopo(plan=plan))
         self.backups, self.fabric_controller = backups, controller
         self._gpus = {gpu.name: gpu for gpu in plan.gpus}
+        index = {link.a.interface: _index_of(link) for link in plan.links if link.a.node in self._gpus}
+        self._setup = gpu_setup.GpuSetup(plan, backups, index)
 
     def stop(self) -> None:
         """Take it all down, the controller first."""
@@ -330,12 +341,10 @@ class FabricNet(EmulatedNet):
 
     def _link_command(self, link: Link) -> str:
         gpu = self._gpus.get(link.a.node)
-        index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
-        index += plane_of_device(link.a.interface) if gpu and link.kind == "rail" else 0
         gso = f" gso_max_segs {max_gso_segments(link.rate_bps, self.plan.spec.mtu)}" if gpu else ""
         mac = f" address {gpu.mac_of(link.a.interface)}" if gpu else ""
         return (
-            f"link add {link.a.interface} index {index} netns {link.a.node}"
+            f"link add {link.a.interface} index {_index_of(link)} netns {link.a.node}"
             f" mtu {self.plan.spec.mtu}{gso}{mac} type veth"
             f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
         )
@@ -346,7 +355,7 @@ class FabricNet(EmulatedNet):
 
     def _configure_node(self, node: str) -> None:
         if node in self._gpus:
-            namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, self._gpus[node], self.backups))
+            gpu_setup.send(self._setup.messages(self._gpus[node]), node)
             return
         ports = self._ends[node]
         bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"

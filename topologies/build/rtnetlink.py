@@ -1,4 +1,4 @@
-"""Route changes and route dumps in the bytes that the kernel takes and gives. The sockets are the route agent's.
+"""Route changes and route dumps in the bytes that the kernel takes and gives, for the route agent and gpu_setup.py.
 
 A message is 2 to 5 us of work here, and 120 with pyroute2, too much for thousands at once. Layouts: linux/netlink.h and
 linux/rtnetlink.h, in the machine's byte order but for addresses.
@@ -20,6 +20,7 @@ REQUEST, ACK, CREATE_REPLACE = 0x1, 0x4, 0x400 | 0x100
 SCOPE_UNIVERSE, SCOPE_LINK, SCOPE_NOWHERE = 0, 253, 255
 ONLINK: Final = 4  # of a next hop: its GPU is on the link, though no address of the link says so
 PROTOCOL: Final = 99  # marks our routes in `ip route` (proto 99)
+PROTOCOL_BOOT: Final = 3  # what `ip route` gives to routes
 UNICAST: Final = 1
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 6, 7, 9
 
@@ -41,6 +42,20 @@ def put_message(route: Route, source: Gpu, index: Mapping[Device, int], sequence
 
     `index`: of the interfaces of `source`, where it is put. KeyError for an interface that isn't in it.
     """
+    return _pack_put(route, _packed(source), index, sequence, PROTOCOL)
+
+
+def base_message(route: Route, source: bytes, index: Mapping[Device, int]) -> bytes:
+    """Put a base route in, as `ip route replace`. `source`: packed address of the GPU."""
+    return _pack_put(route, source, index, 0, PROTOCOL_BOOT)
+
+
+def source_attribute(address: bytes) -> bytes:
+    """Return the part of a message that has its source, a packed address."""
+    return _ADDRESS.pack(_ADDRESS.size, RTA_PREFSRC, address)
+
+
+def _pack_put(route: Route, source: bytes, index: Mapping[Device, int], sequence: int, protocol: int) -> bytes:
     scope, flags = SCOPE_LINK if route.is_on_link else SCOPE_UNIVERSE, 0
     if len(route.hops) == 1:
         device, via, _ = route.hops[0]
@@ -51,8 +66,8 @@ def put_message(route: Route, source: Gpu, index: Mapping[Device, int], sequence
     else:
         hops = b"".join([_next_hop(hop, index) for hop in route.hops])
         next_hop_attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(hops), RTA_MULTIPATH) + hops
-    rest = _ADDRESS.pack(_ADDRESS.size, RTA_PREFSRC, _packed(source)) + next_hop_attribute
-    return _pack_request(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(rest), sequence) + rest
+    rest = source_attribute(source) + next_hop_attribute
+    return _pack_request(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(rest), sequence, protocol) + rest
 
 
 def remove_message(route: Route, sequence: int) -> bytes:
@@ -87,12 +102,21 @@ def answer_of(data: bytes) -> tuple[int, int]:
     return sequence, -code
 
 
-def _pack_request(route: Route, verb: int, verb_flags: int, scope: int, flags: int, rest: int, sequence: int) -> bytes:
+def _pack_request(
+    route: Route,
+    verb: int,
+    verb_flags: int,
+    scope: int,
+    flags: int,
+    rest: int,
+    sequence: int,
+    protocol: int = PROTOCOL,
+) -> bytes:
     """The part that all messages have. `rest`: bytes that will follow."""
     address, _, length = route.prefix.partition("/")
     return _REQUEST_HEADER.pack(
         *(_REQUEST_HEADER.size + rest, verb, REQUEST | verb_flags, sequence, 0),
-        *(socket.AF_INET, int(length), 0, 0, route.table, PROTOCOL, scope, UNICAST, flags),
+        *(socket.AF_INET, int(length), 0, 0, route.table, protocol, scope, UNICAST, flags),
         *(_ADDRESS.size, RTA_DST, socket.inet_aton(address)),
         *(_NUMBER.size, RTA_PRIORITY, route.metric),
     )
