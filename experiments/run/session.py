@@ -197,7 +197,8 @@ def check_links(session: FabricSession, run: Run) -> None:
         measured = calibrate(session.net)
     for s in measured:
         ends = f"{s.src.name} -> {s.dst.name}"
-        run.links.append(LinkCheck(session.label, s.link_class, ends, s.expected_bps, s.measured_bps))
+        rates = (s.expected_bps, s.measured_bps)
+        run.links.append(LinkCheck(session.label, s.link_class, ends, *rates, latency_s=s.latency_s))
 
 
 def repeat_suffix(repeat: int, repeats: int) -> str:

@@ -24,8 +24,10 @@ from railyard.results.runs.records import (
 from railyard.results.theory.ecmp import Spread, imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
+    PathSeconds,
     explained_ratios,
     idle_credit,
+    latency,
     phase_times,
     predict_schedule,
     project_to_full_size,
@@ -42,7 +44,7 @@ from railyard.workloads.matrix.traffic_matrix import (
     ways,
 )
 from railyard.workloads.replay.run import Replay, replay
-from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
+from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
@@ -188,12 +190,16 @@ def record(
     by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected") if has_choice else {}
 
     plan, messages = session.plan, defaultdict[str, list[int]](list)
-    rail_links = {plan.rail_link(Gpu(0, 0)).rate_bps, *([plan.uplink_bps] if plan.uplinks else [])}
-    links = Rates(idle_credit_s(plan.hb_bps, fabric.mtu), max(idle_credit_s(bps, fabric.mtu) for bps in rail_links))
-    credit = idle_credit(schedule, links, fabric) if predicted else {}
+    rail_credit_s = idle_credit_s(plan.rail_link(Gpu(0, 0)).rate_bps, fabric.mtu)
+    uplink_credit_s = idle_credit_s(plan.uplink_bps, fabric.mtu) if plan.uplinks else 0.0
+    of_links = PathSeconds(idle_credit_s(plan.hb_bps, fabric.mtu), rail_credit_s, max(rail_credit_s, uplink_credit_s))
+    credit = idle_credit(schedule, of_links) if predicted else {}
+    one_way = _latencies(session, run) if predicted else None
+    latencies = latency(schedule, one_way) if one_way else {}
     shared = shared_links(schedule, schedule_rates, fabric) if predicted and len(set(schedule.phases)) > 1 else {}
     for _, t in schedule.transfers:
         messages[phases[t.phase].name].append(t.bytes)
+    all_messages = [t.bytes for _, t in schedule.transfers]
 
     def of(found: Mapping[str, Found], phase: str) -> Found | None:
         """Return what is known of a phase; of plain traffic as a whole, that of its first phase."""
@@ -205,6 +211,8 @@ def record(
         prediction = of(predicted, phase)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
         least, most = of(explained, phase) or (0.0, inf)
+        longer = of(latencies, phase) if prediction else None
+        with_latency = prediction + longer if prediction and longer is not None else None
         row = Measurement(
             interval,
             phase,
@@ -213,14 +221,24 @@ def record(
             "s",
             prediction,
             least,
-            most,
+            max(most, with_latency / prediction) if prediction and with_latency else most,
             predicted_by_uplink=of(by_uplink, phase) if prediction else None,
-            frames=median(messages[phase]) / (fabric.mtu - IP_TCP) if phase in messages else None,
+            frames=median(messages.get(phase) or all_messages) / (fabric.mtu - IP_TCP),
             credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,
             shares_links_with=", ".join(o for (p, o), share in shared.items() if p == phase and share > MAX_SHARED),
+            predicted_with_latency=with_latency,
         )
         run.measurements.append(row)
     return times
+
+
+def _latencies(session: FabricSession, run: Run) -> PathSeconds | None:
+    """Return the one-way latency of each path as calibration measured it; None if a path's is not known."""
+    found = {link.link_class: link.latency_s for link in run.links if link.fabric == session.label}
+    hb, rail = found.get("hb"), found.get("rail")
+    if hb is None or rail is None:
+        return None
+    return PathSeconds(hb, rail, found.get("uplink") or hb + rail)  # without spines an HB domain forwards
 
 
 def _record_uplinks(

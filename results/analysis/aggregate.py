@@ -36,6 +36,7 @@ class Spread:
     values: tuple[float, ...]
     predicted: float | None
     verdict: Verdict = "ok"
+    with_latency: float | None = None  # the prediction with the latency of its steps
 
     @property
     def median(self) -> float:
@@ -56,6 +57,7 @@ class Spread:
             "predicted": self.predicted,
             "ratio": self.ratio,
             "verdict": self.verdict,
+            "predicted_with_latency": self.with_latency,
         }
 
 
@@ -141,11 +143,13 @@ def measurements_frame(run: Run, verdict_of: Callable[[Measurement], Verdict]) -
         "predicted",
         "ratio",
         "verdict",
+        "with_latency",
     )
     rows = [
         (
             *(names[m.fabric, m.policy], m.fabric, m.policy, works[m.interval], m.phase, m.metric, m.unit, m.repeat),
             *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan, verdict_of(m)),
+            m.predicted_with_latency or nan,
         )
         for m in run.measurements
     ]
@@ -165,7 +169,10 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
         work, phase, metric, unit = cast(tuple[IntervalId, str, str, str], key)
         spreads = {
             str(label): Spread(
-                tuple(repeats.value), none_if_nan(repeats.predicted.iloc[-1]), worst_verdict(repeats.verdict)
+                tuple(repeats.value),
+                none_if_nan(repeats.predicted.iloc[-1]),
+                worst_verdict(repeats.verdict),
+                none_if_nan(repeats.with_latency.iloc[-1]),
             )
             for label, repeats in rows.groupby("label", sort=False)
         }

@@ -47,6 +47,7 @@ class Measurement(Record):
 
     `frames` of the median message. `credit_share`: the most by which idle credit of shapers shortens the predicted
     time, as a share of it. `shares_links_with`: the phases that the schedule lets use the same links at the same time.
+    `predicted_with_latency`: as `predicted`, with the latency of each sequential step, as calibration measured it.
     """
 
     phase: str
@@ -60,6 +61,7 @@ class Measurement(Record):
     frames: float | None = None
     credit_share: float = 0.0
     shares_links_with: str = ""
+    predicted_with_latency: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -180,6 +182,7 @@ class LinkCheck:
     expected_bps: float
     measured_bps: float
     dilation: float = 1.0
+    latency_s: float | None = None  # of one byte over the idle path
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ are of payload, in bytes a second: `payload_rates` computes them from a fabric's
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf, isclose, isfinite
@@ -220,26 +220,59 @@ def explained_ratios(
     return known
 
 
-def idle_credit(schedule: Schedule, credit: Rates, fabric: FabricSpec) -> dict[str, float]:
+class PathSeconds(NamedTuple):
+    """Seconds of one message by its path: within an HB domain, along a rail, or to another domain and rail."""
+
+    hb: float
+    rail: float
+    cross_rail: float
+
+
+def idle_credit(schedule: Schedule, credit: PathSeconds) -> dict[str, float]:
     """Return the most seconds that idle credit of shapers saves in a run of each phase, and in the whole iteration.
 
-    `credit`: seconds for one link of each kind (`idle_credit_s`). A stage of an algorithm ends with its slowest link,
-    and every link may have been idle before it: so that is the most that a stage saves.
+    `credit`: of a link of each path (`idle_credit_s`). A stage of an algorithm ends with its slowest link, and every
+    link may have been idle before it: so that is the most that a stage saves.
     """
-    crossing = dict.fromkeys(range(len(schedule.phases)), False)
+    return _by_stage(schedule, lambda sizes, _: max(_of_paths(sizes, schedule.rails, credit)))
+
+
+def latency(schedule: Schedule, one_way: PathSeconds) -> dict[str, float]:
+    """Return the seconds by which latency prolongs a run of each phase, and the whole iteration: alpha of alpha-beta.
+
+    `one_way`: of each path, all its hops together. Each sequential step of a stage waits for the message before it.
+    """
+    return _by_stage(schedule, lambda sizes, steps: steps * max(_of_paths(sizes, schedule.rails, one_way)))
+
+
+def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds) -> Iterator[float]:
+    """Yield the seconds of each path that these pairs take; 0 without pairs."""
+    crosses, turns = sizes.src // rails != sizes.dst // rails, sizes.src % rails != sizes.dst % rails
+    used = (np.any(~crosses), np.any(crosses & ~turns), np.any(crosses & turns))
+    yield from (own for own, is_used in zip(seconds, used, strict=True) if is_used)
+    yield 0.0
+
+
+def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dict[str, float]:
+    """Return what the stages of each phase sum to; `stage_s` gets a stage's pairs and its sequential steps.
+
+    A phase without an algorithm is one stage of one step.
+    """
+    pairs: defaultdict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     for _, t in schedule.transfers:
-        crossing[t.phase] |= t.src // schedule.rails != t.dst // schedule.rails
-    own_s = {schedule.phases[n].name: credit.rail if crosses else credit.hb for n, crosses in crossing.items()}
+        pairs[schedule.phases[t.phase].name][t.src, t.dst] = t.bytes
+    grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
 
     def run_s(phase: Phase) -> float:
         if not phase.collective:
-            return own_s[phase.name]
-        pairs = [
-            Sizes(*map(np.concatenate, zip(*[transport.sizes() for transport in stage], strict=True)))
-            for stage in ALGORITHMS[phase.collective].stages(phase, Program(phase.y, phase.x).grid)
-        ]
-        crosses = [bool(np.any(src // phase.x != dst // phase.x)) for src, dst, _ in pairs if len(src)]
-        return sum(credit.rail if crossing else credit.hb for crossing in crosses)
+            return stage_s(Sizes.of(pairs[phase.name]), 1)
+        part = tuple(row[: phase.x] for row in grid[: phase.y])
+        stages = [stage for stage in ALGORITHMS[phase.collective].stages(phase, part) if stage]
+        each = [[transport.sizes() for transport in stage] for stage in stages]
+        merged = [Sizes(*map(np.concatenate, zip(*sizes, strict=True))) for sizes in each]
+        steps = [max(transport.sequential_steps() for transport in stage) for stage in stages]
+        steps = [max(transport.sequential_steps() for transport in stage) for stage in stages]
+        return sum(map(stage_s, merged, steps))
 
     return _with_whole(schedule, {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}, run_s)
 

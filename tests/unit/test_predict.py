@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from railyard.results.theory.predict import (
     WHOLE,
+    PathSeconds,
     idle_credit,
+    latency,
     phase_times,
     predict_iteration,
     predict_phase,
@@ -117,10 +119,30 @@ def test_phases_share_links_where_the_schedule_lets_them() -> None:
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_idle_credit_grows_with_that_of_any_link(hb: float, rail: float) -> None:
-    saved, more = (idle_credit(MOE, Rates(hb + x, rail + x), ONLY) for x in (0.0, 0.1))
+    saved, more = (idle_credit(MOE, PathSeconds(hb + x, rail + x, rail + x)) for x in (0.0, 0.1))
     assert saved["moe-a2a"] == pytest.approx(hb + rail)  # a stage in HB domains, then one on rails
     assert saved[WHOLE] == pytest.approx(4 * saved["moe-a2a"] + saved["dp-all-reduce"])
     assert all(more[name] > saved[name] for name in saved)
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(one_way=st.tuples(*[st.floats(0, 1)] * 3), more=st.floats(0, 1))
+def test_latency_adds_nothing_at_zero_and_grows(name: str, one_way: tuple[float, float, float], more: float) -> None:
+    schedule = collective_schedule(name, 2, 3, 6000)
+    assert set(latency(schedule, PathSeconds(0, 0, 0)).values()) == {0}
+    (alpha,), (longer,) = (
+        latency(schedule, PathSeconds(*(x + plus for x in one_way))).values() for plus in (0.0, more)
+    )
+    assert longer >= alpha
+
+
+def test_ring_waits_for_latency_at_each_step() -> None:
+    steps = PathSeconds(0.001, 0.1, 9.0)
+    assert latency(collective_schedule("all-gather-hierarchical", 4, 3, 12_000), steps) == {
+        "all-gather-hierarchical": pytest.approx(3 * 0.1 + 2 * 0.001)
+    }
+    large = collective_schedule("all-gather-hierarchical", 4, 3, 12_000_000)  # in slices: one travels, one is sent
+    assert latency(large, steps)["all-gather-hierarchical"] == pytest.approx(0.1 + 0.001)
 
 
 def test_the_prediction_itself_projects_to_full_size() -> None:

@@ -38,7 +38,7 @@ def test_times_are_medians_beside_the_prediction() -> None:
     assert row["kinds"] == ["EP"]
     assert row["fabrics"]["rail-only"] == {
         "median": 1.1, "min": 1.0, "max": 1.2, "repeats": 3, "predicted": 1.08, "ratio": 1.1 / 1.08,
-        "verdict": "ok",
+        "verdict": "ok", "predicted_with_latency": None,
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import subprocess
 import time
 from contextlib import suppress
 from math import ceil
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import psutil
@@ -32,6 +33,8 @@ from railyard.topologies.spec import FabricSpec
 MIN_DURATION_S: Final = 2  # long against a shaper's burst of a millisecond
 SEGMENTS: Final = 40  # of 64 KB: TCP hands down as much at once, so on a slow link fewer would be a coarse measure
 TIMEOUT_S: Final = 30.0  # for iperf3 to connect and to report, beside the time that it measures
+PINGS: Final = 50
+PING_INTERVAL_S: Final = 2e-3  # longer than shapers take for the idle credit of the last one
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
 CALIBRATION: Final = f"-O {OMIT_S} -w {WINDOW} -C cubic"
@@ -45,6 +48,7 @@ class Sample(NamedTuple):
     dst: Gpu
     expected_bps: float
     measured_bps: float = 0.0
+    latency_s: float | None = None
 
 
 def samples(net: FabricNet) -> list[Sample]:
@@ -65,10 +69,31 @@ def calibration_s(rate_bps: float) -> int:
 
 
 def calibrate(net: FabricNet) -> list[Sample]:
-    """Measure all samples at once (3 s, more below 10 Mbit/s)."""
-    chosen = samples(net)
+    """Measure the latency of all samples, one by one, then their rates at once (3 s, more below 10 Mbit/s)."""
+    chosen = [s._replace(latency_s=latency_s(s.src, s.dst)) for s in samples(net)]
     flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_s(s.expected_bps)) for s in chosen]
     return [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
+
+
+def latency_s(src: Gpu, dst: Gpu) -> float | None:
+    """Return the median time of a byte over an idle path, one way, from sending to receiving it; None if one is lost.
+
+    A single thread sends and receives, so there is one clock and no program on the way that answers.
+    """
+    found = []
+    with namespaces.open_socket(dst.name) as receiver, namespaces.open_socket(src.name) as sender:
+        receiver.bind((dst.ip, 0))
+        receiver.settimeout(1.0)
+        for _ in range(PINGS):
+            time.sleep(PING_INTERVAL_S)
+            start_ns = time.monotonic_ns()
+            sender.sendto(b"x", receiver.getsockname())
+            try:
+                receiver.recv(1)
+            except TimeoutError:
+                return None
+            found.append((time.monotonic_ns() - start_ns) / 1e9)
+    return median(found)
 
 
 class IperfFlow(NamedTuple):

@@ -95,6 +95,9 @@ class Transport(Protocol):
     def sizes(self) -> Sizes:
         """Return the bytes of each pair; not rounded to whole bytes."""
 
+    def sequential_steps(self) -> int:
+        """Return how many messages follow one another, each sent when the one before has arrived."""
+
 
 Stages = Iterable[Sequence[Transport]]
 """What an algorithm does, one stage after the other: a GPU begins a stage when its part of the one before has ended."""
@@ -115,6 +118,10 @@ class Exchange:
     def sizes(self) -> Sizes:
         pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *self.rounds])
         return Sizes(pairs[:, 0], pairs[:, 1], np.full(len(pairs), self.size, dtype=np.float64))
+
+    def sequential_steps(self) -> int:
+        """Return 1: with several rounds under way, links are busy while a message travels."""
+        return 1
 
     def count(self) -> int:
         """Return the number of transfers."""
@@ -149,6 +156,10 @@ class UnevenExchange:
 
     def sizes(self) -> Sizes:
         return Sizes.of(self.pair_sizes)
+
+    def sequential_steps(self) -> int:
+        """Return 1, as for an even exchange."""
+        return 1
 
     def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
@@ -186,6 +197,10 @@ class Ring:
     def sizes(self) -> Sizes:
         gpus = np.asarray(self.group if len(self.group) > 1 else (), dtype=np.int64)
         return Sizes(gpus, np.roll(gpus, -1), np.full(len(gpus), self.steps * self.chunk, dtype=np.float64))
+
+    def sequential_steps(self) -> int:
+        """Return the steps of the ring, or 1 in slices: one is under way while the other is forwarded."""
+        return 1 if whole_bytes(self.chunk) >= 2 * SLICE_BYTES else self.steps
 
     def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
         group, chunk = self.group, whole_bytes(self.chunk)

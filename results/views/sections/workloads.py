@@ -169,6 +169,9 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
             columns += [
                 Column(t, partial(_of_spread, fabric, name), unit=unit, group=fabric) for t, name, unit in parts
             ]
+            if any(row.by_fabric[fabric].with_latency for row in rows if fabric in row.by_fabric):
+                named = partial(_of_spread, fabric, "with_latency")
+                columns.append(Column("with latency", named, unit="s", group=fabric))
             columns.append(text("verdict", partial(_of_spread, fabric, "verdict"), group=fabric))
     return Table([*columns, *_slowdown_columns(slow, "rail-only slower by")], rows)
 
