@@ -1,6 +1,7 @@
 """How long Railyard takes to build a fabric and to take it down, beside stock Mininet building the same.
 
     sudo .venv/bin/python -m benchmarks.build_fabric [--domains 16] [--rails 8] [--repeats 3] [--json FILE]
+        [--only railyard|mininet|mininet-plain]
 
 All builders take their turn in every repeat, one after the other in one sandbox, so that whatever else the machine does
 falls on all of them. See docs/benchmarks.md.
@@ -10,7 +11,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,13 +26,18 @@ from benchmarks.command import run_benchmark
 from benchmarks.measurements import Ratios, Turn, of_builder, ratios, spread
 from benchmarks.teardown_check import visible, wait_until_gone
 from railyard.core.errors import BadInput
-from railyard.core.host import datapath_choice, detect, require
+from railyard.core.host import Datapath, datapath_choice, detect, require
 from railyard.core.safe_files import write_file
 from railyard.core.sandbox import init, launcher
 from railyard.core.sandbox.hidden import check_visible
-from railyard.topologies.plan import make_plan
+from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
 
+BUILDERS: Final[dict[str, Callable[[Plan, Datapath], Builder]]] = {
+    "railyard": Railyard,
+    "mininet": Stock,
+    "mininet-plain": StockPlain,
+}
 RAIL_BPS: Final = 20_000_000
 """And 12 times that in an HB domain: TCLink shapes nothing above 1000 Mbit/s."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -124,7 +130,7 @@ def run_in_sandbox() -> int:
         console = Console(width=None if sys.stdout.isatty() else 120)
         plan = make_plan(parse_fabric(_fabric(task["domains"], task["rails"])), RAIL_BPS)
         datapath, why = datapath_choice(detect())
-        builders: list[Builder] = [kind(plan, datapath) for kind in (Railyard, Stock, StockPlain)]
+        builders: list[Builder] = [BUILDERS[name](plan, datapath) for name in task["builders"]]
         turns = compare(builders, task["repeats"], console)
         title = f"{plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails; {datapath}: {why}"
         print_result(turns, builders, title, console)
@@ -145,17 +151,21 @@ def build_fabric(
     domains: Annotated[int, typer.Option(help="HB domains.")] = 16,
     rails: Annotated[int, typer.Option(help="GPUs in each.")] = 8,
     repeats: Annotated[int, typer.Option(help="How often each builds and takes down.")] = 3,
+    only: Annotated[str, typer.Option(help=f"Time one builder alone: {', '.join(BUILDERS)}.")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this new file.")] = None,
 ) -> None:
     """Build a rail-only fabric with Railyard and with stock Mininet, in turns, and compare."""
     parse_fabric(_fabric(domains, rails))
     if repeats < 1:
         raise BadInput("--repeats", repeats, "must be 1 or more")
+    if only and only not in BUILDERS:
+        raise BadInput("--only", only, f"allowed are {', '.join(BUILDERS)}")
     if json_file:
         _check_new(json_file)
     require(detect())
     file = str(json_file.resolve()) if json_file else ""
     task = {"domains": domains, "rails": rails, "repeats": repeats, "json": file}
+    task["builders"] = [only] if only else list(BUILDERS)
     visible = [json_file.resolve().parent] if json_file else []
     again = [sys.executable, "-m", "benchmarks.build_fabric", *sys.argv[1:]]
     raise typer.Exit(launcher.enter(again, task, visible=visible))

@@ -59,6 +59,7 @@ def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
     [
         (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
         (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
+        (["--only", "stock"], "error: --only: 'stock' allowed are railyard, mininet, mininet-plain"),
         (["--json", "/run/x.json"], "error: --json: '/run/x.json' must not be under /run"),
         (["--json", __file__], f"error: --json: '{__file__}' is there already"),
         (["--json", "/nowhere/x.json"], "error: --json: '/nowhere/x.json' must be in a folder that exists"),
@@ -86,6 +87,6 @@ def test_what_the_user_asked_for_is_what_the_sandbox_gets(monkeypatch: pytest.Mo
     monkeypatch.setattr(launcher, "enter", enter)
     file = tmp_path / "x.json"
     with pytest.raises(SystemExit) as end:
-        build_fabric.main(["--domains", "3", "--repeats", "2", "--json", str(file)])
+        build_fabric.main(["--domains", "3", "--repeats", "2", "--only", "railyard", "--json", str(file)])
     assert end.value.code == 7
-    assert given == [{"domains": 3, "rails": 8, "repeats": 2, "json": str(file)}]
+    assert given == [{"domains": 3, "rails": 8, "repeats": 2, "json": str(file), "builders": ["railyard"]}]
