@@ -109,7 +109,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
             "--out: 'full' exists and is not empty: choose another folder, or move this one away"),
         ("run quickstart --out /run/x", 2, "--out: '/run/x' must not be under /run: a run has one of its own there"),
         ("run bad.yaml", 2,
-            "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character '%' that cannot start any token"),
+            "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character that cannot start any token"),
         ("run latin.yaml", 2, "FILE: 'latin.yaml' is not text in UTF-8"),
         ("dry-run pipeline", 2, "NAME: 'pipeline' begins the names of a trace's files here: write ./pipeline"),
         ("run twice.yaml", 2,

@@ -57,7 +57,7 @@ def test_the_data_given_is_left_alone_and_the_last_override_wins() -> None:
     [
         ("seed", "-o: 'seed' must be key=value, such as fabrics.0.domains=8"),
         ("=3", "-o: '=3' must be key=value, such as fabrics.0.domains=8"),
-        ("seed=[1", "-o seed: '[1' is not YAML: line 1, column 3: expected ',' or ']', but got '<stream end>'"),
+        ("seed=[1", "-o seed: '[1' is not YAML: line 2, column 1: did not find expected ',' or ']'"),
         ("fabrics.2.domains=8", "-o fabrics.2.domains: '2' must be 0 to 1, or * for all"),
         ("fabrics.x.domains=8", "-o fabrics.x.domains: 'x' must be 0 to 1, or * for all"),
         ("faults.0.at=2s", "-o faults.0.at: nothing to change: the list is empty"),
