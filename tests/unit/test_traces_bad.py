@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.workloads.traces.formats import chakra
 from tests.unit.traces import TRACES, read, replayable
 
 
@@ -103,6 +104,15 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(cut)
         with pytest.raises(BadInput, match=rf"{name}: '{what}.*is cut off or no JSON"):
             read(tmp_path / name.split(".")[0])
+
+
+def test_a_negative_node_type_is_no_node_type(tmp_path: Path) -> None:
+    file = copied(tmp_path, "pipeline.*") / "pipeline.4.et"
+    metadata, nodes = chakra.decode(file.read_bytes(), file.name)
+    nodes[0].type = -(2**31)
+    file.write_bytes(chakra.encode(metadata, nodes))
+    with pytest.raises(BadInput, match=r"pipeline.4.et: node \d+: -2147483648 is no node type: allowed are 0 "):
+        replayable(tmp_path / "pipeline")
 
 
 def test_more_than_one_trace_and_none_are_distinguished(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_heads_are_shared_out_evenly(tmp_path: Path) -> None:
         ("gpt-145.6b", ("layers: 80", "layers: 800"), "parameters: 145600000000 must be within 30%"),
         ("moe-1.3b-128", ("parameters: 52000000000", "parameters: 1300000000"), "parameters: 1300000000 must be"),
         ("moe-1.3b-128", ("heads: 16", "heads: 17"), "heads: 17 must divide hidden = 2048"),
+        ("moe-1.3b-128", ("\ngpus: 128", "\ngpus: 5"), "gpus: 5 must be a multiple of domain_gpus, 8"),
         ("moe-1.3b-128", ("heads: 16", "heads: 16\nheads: 16"), "line 8, column 1: the key 'heads' is given twice"),
     ],
 )

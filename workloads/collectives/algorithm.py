@@ -161,6 +161,10 @@ class UnevenExchange:
         """Return 1, as for an even exchange."""
         return 1
 
+    def count(self) -> int:
+        """Return the number of transfers."""
+        return sum(len(sliced(size)) for size in self.pair_sizes.values())
+
     def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
         max_slices = max((len(parts) for parts in slices.values()), default=0)
@@ -257,7 +261,8 @@ class Algorithm(ABC):
     def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int = IN_FLIGHT) -> None:
         """Append the tasks of one run on a grid, of phase number `number`."""
         for stage in self.stages(phase, grid):
-            program.check_count(sum(t.count() for t in stage if isinstance(t, Exchange)))  # before any is made
+            exchanges = (t for t in stage if isinstance(t, Exchange | UnevenExchange))
+            program.check_count(sum(t.count() for t in exchanges))  # before any is made
             for transport in stage:
                 transport.emit(program, number, in_flight)
 

@@ -99,6 +99,12 @@ class MoeModel(_Transformer):
     gpus: Count
     global_batch: Count
 
+    @model_validator(mode="after")
+    def _check_gpus(self) -> Self:
+        if self.gpus % self.domain_gpus:
+            raise field_error("gpus", self.gpus, f"must be a multiple of domain_gpus, {self.domain_gpus}")
+        return self
+
     @property
     def all_parameters(self) -> int:
         return self.static_parameters + self.experts * self.expert_parameters

@@ -352,7 +352,9 @@ class _Lowering:
         phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
         number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
         rounds = algorithms.grid_shifts(grid) if grid else algorithms.shifts(group)
-        algorithms.UnevenExchange(rounds, sizes).emit(self.program, number)
+        exchange = algorithms.UnevenExchange(rounds, sizes)
+        self.program.check_count(exchange.count())
+        exchange.emit(self.program, number)
         return number
 
 
