@@ -209,8 +209,8 @@ def explained_ratios(
         planes = fabric.definition.carrying(fabric.definition.all_planes) if phase.y > 1 else ()
         closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
         is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
-        worst_s = predict_phase(phase, rates, fabric, spread) if is_exact else inf
-        known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, worst_s / predict_phase(phase, rates, fabric))
+        most = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric) if is_exact else inf
+        known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, most)
     if schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):

@@ -16,6 +16,8 @@ import yaml
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
+pytestmark = pytest.mark.alone
+
 RUN_S = 240.0
 SPEC: dict[str, Any] = {
     "name": "scripts",

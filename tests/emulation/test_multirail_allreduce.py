@@ -24,7 +24,7 @@ from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, Tim
 from railyard.workloads.allreduce.engines.railyard import Ranks
 from tests.emulation.fabrics import datapath, eventually
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 NODES = 3
 SETUP_S = 0.02
 LASTING = Operations("allreduce", "int32", 400_004, count=20, seed=1, check=True)  # some 30 ms each

@@ -18,7 +18,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import End, Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 FAILED = Gpu(0, 1)
 DARK = {"dead", "linkdown"}  # flags of a route without a carrier
 LIGHT_OFF = 0.02

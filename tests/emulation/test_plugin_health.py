@@ -11,6 +11,8 @@ from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, as_root
 
+pytestmark = pytest.mark.alone
+
 EXAMPLES = ROOT / "docs" / "examples"
 OPTIONS = (
     "--plugin", str(EXAMPLES / "widest_policy.py"), "--plugin", str(EXAMPLES / "cubed_estimator.py"),

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.emulation.plugins import run_with_plugin
+
+pytestmark = pytest.mark.alone
 
 SPEC = {
     "name": "errors",

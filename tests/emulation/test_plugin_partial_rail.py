@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from railyard.results.runs import store
 from tests.emulation.programs import run_with_plugin
+
+pytestmark = pytest.mark.alone
 
 SPEC = {
     "name": "partial-rail",

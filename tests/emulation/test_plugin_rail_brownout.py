@@ -4,11 +4,14 @@ import subprocess
 from pathlib import Path
 from statistics import median
 
+import pytest
 import yaml
 
 from railyard.results.runs import store
 from railyard.results.runs.records import GoodputTrace
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+
+pytestmark = pytest.mark.alone
 
 PLUGIN = ROOT / "docs/examples/rail_brownout.py"
 SPEC = {

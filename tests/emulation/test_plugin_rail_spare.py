@@ -15,6 +15,8 @@ from tests.emulation.fabrics import Fabric, build
 from tests.emulation.plugins import assert_recovered, run_with_plugin
 from tests.emulation.programs import ROOT
 
+pytestmark = pytest.mark.alone
+
 SPEC: dict[str, Any] = {
     "name": "spare",
     "fabrics": [{"kind": "rail-spare", "domains": 3, "rails": 2, "rail_rate": "20Mbit"}],

@@ -6,7 +6,11 @@ d0g0 d0g1 d0g2    d1g0 d1g1 d1g2    d2g0 d2g1 d2g2      three HB domains, rail<g
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.emulation.plugins import assert_recovered, run_with_plugin
+
+pytestmark = pytest.mark.alone
 
 FABRIC = {"kind": "rail-only", "domains": 3, "rails": 3, "rail_rate": "20Mbit", "policy": "split"}
 SPEC: dict[str, Any] = {

@@ -18,6 +18,8 @@ import yaml
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 
+pytestmark = pytest.mark.alone
+
 FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}
 ALL_TO_ALL: Final = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "3s"}
 STEERED: Final[dict[str, Any]] = {

@@ -11,7 +11,7 @@ from railyard.workloads.replay.job import PORT, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 
 SIZE = 24_000_000  # 2 s of a rail
 SOURCE, DESTINATION = Gpu(0, 0), Gpu(1, 1)

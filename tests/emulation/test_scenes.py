@@ -15,6 +15,8 @@ from railyard.results.theory.spine_condition import Cell
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 from tests.unit.shown import cells, summarise
 
+pytestmark = pytest.mark.alone
+
 SMALL = (
     "-o", "fabrics.0.domains=2", "-o", "fabrics.0.rails=2", "-o", "fabrics.0.oversubscription=2",
     "-o", "grid={spine: true, loads: [0.9, 0]}", "-o", "workloads.0.rounds=3", "-o", "routing.settle=300ms",

@@ -40,7 +40,7 @@ from tests.emulation.steered import (
     traced,
 )
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 UNEVEN: dict[str, Any] = {"rails": (90, 15, 55, 100), "domains": (100, 45, 85)}
 HOT: list[dict[str, Any]] = [
     {"rails": rails, "domains": (100,) * 3} for rails in ((100, 10, 90, 90), (10, 100, 90, 90))

@@ -10,6 +10,8 @@ from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
+pytestmark = pytest.mark.alone
+
 SMALL = ("-o", "workloads.0.bytes=200KB", "-o", "repeats=1")
 LABELS = ["rail-only 8x2", "rail-only 4x4", "rail-only 2x8"]
 

@@ -10,6 +10,8 @@ import yaml
 from railyard.results.runs import store
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
+pytestmark = pytest.mark.alone
+
 TRACES = Path(__file__).parents[1] / "traces"
 FORMATS = {"pipeline": "chakra", "ring": "chakra", "dlrm": "param", "micro.txt": "simai"}
 SPEC: dict[str, Any] = {
