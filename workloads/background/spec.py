@@ -238,7 +238,7 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
 def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) -> None:
     """Refuse what the fabric hasn't got. BadInput names the field below `field`."""
     for kind, value in patterns.items():
-        for below, wrong, allowed in BACKGROUNDS[kind].problems(value, fabric):
+        for below, wrong, allowed in BACKGROUNDS[kind].problems(value, fabric) or ():  # a plugin may return None
             raise BadInput(f"{field}.{kind}.{below}".rstrip("."), wrong, allowed)
 
 
