@@ -4,12 +4,13 @@ from typing import Any
 
 import yaml
 
-from railyard.experiments.commands.options import Name, PluginFiles, console
+from railyard.experiments.commands.options import Name, PluginFiles, console, shows_progress
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import load_any
 
 
+@shows_progress
 def command(name: Name, plugin_files: PluginFiles) -> None:
     """Print what an experiment shows, by which equations, and its YAML to start your own from."""
     spec = load_any(name)

@@ -13,7 +13,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import options
-from railyard.experiments.commands.options import Overrides, PluginFiles, plain_table
+from railyard.experiments.commands.options import Overrides, PluginFiles, plain_table, shows_progress
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
@@ -37,6 +37,7 @@ GPUS_SHOWN: Final = 4
 PAIRS_SHOWN: Final = 4
 
 
+@shows_progress
 def command(
     name: Annotated[
         str,

@@ -71,6 +71,7 @@ class PlacementSpec(ConfigModel):
         return ranks
 
 
+@options.shows_progress
 def command(
     name: Annotated[
         str, typer.Argument(metavar="FILE|NAME", help="A placement file, an experiment, or a published model.")

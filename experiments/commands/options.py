@@ -2,9 +2,12 @@
 
 import re
 import sys
-from collections.abc import Collection, Iterable
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -54,6 +57,41 @@ _NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\]
 LiveRunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run that `ps` lists: its name, its experiment, or its pid.")
 ]
+
+
+PROGRESS_AFTER_S: Final = 2.0
+PROGRESS_EVERY_S: Final = 5.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def shows_progress(command: Callable[P, T]) -> Callable[P, T]:
+    """Let a command that computes print to a terminal that it is still at work: after 2 s, then every 5 s.
+
+    Whole lines, because the command may print its own meanwhile.
+    """
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not sys.stderr.isatty():
+            return command(*args, **kwargs)
+        done, started = threading.Event(), time.monotonic()
+
+        def report() -> None:
+            wait_s = PROGRESS_AFTER_S
+            while not done.wait(wait_s):
+                print(f"computing, {time.monotonic() - started:.0f} s so far", file=sys.stderr, flush=True)
+                wait_s = PROGRESS_EVERY_S
+
+        thread = threading.Thread(target=report, name="progress", daemon=True)
+        thread.start()
+        try:
+            return command(*args, **kwargs)
+        finally:
+            done.set()
+            thread.join()
+
+    return wrapped
 
 
 class PrintableConsole(Console):

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.options import Overrides, PluginFiles, console, plain_table
+from railyard.experiments.commands.options import Overrides, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
@@ -72,6 +72,7 @@ def _cell(value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
+@shows_progress
 def command(
     name: Annotated[
         str,

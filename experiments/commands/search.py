@@ -20,6 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
+@options.shows_progress
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A GPT of the catalogue, or your own YAML file.")],
     gpus: Annotated[int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="GPUs of the cluster.")],
