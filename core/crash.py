@@ -14,6 +14,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, print_error
@@ -101,7 +102,10 @@ def print_report(what: str, text: str) -> int:
         where = f"the crash report is {path}"
     except OSError as error:
         where = f"no crash report could be written ({error.strerror}): set TMPDIR to a folder with space"
-    return print_error(f"{what} (unexpected; {where})", STATUS)
+    with_plugins = ", ".join(path.name for path in _plugin_files())
+    return print_error(
+        f"{what} (unexpected; {f'loaded plugins: {with_plugins}; ' * bool(with_plugins)}{where})", STATUS
+    )
 
 
 def describe(error: BaseException) -> str:
@@ -127,10 +131,15 @@ def known_error(error: BaseException) -> RailyardError | None:
     return error if isinstance(error, RailyardError) else from_system(error) or _from_plugin(error)
 
 
+def _plugin_files() -> list[Path]:
+    """Return the files of loaded plugins: what they return may also be the cause of an exception of ours."""
+    plugins = sys.modules.get("railyard.core.plugins")
+    return [plugin.path for plugin in plugins.loaded()] if plugins else []
+
+
 def _from_plugin(error: BaseException) -> BadInput | None:
     """Return the error that names the innermost line of a plugin file in the traceback; None if there is none."""
-    plugins = sys.modules.get("railyard.core.plugins")
-    files = {str(plugin.path) for plugin in plugins.loaded()} if plugins else set()
+    files = set(map(str, _plugin_files()))
     trace, where = error.__traceback__, ""
     while trace:
         file = trace.tb_frame.f_code.co_filename

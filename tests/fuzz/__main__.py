@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from railyard.core import crash
 from railyard.core.errors import MAX_LINE
 from railyard.core.registry import REGISTRIES
 from railyard.experiments import cli
@@ -50,7 +51,8 @@ class Answer:
     def problems(self) -> list[str]:
         """What is wrong with it, if anything."""
         lines = self.errors.splitlines()
-        found = [f"exit status {self.status}"] if self.status not in STATUSES else []
+        blamed = self.status == crash.STATUS and "loaded plugins: " in self.errors  # a plugin may return anything
+        found = [f"exit status {self.status}"] if self.status not in STATUSES and not blamed else []
         found += ["a traceback"] if "Traceback" in self.errors else []
         lines = [line for line in lines if not line.startswith("damaged: ")]  # `report` names every record
         found += [f"{len(lines)} lines of errors"] if len(lines) > 1 or (self.status in (2, 3) and not lines) else []

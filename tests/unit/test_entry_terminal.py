@@ -3,11 +3,11 @@
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,12 @@ def test_what_a_users_command_leaves_has_no_terminal_of_roots() -> None:
     assert name not in files
 
 
+def own_terminal() -> None:
+    """Between fork and exec: stdin is the terminal; Ctrl-C has its effect, which a shell's background job ignores."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")
 def test_a_users_command_sees_the_size_of_the_terminal() -> None:
     """Also a later one; and the terminal's settings are put back when the command ends by Ctrl-C, typed."""
@@ -59,7 +65,7 @@ def test_a_users_command_sees_the_size_of_the_terminal() -> None:
     before = termios.tcgetattr(theirs)
     with subprocess.Popen(
         [sys.executable, "-c", COMMAND], stdin=theirs, stdout=theirs, stderr=theirs, cwd=Path(__file__).parents[2],
-        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        start_new_session=True, preexec_fn=own_terminal,
     ) as process:  # fmt: skip
         try:
             os.write(ours, b"""exec sh -c "trap 'stty size' WINCH; echo $((6 * 7)); while sleep 0.05; do :; done"\n""")
@@ -67,7 +73,6 @@ def test_a_users_command_sees_the_size_of_the_terminal() -> None:
                 read_until(ours, awaited, WITHIN_S)
                 fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             read_until(ours, "7 20", WITHIN_S)
-            time.sleep(0.2)  # a shell whose trap runs may lose the signal
             os.write(ours, b"\x03")
             assert process.wait(WITHIN_S) == 128 + 2
         finally:
