@@ -25,6 +25,13 @@ def poll(check: Callable[[], T], within_s: float, poll_s: float = POLL_S) -> T:
     return result
 
 
+def sleep_until(end_s: float) -> None:
+    """Wait until a time of the monotonic clock (s). ProcessMissing as soon as a process of the run is missing."""
+    while (left_s := end_s - time.monotonic()) > 0:
+        watch.check()
+        time.sleep(min(left_s, watch.STEP_S))
+
+
 def wait_until(
     check: Callable[[], T],
     what: str | Callable[[], str],

@@ -16,6 +16,7 @@ from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
+from railyard.core.wait import sleep_until
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.fault_script import inject_faults
 from railyard.experiments.run.replacement import planned, run_replacements
@@ -89,7 +90,8 @@ class SteeredRun:
         assign = cache(lambda on: steered_times.oracle_paths(plan, flows, pattern.flows(on)) if knows_load else {})
         steering = self.routing.steering(policy, plan.spec, self.seed, assign(pattern.at(0.0)))
         known = steered_times.completion_s(pattern, flows, steering) if self.workload.independent else None
-        time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
+        # what was before is out of the scores then: every policy begins with an idle fabric
+        sleep_until(time.monotonic() + self.routing.settle)
         agents.steer(steering, address, self.routing.health.stale, [(flow.src, flow.dst) for flow in flows])
         steered_ns = time.monotonic_ns()
         on_change = (lambda on: agents.assign(assign(on))) if knows_load else (lambda on: None)
@@ -98,7 +100,7 @@ class SteeredRun:
             Background(plan, self.background) as traffic,
             self._following(pattern, traffic.start_ns, on_change),
         ):
-            time.sleep(self.routing.settle)
+            sleep_until(time.monotonic() + self.routing.settle)
             run_workload(self.session, self.workload, self.repeat, self.seed, self.run, progress, known)
             sent = traffic.stop()
         totals = {"requested": sum(each.requested for each in sent), "sent": sum(each.sent for each in sent)}

@@ -10,6 +10,7 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
+from railyard.core.wait import sleep_until
 from railyard.core.watch import ProgramFailed
 from railyard.experiments.run.rail_results import InjectedFault, cut, nic_rates
 from railyard.experiments.run.rail_session import MultirailSession, built
@@ -127,11 +128,11 @@ def _inject_and_repair(
     except ProgramFailed as error:
         what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
         raise MissingRequirement(what, "use Linux 5.16") from error
-    time.sleep(max(0.0, begun + fault.at - time.monotonic()))
+    sleep_until(begun + fault.at)
     t_fault = apply(session.net, fault.fault)
     try:
         confirm(session.net, fault.fault)
-        time.sleep(max(0.0, t_fault / 1e9 + fault.repair - time.monotonic()))
+        sleep_until(t_fault / 1e9 + fault.repair)
     finally:
         repair(session.net, fault.fault)
     t_repair = time.monotonic_ns()

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
-from railyard.core.wait import wait_until
+from railyard.core.wait import sleep_until, wait_until
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
 from railyard.experiments.run.session import FabricSession, Steps, built, repeat_suffix, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -96,7 +96,7 @@ class ReplacementTimeline:
                 if iteration.done():
                     iteration.result()  # raises what ended it before it started
                 middle_s = started.result() / 1e9 + iteration_s * FAULT_POSITION
-                time.sleep(max(0.0, middle_s - time.monotonic()))
+                sleep_until(middle_s)
                 cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
                 injection = pool.submit(_inject, self.session.net, fault)

@@ -7,6 +7,7 @@ from typing import Final
 
 from railyard.core import watch
 from railyard.core.records import ConnectivityCheck
+from railyard.core.wait import sleep_until
 from railyard.failure.analysis.evaluate import (
     AFTER_S,
     WARM_UP_S,
@@ -81,7 +82,7 @@ def run_script(
             )
             ends_ns = fault_end_ns(script, injected, repair_started, events())
             # traffic after the last fault is over, which may be later than its repair
-            time.sleep(max(0.0, max(ends_ns) / 1e9 + AFTER_S + TAIL_S - time.monotonic()))
+            sleep_until(max(ends_ns) / 1e9 + AFTER_S + TAIL_S)
         except BaseException:
             player.end()
             raise

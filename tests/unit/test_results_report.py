@@ -105,6 +105,16 @@ def test_partial_runs_have_a_page() -> None:
         assert "Fidelity:" in shown.render(run)
 
 
+def test_the_load_table_shows_all_that_a_verdict_rests_on() -> None:
+    run = sample_run(2, 2, 1)
+    evidence = {"cpu_stolen": 0.031, "cpu_throttled": 0.042, "paused": 0.053, "pause_ms": 64.5}
+    worst = {"busy_100ms": 0.271, "foreign_100ms": 0.282, "stolen_100ms": 0.293}
+    run.loads = [replaced(load, **evidence, **worst) for load in run.loads]
+    table = conditions.loads_table(Analysis(run))
+    shown_cells = {text.replace("\u00a0", " ") for text in table.cells[0]}
+    assert {"3.1%", "4.2%", "5.3%", "64.5 ms", "27.1%", "28.2%", "29.3%"} <= shown_cells
+
+
 def test_the_same_run_gives_the_same_page(page: str) -> None:
     assert shown.render(sample_run(2, 3, 2)) == page
 

@@ -1,9 +1,13 @@
 """Waiting for a condition."""
 
+import subprocess
+import time
+
 import pytest
 
+from railyard.core import watch
 from railyard.core.errors import CheckFailed
-from railyard.core.wait import poll, wait_until
+from railyard.core.wait import poll, sleep_until, wait_until
 
 
 def test_wait_until_returns_the_first_true_result() -> None:
@@ -30,3 +34,21 @@ def test_poll_checks_at_least_once_and_returns_the_last_result() -> None:
 def test_an_error_of_the_check_ends_the_wait() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_until(lambda: 1 // 0, "nothing", within_s=60)
+
+
+def test_sleep_until_returns_at_its_time_or_at_once() -> None:
+    end_s = time.monotonic() + 0.05
+    sleep_until(end_s)
+    assert time.monotonic() >= end_s
+    sleep_until(end_s)
+
+
+def test_sleep_until_ends_when_a_watched_process_dies() -> None:
+    with subprocess.Popen(["sleep", "0.5"]) as process:
+        watched = watch.add("a worker", process.pid)
+        try:
+            process.kill()
+            with pytest.raises(watch.ProcessMissing, match=r"^a worker died \(signal 9\)$"):
+                sleep_until(time.monotonic() + 3600)
+        finally:
+            watched.release()

@@ -29,6 +29,7 @@ _NAMES: Final = {
     "hb_bytes_per_s": "HB rate, for payload",
     "bytes_per_transfer": "bytes of a transfer",
 }
+_MS: Final = "{:.1f}\u00a0ms".format
 _PROJECTED: Final = {SAME_SHAPE: "same shape", FULL_SIZE: "full size"}
 
 
@@ -154,8 +155,13 @@ def loads_table(analysis: Analysis) -> Table:
         text("workload", lambda x: workload_label(x.interval)),
         text("verdict", lambda x: verdicts.get(x.interval)),
         Column("repeat"),
-        *(Column("CPU busy", "cpu_busy", fmt.percent), Column("others' CPU", "cpu_foreign", fmt.percent)),
-        Column("lag p99", "lag_p99_ms", "{:.1f}\u00a0ms".format),
+        *(
+            Column(title, f"cpu_{title}", fmt.percent, group="CPU")
+            for title in ("busy", "foreign", "stolen", "throttled")
+        ),
+        *(Column(what, f"{what}_100ms", fmt.percent, group="worst 100 ms") for what in ("busy", "foreign", "stolen")),
+        Column("lag p99", "lag_p99_ms", _MS),
+        *(Column("time in pauses", "paused", fmt.percent), Column("longest pause", "pause_ms", _MS)),
         *(Column(name, show="{:,}".format) for name in ("segments", "retransmits", "drops")),
         Column("faulted", lambda x: "on purpose" if x.transfers_faulted else "no"),
     )
