@@ -1,2 +1,56 @@
-"""Railyard: GPU training fabrics, emulated on real packets. The sub-packages are the top-level folders of the
-checkout."""
+"""Railyard: GPU training fabrics, emulated on real packets.
+
+    import railyard as ry
+    with ry.fabric(ry.FabricSpec(kind="rail-only", domains=2, rails=4)) as net:
+        net.run(ry.AllToAll(bytes="8MB")).ratio
+
+Everything is imported when it is first used. Every workload and collective of the registries is an attribute: AllToAll,
+AllReduce, Gpt, Moe, ... docs/api.md describes the rest. The sub-packages are the top-level folders of the checkout.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from railyard.core.errors import BadInput, CheckFailed, RailyardError
+    from railyard.core.errors import MissingRequirement as MachineLacks
+    from railyard.experiments.api.results import Results, load
+    from railyard.experiments.api.specs import FabricSpec
+    from railyard.workloads.spec import Workload
+
+_EXPORTS: Final = {
+    "BadInput": "core.errors.BadInput",
+    "CheckFailed": "core.errors.CheckFailed",
+    "FabricSpec": "experiments.api.specs.FabricSpec",
+    "MachineLacks": "core.errors.MissingRequirement",
+    "RailyardError": "core.errors.RailyardError",
+    "Results": "experiments.api.results.Results",
+    "load": "experiments.api.results.load",
+}
+__all__ = ["BadInput", "CheckFailed", "FabricSpec", "MachineLacks", "RailyardError", "Results", "load"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import an exported name, or return the constructor of the workload that has this name."""
+        if name in _EXPORTS:
+            module, _, attribute = _EXPORTS[name].rpartition(".")
+            found = getattr(import_module(f"railyard.{module}"), attribute)
+        elif name[0].isupper():
+            found = import_module("railyard.experiments.api.specs").workload(name)
+        else:
+            raise AttributeError(f"module 'railyard' has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+else:
+
+    def __getattr__(name: str) -> Callable[..., Workload]:
+        raise NotImplementedError
+
+
+def __dir__() -> list[str]:
+    specs = import_module("railyard.experiments.api.specs")
+    return sorted({*globals(), *__all__, *specs.workload_names()})

@@ -129,7 +129,7 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     """Yield name, content and number of rows."""
     yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode(), None
     yield "provenance.json", rows.to_json(run.provenance), None
-    judged = [_judged(m, judgement.of_row(m)) for m in run.measurements]
+    judged = [judged_row(m, judgement.of_row(m)) for m in run.measurements]
     yield "results.csv", rows.to_csv(RESULT_COLUMNS, judged), len(judged)
     for name, (file, kind) in _FILES.items():
         records = getattr(run, name)
@@ -147,7 +147,7 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     yield from ((name, data, None) for name, data in run.files.items())
 
 
-def _judged(row: Measurement, verdict: rows.Verdict) -> SimpleNamespace:
+def judged_row(row: Measurement, verdict: rows.Verdict) -> SimpleNamespace:
     """Return a row with its verdict; one that isn't compared with its prediction has no ratio."""
     ratio = None if verdict in rows.NOT_COMPARED else row.ratio
     return SimpleNamespace(**rows.to_plain(row), ratio=ratio, verdict=verdict)

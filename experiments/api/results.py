@@ -1,0 +1,114 @@
+"""Results of a run in a script or notebook: tables, the verdict, and the checks."""
+
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Final, Self
+
+import pandas as pd
+
+from railyard.core.errors import BadInput, CheckFailed
+from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.run_analysis import Analysis, Check
+from railyard.results.runs import store
+from railyard.results.runs.records import Measurement, Run, Verdict, to_plain
+from railyard.results.theory.predict import WHOLE
+
+_COLOURS: Final = {"ok": "#009e73", "degraded": "#e69f00", "invalid": "#d55e00"}
+_MAX_ROWS: Final = 60  # of a table in a notebook
+
+
+class Results:
+    """Measurements of a run beside their predictions, its recoveries, and the verdict on the emulation.
+
+    `analysis` has everything that reports show; `folder` is the run's folder, None if it was not saved.
+    """
+
+    def __init__(self, run: Run, folder: Path | None = None) -> None:
+        self.analysis, self.folder = Analysis(run), folder
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        """A row for each measurement, with the columns of results.csv (docs/results.md)."""
+        analysis = self.analysis
+        rows = [store.judged_row(row, analysis.judgement.of_row(row)) for row in analysis.run.measurements]
+        return pd.DataFrame([to_plain(row, store.RESULT_COLUMNS) for row in rows], columns=list(store.RESULT_COLUMNS))
+
+    @cached_property
+    def recoveries(self) -> pd.DataFrame:
+        """A row for each fault that was injected, with the columns of recovery.csv (docs/results.md)."""
+        rows = [to_plain(row, store.RECOVERY_COLUMNS) for row in self.analysis.run.recoveries]
+        return pd.DataFrame(rows, columns=list(store.RECOVERY_COLUMNS))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fidelity of the emulation: "ok", "degraded" or "invalid"."""
+        return self.analysis.judgement.verdict
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Reasons of a verdict that isn't ok, worst first."""
+        return tuple(self.analysis.judgement.reasons)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Checks of the run, passed and failed."""
+        return self.analysis.checks
+
+    @property
+    def passed(self) -> bool:
+        """True if all checks passed."""
+        return self.analysis.passed
+
+    def check(self) -> Self:
+        """Return these results; CheckFailed with the first check that failed."""
+        for check in self.checks:
+            if not check.passed:
+                raise CheckFailed(f"{check.name}: {check.detail}")
+        return self
+
+    @property
+    def seconds(self) -> float:
+        """Time of the first workload as a whole, s; the median of its repeats. BadInput if nothing was measured."""
+        return median(row.value for row in self._times)
+
+    @property
+    def predicted(self) -> float | None:
+        """Predicted time of the first workload, s; None where no formula exists."""
+        return self._times[0].predicted
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted time of the first workload."""
+        return self.seconds / self.predicted if self.predicted else None
+
+    @property
+    def _times(self) -> list[Measurement]:
+        rows = [m for m in self.analysis.run.measurements if m.phase == WHOLE and m.metric in TIME_METRICS]
+        if not rows:
+            raise BadInput("results", self.analysis.run.name, "has no time of a workload")
+        return [row for row in rows if row.interval.work == rows[0].interval.work and row.fabric == rows[0].fabric]
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.analysis.run.measurements)} measurements, {len(self.analysis.run.recoveries)} recoveries"
+        return f"<Results {self.analysis.run.name}: {counts}, verdict {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """Return verdict, checks and tables for a notebook."""
+        run, colour = self.analysis.run, _COLOURS.get(self.verdict, "inherit")
+        parts = [f"<h4>{escape(run.name)}: <span style='color:{colour}'>{self.verdict}</span></h4>"]
+        checks = [("&#10003;" if c.passed else "&#10007;", escape(c.name), escape(c.detail)) for c in self.checks]
+        parts += ["<ul>", *(f"<li>{escape(reason)}</li>" for reason in self.reasons), "</ul>"] if self.reasons else []
+        parts += ["<table>", *("<tr><td>" + "</td><td>".join(check) + "</td></tr>" for check in checks), "</table>"]
+        for table in (self.results, self.recoveries):
+            if len(table):
+                shown = table.loc[:, [c for c in table if not table[c].isna().all() and (table[c] != "").any()]]
+                parts.append(shown.to_html(index=False, max_rows=_MAX_ROWS, border=0))
+        return "".join(parts)
+
+
+def load(folder: str | Path) -> Results:
+    """Read a run's folder. BadInput if it is none, or can't be read."""
+    path = Path(folder)
+    return Results(store.load(path), path)

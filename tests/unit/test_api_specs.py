@@ -1,0 +1,86 @@
+"""The exported names: specifications, workloads by their Python names, errors, and results of a saved run."""
+
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+import railyard as ry
+from railyard.experiments.api import specs
+from railyard.results.runs import store
+from railyard.topologies import spec
+from railyard.workloads.collectives.algorithm import collectives
+from railyard.workloads.spec import WORKLOADS
+from tests.unit.recovery_sample import recovery_run
+from tests.unit.results_sample import sample_run
+
+
+def test_import_loads_nothing_but_the_package() -> None:
+    code = "import sys, railyard; print([m for m in sys.modules if m.startswith('railyard.') or m == 'pydantic'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_workload_and_collective_is_exported() -> None:
+    names = specs.workload_names()
+    assert len(names) == len(WORKLOADS.names()) + len(collectives())
+    assert {"AllToAll", "AllReduce", "Gpt", "Moe", "DataParallel"} <= names.keys() <= set(dir(ry))
+    assert all(hasattr(ry, name) for name in ry.__all__)
+
+
+def test_constructor_takes_the_keys_of_the_yaml() -> None:
+    workload = ry.AllToAll(bytes="8MB", algorithm="direct")
+    expected = {"kind": "collective", "collective": "all-to-all", "bytes": 8_000_000, "algorithm": "direct"}
+    assert expected.items() <= dict(workload).items()
+    assert list(signature(ry.AllToAll).parameters) == ["bytes", "duration", "algorithm", "in_flight"]
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'AllToNone'"):
+        ry.AllToNone()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ry.FabricSpec(domains=1), "domains: 1 must be 2 or more"),
+        (lambda: ry.FabricSpec(kind="rail-onyl"), "kind: 'rail-onyl' is not known: did you mean 'rail-only'?"),
+        (lambda: ry.FabricSpec(rail_rate="fast"), "rail_rate: 'fast' is not a rate"),
+        (lambda: ry.AllToAll(byts=8), "byts: 8 is not a known key: did you mean 'bytes'?"),
+        (lambda: ry.AllToAll(bytes="8 apples"), "bytes: '8 apples' is not a size"),
+        (lambda: ry.load("/nonexistent"), "DIR: '/nonexistent' is not a run's folder"),
+    ],
+)
+def test_bad_input_names_field_and_value(make: "object", message: str) -> None:
+    with pytest.raises(ry.BadInput) as caught:
+        make()  # type: ignore[operator]
+    assert str(caught.value).startswith(message)
+    assert message.startswith(f"{caught.value.field}: {caught.value.value!r}")
+
+
+def test_fabric_takes_all_keys_of_its_model() -> None:
+    assert list(signature(ry.FabricSpec).parameters) == list(spec.FabricSpec.model_fields)
+    defaults = spec.FabricSpec.model_validate({"kind": "rail-only"})
+    assert ry.FabricSpec().model_dump() == defaults.model_dump()
+
+
+def test_loaded_run_has_the_tables_of_its_files(tmp_path: Path) -> None:
+    store.save(recovery_run(), tmp_path / "run")
+    found = ry.load(tmp_path / "run")
+    lines = (tmp_path / "run" / "recovery.csv").read_text().splitlines()
+    assert lines[0].split(",") == list(found.recoveries.columns)
+    assert len(lines) == 1 + len(found.recoveries)
+    assert found.folder == tmp_path / "run"
+    assert found.verdict in ("ok", "degraded", "invalid")
+
+
+def test_results_show_verdict_and_ratio(tmp_path: Path) -> None:
+    found = ry.Results(sample_run())
+    assert found.ratio == pytest.approx(found.seconds / (found.predicted or 0))
+    assert found.verdict in found._repr_html_()
+    assert list(found.results.columns) == list(store.RESULT_COLUMNS)
+    if not found.passed:
+        with pytest.raises(ry.CheckFailed):
+            found.check()
