@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
@@ -18,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from railyard.results.plots.svg import compact
 from railyard.results.views.format import rate, seconds, short
 
 mpl.rcdefaults()  # Matplotlib has read a matplotlibrc in the working folder, which may be anybody's, as in /tmp
@@ -102,16 +102,10 @@ def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
     sink = io.StringIO()
     # not savefig, which draws twice: the first time to lay out
     FigureCanvasSVG(figure).print_svg(sink, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
-    text = sink.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", name)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
-    text = text.replace(INK, "currentColor").replace(PAPER, "var(--card, #fff)").replace("'DejaVu Sans'", _FONTS)
-    label = escape(alt, quote=True).replace("\\", r"\\")
-    xmlns = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    opening = rf'<svg {xmlns} role="img" aria-label="{label}" viewBox="\1">'
-    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', opening, text, count=1, flags=re.DOTALL)
+    attributes = {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": alt, "font-family": _FONTS}
+    text = compact(sink.getvalue(), prefix, attributes)
+    text = text.replace(INK, "currentColor").replace(PAPER, "var(--card, #fff)")
     return Plot(text, alt, caption)
 
 

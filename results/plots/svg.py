@@ -1,0 +1,157 @@
+"""Make Matplotlib's SVG small, and give its shapes tooltips and names of series.
+
+Matplotlib writes six decimals, absolute coordinates, a style for every mark and an id for every group, which is three
+quarters of the text. Coordinates are rounded to 0.1 of 720 units across, a third of a pixel at most on the page.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from matplotlib.artist import Artist
+
+_MARK: Final = "mark:"
+_XLINK: Final = "{http://www.w3.org/1999/xlink}href"
+_DROPPED: Final = {"fill-opacity": "1", "stroke-opacity": "1", "opacity": "1", "stroke-width": "1", "font-family": ""}
+_MANY: Final = 12  # coordinates above which a path is a curve and not a shape
+
+
+def mark(artists: Artist | Iterable[Artist], series: str = "", *tips: str) -> None:
+    """Name the series of artists, which the page's legend can hide, and their tooltips: of each marker, or of all."""
+    for artist in [artists] if isinstance(artists, Artist) else artists:
+        artist.set_gid(_MARK + json.dumps([series, *tips]))
+
+
+def compact(text: str, prefix: str, root: dict[str, str]) -> str:
+    """Return Matplotlib's SVG as an element for a page: `root` are its attributes, `prefix` starts its ids."""
+    svg = ET.fromstring(text)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    ids = {name: f"{prefix}-{number}" for number, name in enumerate(sorted(used))}
+    box = svg.attrib["viewBox"]
+    svg.attrib.clear()
+    svg.attrib.update({**root, "stroke-linejoin": "round", "viewBox": box})
+    _tidy(svg, ids, decimals=1)
+    return ET.tostring(svg, encoding="unicode")
+
+
+def _tidy(parent: ET.Element, ids: dict[str, str], decimals: int) -> None:
+    parent.tag = parent.tag.rpartition("}")[2]
+    if parent.tag != "text":
+        parent.text = None
+    children: list[ET.Element] = []
+    for child in parent:
+        child.tag, child.tail = child.tag.rpartition("}")[2], None
+        if child.tag in ("metadata", "style"):
+            continue
+        name = child.attrib.pop("id", "")
+        _attributes(child, ids, 2 if parent.tag in ("defs", "clipPath") else decimals)
+        _tidy(child, ids, 2 if parent.tag in ("defs", "clipPath") else decimals)
+        if name in ids:
+            child.set("id", ids[name])
+        elif name.startswith(_MARK):
+            _name_marks(child, *json.loads(name.removeprefix(_MARK)))
+        is_unseen = child.tag == "path" and child.get("style") == "fill:none" and "id" not in child.attrib
+        if is_unseen or (child.tag in ("g", "defs") and not len(child)):
+            continue
+        children += list(child) if child.tag == "g" and not child.attrib else [child]
+    styles = {child.get("style") for child in children}
+    if (
+        parent.tag == "g"
+        and "style" not in parent.attrib
+        and len(children) > 1
+        and len(styles) == 1
+        and None not in styles
+    ):
+        parent.set("style", children[0].attrib["style"])
+        for child in children:
+            del child.attrib["style"]
+    parent[:] = children
+
+
+def _attributes(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
+    if target := element.attrib.pop(_XLINK, ""):
+        element.set("href", f"#{ids[target[1:]]}" if target.startswith("#") else target)
+    for name, value in list(element.attrib.items()):
+        if name == "style":
+            pairs = (map(str.strip, part.split(":", 1)) for part in value.split(";") if part.strip())
+            kept = (f"{key}:{_reference(v, ids)}" for key, v in pairs if _DROPPED.get(key) not in (v, ""))
+            element.set("style", ";".join(kept))
+        elif name == "d":
+            element.set("d", path_data(value, decimals))
+        elif name in ("x", "y", "width", "height", "transform"):
+            rounded = re.sub(r"-?\d+\.\d+", lambda number: _number(float(number[0]), 2), value)
+            element.set(name, rounded)
+            if name == "transform" and rounded.startswith("rotate(-0 "):
+                del element.attrib[name]
+        else:
+            element.set(name, _reference(value, ids))
+
+
+def _reference(value: str, ids: dict[str, str]) -> str:
+    return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{ids[m[1]]})", value)
+
+
+def _name_marks(group: ET.Element, series: str, *tips: str) -> None:
+    """Give a group its series and a title, or its markers a title each."""
+    if series:
+        group.set("data-series", series)
+    marks = list(group.iter("use"))
+    several = len(tips) > 1 and len(tips) == len(marks)
+    for element, tip in zip(marks if several else [group], tips, strict=False):
+        title = ET.Element("title")
+        title.text = tip
+        element.insert(0, title)
+
+
+def _number(value: float, decimals: int) -> str:
+    text = f"{value:.{decimals}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text in ("-0", "") else re.sub(r"^(-?)0\.", r"\1.", text)
+
+
+def path_data(data: str, decimals: int = 1) -> str:
+    """Return absolute path data of M, L, Q, C and z with rounded and relative coordinates; shapes get a digit more."""
+    parts = [(part[0], [float(x) for x in part[1:].split()]) for part in re.findall(r"[A-Za-z][^A-Za-z]*", data)]
+    if sum(len(values) for _, values in parts) <= _MANY:
+        decimals = 2
+    unit = 10.0**-decimals
+    steps: list[tuple[str, list[int]]] = []  # relative, in units
+    x = y = start_x = start_y = 0
+    for command, values in parts:
+        at = [round(value / unit) for value in values]
+        if command == "M":
+            steps.append(("M", at))
+            x, y = start_x, start_y = at[0], at[1]
+            continue
+        if command in "zZ":
+            steps.append(("z", []))
+            x, y = start_x, start_y
+            continue
+        moved = [value - (y if n % 2 else x) for n, value in enumerate(at)]
+        x, y = at[-2], at[-1]
+        _append(steps, command.lower(), moved)
+    text, last = "", ""
+    for command, moves in steps:
+        numbers = [_number(value * unit, decimals) for value in moves]
+        joined = "".join(n if n.startswith("-") or not i else f" {n}" for i, n in enumerate(numbers))
+        repeats = command == last and command not in "Mz"
+        text += ("" if joined.startswith("-") else " ") + joined if repeats else command + joined
+        last = command
+    return text
+
+
+def _append(steps: list[tuple[str, list[int]]], command: str, moved: Sequence[int]) -> None:
+    """Append a step: lines along an axis as h and v, joined where they go on, and none of no length."""
+    last, before = steps[-1]
+    if command != "l":
+        steps.append((command, list(moved)))
+    elif 0 not in moved:
+        steps.append(("l", list(moved)))
+    elif any(moved) or last == "M":  # a point of a line cap is one of no length
+        command, by = ("v", moved[1]) if not moved[0] else ("h", moved[0])
+        if last == command and before[0] * by > 0:
+            steps[-1] = (command, [before[0] + by])
+        else:
+            steps.append((command, [by]))
