@@ -4,6 +4,7 @@ import math
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -250,8 +251,11 @@ def test_arrays_that_cant_be_summed_are_refused() -> None:
     with pytest.raises(BadInput, match="rank: 4 must be from 0 to 1"):
         Group(4, loopback(rails_of("tcp"), 2, free_port()))
 
+    connected = threading.Barrier(2)
+
     def body(group: Group) -> None:
-        group.allreduce(np.ones(2))  # else one may be gone before the other has come to its rails
+        group.allreduce(np.ones(2))
+        connected.wait(30)  # else one may close its rails before the other has its sum
         group.reduce_scatter(np.ones(3))
 
     refused = on_all("tcp", 2, body)
