@@ -28,9 +28,6 @@ from railyard.results.runs.records import (
 )
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
-RESOLVED_S: Final = 0.1
-"""From here on a time is resolved to 5%, since a thread may be 5 ms late. A shorter time that is off degrades its own
-row alone, and not its interval."""
 Origin = Literal["machine", "network", "run"]
 """Of a deviation: the machine's load; links and queues, which a loaded machine slows down too; the run itself."""
 
@@ -236,7 +233,8 @@ def _bytes(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
 def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
     """Yield each time that has a prediction, with what makes it more or less than that.
 
-    A whole that is below resolution is a finding on its interval, which is then degraded; a phase is marked alone.
+    A whole that is below resolution is a finding on its interval, which is then degraded; a phase is marked alone. So
+    is every phase of a run of an earlier version, which recorded no resolution.
     """
     lag_s = {load.interval: load.lag_p99_ms / 1e3 for load in run.loads}
     for row in run.measurements:
@@ -260,7 +258,7 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
 
 def _counts(row: Measurement, finding: Finding) -> bool:
     """Return whether a finding on a time is one on its interval too."""
-    return not row.phase if finding.limit is RESOLUTION else (row.predicted or 0.0) >= RESOLVED_S
+    return not row.phase or (finding.limit is not RESOLUTION and row.frames is not None)
 
 
 def _of_time(row: Measurement, found: Iterable[Finding]) -> Verdict:

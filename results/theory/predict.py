@@ -271,7 +271,6 @@ def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dic
         each = [[transport.sizes() for transport in stage] for stage in stages]
         merged = [Sizes(*map(np.concatenate, zip(*sizes, strict=True))) for sizes in each]
         steps = [max(transport.sequential_steps() for transport in stage) for stage in stages]
-        steps = [max(transport.sequential_steps() for transport in stage) for stage in stages]
         return sum(map(stage_s, merged, steps))
 
     return _with_whole(schedule, {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}, run_s)

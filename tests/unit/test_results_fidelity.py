@@ -183,7 +183,8 @@ def measured(value: float, predicted: float = 1.0, phase: str = "", most: float 
         (measured(1.12, most=1.08), "ok", "ok"),  # the term that Eq. 6 leaves out
         (measured(3.0, most=inf), "ok", "ok"),  # a bound
         (measured(0.94, most=inf), "degraded", "degraded"),
-        (measured(0.075, 0.05, "pp"), "ok", "degraded"),  # too short to speak for its interval
+        (measured(0.075, 0.05, "pp"), "ok", "degraded"),  # its resolution is not known
+        (replace(measured(0.075, 0.05, "pp"), frames=9.0), "degraded", "degraded"),
         (replace(measured(3.0), explained_least=0.0, explained_most=inf), "ok", "ok"),  # a mean over hashes
     ],
 )
