@@ -21,7 +21,6 @@ from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -56,10 +55,11 @@ class Setting:
         """Return the scale of a workload, by default of one without a published job whose bytes are not scaled."""
         return Scale(workload, self.fabric.platform, self.real, self.emulated, bytes_factor, **more)
 
-    def bytes_factor(self, unscaled: Schedule, duration_s: float) -> float:
-        """Return emulated over real bytes, with which a schedule of real bytes takes this long at the links' rates."""
-        time_factor = duration_s / line_rate_duration_s(unscaled, self.real)
-        return time_factor * self.emulated.rail / self.real.rail
+    def bytes_factor(self, unscaled_s: float, duration_s: float) -> float:
+        """Return emulated over real bytes, with which a schedule takes `duration_s` at the emulated links' rates that
+        takes `unscaled_s` with real bytes at the real links' rates.
+        """
+        return duration_s / unscaled_s * self.emulated.rail / self.real.rail
 
 
 class Built(NamedTuple):
@@ -169,14 +169,14 @@ class Sized(Workload):
         """The duration asked for, or the default."""
         return self.duration or DEFAULT_DURATION_S
 
-    def bytes_factor(self, setting: Setting, unscaled_bytes: float, unscaled: Callable[[], Schedule]) -> float:
+    def bytes_factor(self, setting: Setting, unscaled_bytes: float, unscaled_s: Callable[[Rates], float]) -> float:
         """Return emulated over unscaled bytes: by `bytes`, or such that the whole takes the duration asked for.
 
-        `unscaled_bytes`: D before scaling; `unscaled` builds the schedule with it.
+        `unscaled_bytes`: D before scaling; `unscaled_s`: the time that the schedule with it takes at the links' rates.
         """
         if self.bytes is not None:
             return self.bytes / unscaled_bytes
-        return setting.bytes_factor(unscaled(), self.target_duration_s)
+        return setting.bytes_factor(unscaled_s(setting.real), self.target_duration_s)
 
 
 class Modelled(Sized):

@@ -1,12 +1,14 @@
 """One collective among all GPUs, by any algorithm of the registry."""
 
+from functools import lru_cache
 from typing import Final
 
 from pydantic import ValidationInfo, field_validator
 
 from railyard.core.errors import unknown_name_hint
 from railyard.workloads.collectives import algorithm as algorithms
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
+from railyard.workloads.schedule import Rates, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, Sized, TrafficKind
 
 TRAFFIC_KINDS.add("collective", TrafficKind())
@@ -44,9 +46,23 @@ class CollectiveSpec(Sized):
         size = (setting.fabric.domains, setting.fabric.rails)
         chosen = algorithms.chosen_algorithm(self.collective, self.algorithm, setting.fabric)
         sizing = chosen if algorithms.ALGORITHMS[chosen].per_rail else algorithms.sizing_algorithm(self.collective)
+        probe = (algorithms.ALGORITHMS[sizing], sizing, *size, self.in_flight)
+        factor = self.bytes_factor(setting, PROBE_BYTES, lambda rates: _probe_s(*probe, rates))
+        schedule = _schedule(algorithms.ALGORITHMS[chosen], chosen, *size, PROBE_BYTES * factor, self.in_flight)
+        return Built(schedule, setting.scale(chosen))
 
-        def schedule(name: str, data_bytes: float) -> Schedule:
-            return algorithms.collective_schedule(name, *size, data_bytes, self.in_flight)
 
-        factor = self.bytes_factor(setting, PROBE_BYTES, lambda: schedule(sizing, PROBE_BYTES))
-        return Built(schedule(chosen, PROBE_BYTES * factor), setting.scale(chosen))
+# Fabrics of an experiment often differ in nothing that a schedule depends on: with 448 GPUs it takes seconds. The
+# algorithm is a part of the key because a plugin may define another one under the same name.
+@lru_cache(maxsize=64)
+def _probe_s(
+    algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, in_flight: int, rates: Rates
+) -> float:
+    return line_rate_duration_s(algorithms.collective_schedule(name, domains, rails, PROBE_BYTES, in_flight), rates)
+
+
+@lru_cache(maxsize=1)
+def _schedule(
+    algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, data_bytes: float, in_flight: int
+) -> Schedule:
+    return algorithms.collective_schedule(name, domains, rails, data_bytes, in_flight)

@@ -10,6 +10,7 @@ from typing import Final
 
 from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import run, whole_phase
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import LayersModel
 from railyard.workloads.schedule import Iteration, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
@@ -60,5 +61,5 @@ class DataParallelSpec(Modelled):
                 run(program, phase, program.grid)
             return program.schedule(self.model, whole)
 
-        factor = self.bytes_factor(setting, max(sizes), lambda: schedule(1.0))
+        factor = self.bytes_factor(setting, max(sizes), lambda rates: line_rate_duration_s(schedule(1.0), rates))
         return Built(schedule(factor), setting.scale(self.model, factor, real=iteration(1.0)))

@@ -16,6 +16,7 @@ from pydantic import ValidationInfo, field_validator
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads
 from railyard.workloads.placement.layout import Layout, Parallelism, place
 from railyard.workloads.schedule import Factor, Iteration, Program, Scale, Schedule
@@ -245,7 +246,9 @@ class GptSpec(Training):
         published_domains = model.training.gpus // model.domain_gpus
         published = place(model.training, published_domains, model.domain_gpus, f"{field}.model: training")
         published_job = job(published, published_layers)
-        factor = self.bytes_factor(setting, emulated_job.gather_bytes, lambda: gpt_schedule(emulated_job))
+        factor = self.bytes_factor(
+            setting, emulated_job.gather_bytes, lambda rates: line_rate_duration_s(gpt_schedule(emulated_job), rates)
+        )
         real, emulated = published_job.shape(published_layers), emulated_job.shape(layers)
         shape = {name: Factor(real[name], emulated[name]) for name in real}
         iteration = gpt_iteration(published_job)

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.workloads.collectives import algorithm as algorithms
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.schedule import Factor, Iteration, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
@@ -147,7 +148,9 @@ class MoeSpec(Training):
 
         emulated_job = job(fabric.domains, fabric.rails, self.all_to_alls)
         published_job = job(model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls)
-        factor = self.bytes_factor(setting, emulated_job.pair_bytes, lambda: moe_schedule(emulated_job))
+        factor = self.bytes_factor(
+            setting, emulated_job.pair_bytes, lambda rates: line_rate_duration_s(moe_schedule(emulated_job), rates)
+        )
         shape = {
             "gpus": Factor(model.gpus, fabric.gpus),
             "experts": Factor(model.experts, fabric.gpus),

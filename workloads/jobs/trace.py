@@ -8,6 +8,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import Time
 from railyard.workloads import spec
 from railyard.workloads.collectives.algorithm import AllToAllAlgorithm, chosen_algorithm, sizing_algorithm
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Factor, Scale
 from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
@@ -83,7 +84,9 @@ class TraceSpec(spec.Workload):
         factor = self.bytes_factor
         if factor is None:  # such that the whole takes the duration asked for, on rail-only at the links' rates
             unscaled = lowered(1.0, self.compute, sizing_algorithm("all-to-all")).schedule
-            factor = setting.bytes_factor(unscaled, self.duration or spec.DEFAULT_DURATION_S)
+            factor = setting.bytes_factor(
+                line_rate_duration_s(unscaled, setting.real), self.duration or spec.DEFAULT_DURATION_S
+            )
         shape = {"gpus": Factor(len(trace.ranks), len(trace.ranks))}
         scale = setting.scale(trace.name, factor, shape=shape, compute_kept=self.compute)
         all_to_all = chosen_algorithm("all-to-all", self.algorithm, fabric)

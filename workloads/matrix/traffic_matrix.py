@@ -22,7 +22,7 @@ from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Rates, Schedule, Transfer
 
 Side = Literal["hb", "rail"]
-_Port = tuple[int, Side, bool]  # GPU, link, whether it sends
+_Port = int  # 4 GPU + 2 for the rail link + 1 for its receiving side
 
 
 def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
@@ -30,7 +30,7 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
 
     `fabric`: by default rail-only, to which durations in specifications refer.
     """
-    return max((end for end, _ in _line_rate(schedule, rates, fabric)), default=0.0)
+    return max((end for end, _ in _line_rate(schedule, rates, fabric, with_ports=False)), default=0.0)
 
 
 def shared_links(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[tuple[str, str], float]:
@@ -41,7 +41,7 @@ def shared_links(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[t
     """
     runs = defaultdict[int, list[float]](lambda: [inf, 0.0])
     uses: defaultdict[_Port, list[tuple[float, float, int]]] = defaultdict(list)
-    for task, (end, hops) in zip(schedule.tasks, _line_rate(schedule, rates, fabric), strict=True):
+    for task, (end, hops) in zip(schedule.tasks, _line_rate(schedule, rates, fabric, with_ports=True), strict=True):
         for port, start, done in hops:
             uses[port].append((start, done, task.phase))
             run = runs[task.phase]
@@ -68,35 +68,45 @@ def shared_links(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[t
 
 
 def _line_rate(
-    schedule: Schedule, rates: Rates, fabric: FabricSpec | None
+    schedule: Schedule, rates: Rates, fabric: FabricSpec | None, with_ports: bool
 ) -> Iterator[tuple[float, list[tuple[_Port, float, float]]]]:
-    """Yield the end of each task at line rate, and from when to when it has which ports."""
+    """Yield the end of each task at line rate, and, `with_ports`, from when to when it has which ports."""
     domains = max(1, schedule.gpus // schedule.rails)
     fabric = fabric or FabricSpec.model_construct(kind="rail-only", domains=domains, rails=schedule.rails)
-    rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
-    hops: defaultdict[tuple[int, int], list[tuple[float, int, int, Side]]] = defaultdict(list)
+    hops: defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]] = defaultdict(list)
     sizes = Sizes.of(schedule.matrix)
     for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
         nodes = zip(sizes.src.tolist(), way.enter.tolist(), way.leave.tolist(), sizes.dst.tolist(), strict=True)
         for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
-            steps: tuple[tuple[int, int, Side], ...] = ((src, enter, "hb"), (enter, leave, "rail"), (leave, dst, "hb"))
-            hops[src, dst] += [(share, *step) for step in steps if share and step[0] != step[1]]
-    port_free_at: defaultdict[_Port, float] = defaultdict(float)
+            steps = ((src, enter, 0, rates.hb), (enter, leave, 2, rates.rail), (leave, dst, 0, rates.hb))
+            hops[src, dst] += [
+                (share, rate, 4 * a + link, 4 * b + link + 1) for a, b, link, rate in steps if share and a != b
+            ]
+    free_at = [0.0] * (4 * schedule.gpus)  # of ports
     ends: list[float] = []
     for task in schedule.tasks:
-        ready = max((ends[i] for i in task.after), default=0.0)
+        ready = 0.0
+        for before in task.after:  # loops, as max() of an iterator takes three times as long
+            if ends[before] > ready:
+                ready = ends[before]
         if not isinstance(task, Transfer):
             ends.append(ready + task.seconds)
             yield ends[-1], []
             continue
         end, used = ready, list[tuple[_Port, float, float]]()
-        for share, a, b, side in hops[task.src, task.dst]:
+        for share, rate, sender, receiver in hops[task.src, task.dst]:
             # a forwarder passes packets on as they come, so a later hop may start with the first one
-            start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
-            done = start + share * task.bytes / rate[side]
-            port_free_at[a, side, True] = port_free_at[b, side, False] = done
-            used += [((a, side, True), start, done), ((b, side, False), start, done)]
-            end = max(end, done)
+            start = ready
+            if free_at[sender] > start:
+                start = free_at[sender]
+            if free_at[receiver] > start:
+                start = free_at[receiver]
+            done = start + share * task.bytes / rate
+            free_at[sender] = free_at[receiver] = done
+            if with_ports:
+                used += [(sender, start, done), (receiver, start, done)]
+            if done > end:
+                end = done
         ends.append(end)
         yield end, used
 
