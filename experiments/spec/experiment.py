@@ -11,7 +11,7 @@ from railyard.core import plugins
 from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
-from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec
+from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, Repeats
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
@@ -87,10 +87,10 @@ class ExperimentSpec(ConfigModel):
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
     ] = ("on", "off")
-    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    fault_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    replacement_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    repeats: Repeats = 1
+    fault_repeats: Repeats = 1
+    script_repeats: Repeats = 1
+    replacement_repeats: Repeats = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Items] = ()
 

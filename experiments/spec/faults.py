@@ -28,7 +28,8 @@ MIN_REPAIR_S: Final = 0.1
 AT_REASON: Final = "recovery is measured by what flows before"
 StartTime = Annotated[Time, time_between(MIN_AT_S, reason=AT_REASON)]
 RepairTime = Annotated[Time, time_between(MIN_REPAIR_S, reason="the fault must be detected and rerouted first")]
-Repeats = Annotated[int, Field(ge=1, le=1000)]
+MAX_REPEATS: Final = 1000
+Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
 
 
 def kinds_with(parameter: object) -> list[str]:

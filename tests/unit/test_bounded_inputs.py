@@ -1,21 +1,73 @@
 """Inputs that would take endless time or memory are refused before anything is computed, in one short line."""
 
 import os
+import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core import plugins
+from railyard.core import config, plugins
 from railyard.core.config import parse_yaml, read_yaml
 from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
-from railyard.experiments.commands import dry_run
+from railyard.experiments.commands import dry_run, lint, search
+from railyard.experiments.families import gpus
+from railyard.experiments.spec import experiment, faults
 from railyard.experiments.spec.experiment import parse
+from railyard.failure.scenario import random_faults
+from railyard.results.runs import manifest, records
+from railyard.topologies import addresses
+from railyard.topologies.multirail import spec as multirail
 from railyard.workloads import schedule
+from railyard.workloads import spec as workload_spec
+from railyard.workloads.traces import common
 from railyard.workloads.traces.common import read_files
 
 BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
+
+LIMITS: Final = {
+    "bytes of a YAML file (experiment, model, placement)": config.MAX_YAML_BYTES,
+    "characters of a YAML file, its aliases spelled out": config.MAX_YAML_CHARACTERS,
+    "depth of nesting in a YAML file": config.MAX_YAML_DEPTH,
+    "whole numbers in a YAML file": "below 2^64",
+    "bytes of a plugin file": plugins.MAX_BYTES,
+    "bytes of a trace, its files together": common.MAX_BYTES,
+    "operations of a trace whose file stands for all ranks": common.MAX_OPERATIONS,
+    "bytes of a file in a run's folder": manifest.MOST_BYTES,
+    "rows of a table in a run's folder": records.MOST_ROWS,
+    "fabrics, workloads, faults, scripts and backgrounds, each": experiment.MAX_ITEMS,
+    "random faults, or faults of a script": random_faults.MAX_FAULTS,
+    "repeats of a workload, fault, script or replacement, each": faults.MAX_REPEATS,
+    "HB domains of a fabric": addresses.MAX_DOMAINS,
+    "rails of a fabric": addresses.MAX_RAILS,
+    "GPUs of a fabric with workloads": gpus.MAX_GPUS,
+    "nodes of a multi-rail fabric": multirail.MAX_NODES,
+    "rails of a multi-rail fabric": multirail.MAX_RAILS,
+    "transfers and computations of a workload": (schedule.MAX_TASKS, 64),
+    "transfers and computations of all workloads": (schedule.MAX_EXPERIMENT_TASKS, 256),
+    "duration of a workload": f"{workload_spec.MAX_DURATION_S:,} s",
+    "days that all workloads take at the links' rates": gpus.MAX_DAYS,
+    "GPUs that `lint` examines": lint.MAX_GPUS,
+    "GPUs, or sequences of a batch, that `search` examines": search.MAX_COUNT,
+    "characters of an error line": MAX_LINE,
+}
+
+
+def test_documented_limits_are_those_of_the_code() -> None:
+    text = (Path(__file__).parents[2] / "docs/experiments.md").read_text()
+    section = text.partition("## Limits of the inputs")[2].partition("## ")[0]
+    rows = [row for row in re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE) if row != ("input", "limit")]
+
+    def shown(limit: object) -> str:
+        if isinstance(limit, tuple):
+            most, gpus_with = limit
+            assert schedule.MAX_GPU_TASKS * gpus_with == most
+            return f"{most:,}; with more than {gpus_with} GPUs {schedule.MAX_GPU_TASKS:,} for each"
+        return f"{limit:,}" if isinstance(limit, int) else str(limit)
+
+    assert rows == [(name, shown(limit)) for name, limit in LIMITS.items()]
 
 
 @pytest.mark.parametrize(
