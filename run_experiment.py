@@ -4,8 +4,6 @@
 Written for old Pythons too, so that one that can't run Railyard prints what to type instead.
 """
 
-import codecs
-import locale
 import os
 import shlex
 import sys
@@ -14,40 +12,23 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent
 
 
-def wrong_python(why: str) -> int:
-    """Print what to type instead, and return exit status 3: the machine lacks something."""
-    python, arguments = PROJECT / ".venv" / "bin" / "python", shlex.join(sys.argv[1:])
-    sudo = "sudo " if os.geteuid() == 0 else ""
+def main() -> int:
+    """Run the command line; exit status 3, with what to type instead, if this Python can't run it."""
+    python, sudo = PROJECT / ".venv" / "bin" / "python", "sudo " if os.geteuid() == 0 else ""
     instead = (
         f"{sudo}{python} {PROJECT / 'run_experiment.py'}" if python.exists() else f"sudo {PROJECT / 'script' / 'run'}"
     )
-    print(f"error: {sys.executable} {why}; type: {instead} {arguments}".rstrip(), file=sys.stderr)
-    return 3
-
-
-def use_utf8() -> None:
-    """Start again in Python's UTF-8 mode where the locale has another encoding; output keeps the locale's.
-
-    All our files are UTF-8, and so are the arguments of programs that we start.
-    """
-    if sys.flags.utf8_mode or codecs.lookup(locale.getencoding()).name == "utf-8":
-        return
-    os.environ["PYTHONUTF8"] = "1"
-    os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding if sys.stdout else "utf-8")
-    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-
-
-def main() -> int:
+    instead = f"{instead} {shlex.join(sys.argv[1:])}".rstrip()
     if sys.version_info < (3, 11):  # noqa: UP036 (an older one gets a message)
-        return wrong_python(f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and 3.11 or later is needed")
-    use_utf8()
-    try:
-        from railyard.experiments.cli import main as run
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] == "railyard":
-            raise
-        return wrong_python(f"lacks {error.name or error}")
-    return run()
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        print(
+            f"error: {sys.executable} is Python {version}, and 3.11 or later is needed; type: {instead}",
+            file=sys.stderr,
+        )
+        return 3
+    from railyard.__main__ import main as run
+
+    return run(instead)
 
 
 if __name__ == "__main__":

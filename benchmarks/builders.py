@@ -14,7 +14,8 @@ from mininet.node import OVSSwitch, RemoteController
 from mininet.topo import Topo
 
 from railyard.controller.processes.clients import ADDRESS, ControllerProcess
-from railyard.core.host import PROJECT, Datapath
+from railyard.core.host import Datapath
+from railyard.core.installation import PROJECT
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.mininet_topos import FabricTopo, HbBridge

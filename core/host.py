@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from railyard.core.errors import MissingRequirement
+from railyard.core.installation import INSTALL, python_extra
 
 Datapath = Literal["system", "netdev-tso", "netdev"]
 """How an Open vSwitch forwards: in the kernel, in userspace with TSO, in userspace without."""
@@ -38,7 +39,6 @@ TSO_OVS: Final = (2, 14)
 TSO_KERNEL: Final = (4, 19)
 CONGESTION_CONTROLS: Final = ("cubic", "reno", "bbr")
 PEER_LIBRARIES: Final = ("torch", "mpi4py")
-BOOTSTRAP: Final = "sudo script/bootstrap"
 
 # A qdisc is there if it can be put on a throwaway loopback; some refuse to be made without arguments.
 _QDISCS: Final = {
@@ -223,7 +223,7 @@ def _required(machine: Machine) -> Iterator[Capability]:
     def programs(title: str, names: tuple[str, ...], detail: str, rules_out: str) -> Capability:
         absent = [name for name in names if name not in machine.programs]
         detail = f"no {', '.join(absent)}" if absent else detail
-        return Capability(title, not absent, detail, rules_out, BOOTSTRAP)
+        return Capability(title, not absent, detail, rules_out, INSTALL)
 
     limits = [*machine.low_limits, ("as high as needed", "")]
     yield Capability("limits of this process", not machine.low_limits, limits[0][0], "every run", limits[0][1])
@@ -269,20 +269,20 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     uses |= {"prio": "priorities", "tbf": "shaping by token bucket", "ingress": "policing"}
     for name, use in uses.items():
         yield Capability(f"qdisc {name}", name in machine.qdiscs, "", use, _module_remedy(machine, f"sch_{name}"))
-    numgen = BOOTSTRAP if "nft" not in machine.programs else _module_remedy(machine, "nft_numgen")
-    hook = BOOTSTRAP if "nft" not in machine.programs else "a kernel of 5.16 or later"
+    numgen = INSTALL if "nft" not in machine.programs else _module_remedy(machine, "nft_numgen")
+    hook = INSTALL if "nft" not in machine.programs else "a kernel of 5.16 or later"
     yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
     yield Capability("nftables numgen", machine.numgen, "", "gray loss without netem", numgen)
     yield Capability("MPTCP", machine.mptcp, "", "multi-rail by the kernel", "sudo sysctl net.mptcp.enabled=1")
     torch = "torch" in machine.libraries
-    yield Capability("PyTorch", torch, "", "Gloo to compare with, training over DDP", f"{BOOTSTRAP} gloo")
+    yield Capability("PyTorch", torch, "", "Gloo to compare with, training over DDP", python_extra("gloo"))
     mpi = "mpi4py" in machine.libraries and "mpirun" in machine.programs
-    yield Capability("Open MPI", mpi, machine.programs.get("mpirun", ""), "MPI to compare with", f"{BOOTSTRAP} mpi")
+    yield Capability("Open MPI", mpi, machine.programs.get("mpirun", ""), "MPI to compare with", python_extra("mpi"))
     for name in CONGESTION_CONTROLS:
         found = name in machine.congestion_controls
         yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module_remedy(machine, f"tcp_{name}"))
     etcd = machine.programs.get("etcd", "")
-    yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", BOOTSTRAP)
+    yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", INSTALL)
 
 
 def rows(machine: Machine) -> list[Capability]:
@@ -334,9 +334,6 @@ def usable_cores() -> float:
             if quota.isdecimal() and int(period):  # else none: "max", -1
                 cores = min(cores, int(quota) / int(period))
     return cores
-
-
-PROJECT: Final = Path(__file__).resolve().parent.parent
 
 
 def raise_open_file_limit() -> None:

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from railyard.core import plugins
 from railyard.core.errors import MissingRequirement
-from railyard.core.host import PROJECT, Machine, datapath_choice, require, rows
+from railyard.core.host import Machine, datapath_choice, require, rows
+from railyard.core.installation import IS_CHECKOUT, PROJECT
 from railyard.core.units import format_size
 
 LIBRARIES: Final = ("mininet", "os-ken", "pyroute2", "numpy", "pandas", "pyarrow", "pydantic", "matplotlib", "psutil")
@@ -38,7 +39,9 @@ def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float
 
 
 def _git(*arguments: str) -> str:
-    """Return git's output; nothing where this isn't a checkout (or is another user's)."""
+    """Return git's output; nothing where this isn't a checkout, which may lie in one of other files."""
+    if not IS_CHECKOUT:
+        return ""
     command = ["git", "-c", f"safe.directory={PROJECT}", "-C", str(PROJECT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

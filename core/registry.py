@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic_core import PydanticCustomError
 
 from railyard.core.errors import unknown_name_hint
+from railyard.core.installation import PROJECT
 from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 
 T = TypeVar("T")
@@ -161,7 +162,7 @@ def _source(stacklevel: int) -> Source:
         frame = frame.f_back
     # a plugin may be the first to import a built-in definition
     is_built_in = str(frame.f_globals.get("__name__", "")).startswith("railyard.")
-    file, root = frame.f_code.co_filename, Path(__file__).resolve().parent.parent
+    file, root = frame.f_code.co_filename, PROJECT
     path = Path(file).resolve()
     short = str(path.relative_to(root)) if path.is_relative_to(root) else file
     return Source("built-in" if is_built_in else origin.get(), short, frame.f_lineno)

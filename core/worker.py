@@ -45,7 +45,7 @@ from pydantic_core import to_json
 
 from railyard.core import crash, watch
 from railyard.core.errors import RailyardError
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT, module_command
 
 INTERRUPTED: Final = "process-interrupted"  # an event of a child: a process that it started died or was stopped
 ANSWER_S: Final = 30.0  # default deadline of an answer
@@ -215,7 +215,7 @@ class Worker:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
+                module_command(module, str(theirs.fileno())),
                 cwd=PROJECT,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,

@@ -14,17 +14,17 @@ from functools import cache
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import railyard
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement, print_error
-from railyard.core.host import PROJECT, raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
+from railyard.core.installation import PROGRAM, RUN
 
-PROGRAM: Final = "run_experiment.py"
-SCRIPT: Final = PROJECT / PROGRAM
 FOLDER: Final = Path(__file__).parent / "commands"
 MIN_MEMORY_BYTES: Final = {"numpy": 300_000_000, "matplotlib": 600_000_000, "pandas": 600_000_000}  # to import them
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
@@ -86,24 +86,24 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="""[bold]Examples[/]
+    epilog=f"""[bold]Examples[/]
 
-    sudo script/run
+    {RUN}
       quickstart: both fabrics, intact and with faults, in two minutes
 
-    run_experiment.py predict moe-slowdown
+    {PROGRAM} predict moe-slowdown
       the papers' formulas alone: no root, no packets
 
-    sudo script/run run recovery -o fault_repeats=3 --out /tmp/recovery
+    {RUN} run recovery -o fault_repeats=3 --out /tmp/recovery
       every fault three times instead of ten
 
-    sudo script/run run collectives -o domains=8 -o rails=2
+    {RUN} run collectives -o domains=8 -o rails=2
       on another fabric; `describe collectives` shows what can be changed
 
-    sudo script/run shell quickstart
+    {RUN} shell quickstart
       ping, iperf, tcpdump and link down on a built fabric
 
-    sudo script/run exec quickstart d0g1 ss -ti
+    {RUN} exec quickstart d0g1 ss -ti
       run a command in a GPU of a live run
 
     [bold]Exit status[/]
@@ -116,8 +116,21 @@ app = typer.Typer(
 )
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and exit, if `--version` is given."""
+    if wanted:
+        print(f"railyard {railyard.__version__}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def start(context: typer.Context) -> int:
+def start(
+    context: typer.Context,
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=print_version, help="Show the version and exit.")
+    ] = False,
+) -> int:
     """Railyard: emulated GPU training fabrics, on real packets, on this machine.
 
     With no command: run quickstart.

@@ -28,6 +28,7 @@ _EXPORTS: Final = {
     "Results": "experiments.api.results.Results",
     "load": "experiments.api.results.load",
 }
+__version__ = "0.1.0"
 __all__ = ["BadInput", "CheckFailed", "FabricSpec", "MachineLacks", "RailyardError", "Results", "load"]
 
 

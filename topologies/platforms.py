@@ -13,8 +13,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_v
 
 from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import unknown_name_hint
+from railyard.core.installation import data_file
 
-SYSTEMS: Final = Path(__file__).parent / "systems"
+SYSTEMS: Final = data_file("topologies/systems")
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from typing import NoReturn
 
+from railyard.core.installation import module_command
 from railyard.core.sandbox import init, launcher
 
 
 def main() -> NoReturn:
     """Start a sandbox, or inside one run the command."""
     if not init.inside():
-        own_command = [sys.executable, "-m", "railyard.core.sandbox"]
+        own_command = module_command("railyard.core.sandbox")
         sys.exit(launcher.enter(own_command, {"command": sys.argv[1:] or ["bash"]}))
     command: list[str] = init.prepare()["command"]
     signals = launcher.Signals(drop=(signal.SIGINT,))

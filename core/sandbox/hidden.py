@@ -18,7 +18,7 @@ from typing import Final
 
 from railyard.core import plugins
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT
 
 EMPTY: Final = ("/run", "/var/run", "/dev")  # where the sandbox has a tmpfs of its own, in /dev with `_DEVICES`
 PRIVATE: Final = ("/tmp", "/var/tmp")  # the same, with some of the machine's folders put back
@@ -55,7 +55,7 @@ def check_all_visible(data: object, field: str = "") -> None:
     `data`: an experiment's plain data. A text without a slash is a path only if there is such a file.
     """
     if not field:
-        check_visible("the checkout", PROJECT)
+        check_visible("the folder of Railyard", PROJECT)
         check_visible("the Python environment", Path(sys.prefix))
     items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list | tuple) else ()
     for key, item in items:

@@ -32,6 +32,7 @@ import psutil
 from railyard.core import crash, watch
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH, UNSHARE_OPTIONS, USER_NAMESPACE_OPTIONS
+from railyard.core.installation import PROGRAM
 from railyard.core.sandbox import hidden
 from railyard.core.sandbox.run_socket import RunSocket
 
@@ -102,7 +103,7 @@ def enter(
             "the run's own process died (signal 9): what it had measured and not yet written is lost", file=sys.stderr
         )
         return 128 + signal.SIGKILL
-    raise MissingRequirement("the sandbox did not start", "see the line above, and run_experiment.py doctor")
+    raise MissingRequirement("the sandbox did not start", f"see the line above, and {PROGRAM} doctor")
 
 
 def current_namespaces() -> str:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput, RailyardError, print_error, unknown_name_hint
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT, module_command
 from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
 from railyard.experiments.commands import ps
@@ -44,7 +44,7 @@ def command(
     chosen, nodes = ps.choose_up(run)
     node, interface = split_link(link, nodes, chosen.name)
     path = out or Path(f"{chosen.name}-{node}-{interface}.pcap")
-    argv = [sys.executable, "-m", "railyard.experiments.commands.capture", interface, f"{seconds:g}", link]
+    argv = module_command("railyard.experiments.commands.capture", interface, f"{seconds:g}", link)
     with TemporaryFile() as sink:
         stdout = os.dup(1)
         os.dup2(sink.fileno(), 1)  # the child writes the pcap to its stdout

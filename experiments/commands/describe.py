@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from railyard.core.installation import RUN
 from railyard.experiments.commands.options import Name, PluginFiles, console, shows_progress
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -19,9 +20,9 @@ def command(name: Name, plugin_files: PluginFiles) -> None:
     out.print(spec.description, highlight=False)
     text = yaml.safe_dump(shown(spec), sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None)
     print(text, end="")
-    out.print(f"\nrun it: sudo script/run run {name}", highlight=False)
+    out.print(f"\nrun it: {RUN} run {name}", highlight=False)
     if name in loading.names():
-        start = f"cp {loading.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml"
+        start = f"cp {loading.path_of(name)} mine.yaml; {RUN} run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)
 
 

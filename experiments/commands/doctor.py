@@ -1,14 +1,14 @@
 """`doctor`: what this machine can do, and how many frames a second its switches carry, measured in a sandbox."""
 
 import subprocess
-import sys
 from typing import Final
 
 from rich.console import Console
 
 from railyard.core import provenance
 from railyard.core.errors import MissingRequirement
-from railyard.core.host import PROJECT, datapath_choice, detect, require
+from railyard.core.host import datapath_choice, detect, require
+from railyard.core.installation import PROJECT, module_command
 
 TIMEOUT_S: Final = 60.0
 
@@ -30,7 +30,7 @@ def command() -> int:
 
 def frames_per_s() -> float | None:
     """Return the full frames a second through a switch; None if they could not be measured. Takes about 4 s."""
-    argv = [sys.executable, "-m", "railyard.core.sandbox", sys.executable, "-m", "railyard.experiments.commands.doctor"]
+    argv = module_command("railyard.core.sandbox", *module_command("railyard.experiments.commands.doctor"))
     try:
         done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
         return float(done.stdout)

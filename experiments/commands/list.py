@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.core.host import PROJECT
+from railyard.core.installation import PACKAGE, PROJECT
 from railyard.experiments.commands.options import PluginFiles, console, plain_table
 from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES, describe
@@ -86,10 +86,9 @@ def definitions() -> Iterator[tuple[str, str, str, str]]:
     """
     from railyard.core.registry import REGISTRIES
 
-    folder = PROJECT / "railyard"
-    for path in (path for link in sorted(folder.iterdir()) if link.is_dir() for path in sorted(link.glob("**/*.py"))):
+    for path in (path for link in sorted(PACKAGE.iterdir()) if link.is_dir() for path in sorted(link.glob("**/*.py"))):
         if "= Registry" in path.read_text(encoding="utf-8"):
-            import_module(".".join(("railyard", *path.relative_to(folder).with_suffix("").parts)))
+            import_module(".".join(("railyard", *path.relative_to(PACKAGE).with_suffix("").parts)))
     for sort, registry in sorted(REGISTRIES.items()):
         for name, definition in registry.items():
             source = registry.source(name)

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from railyard.controller.agent.steering import ask
 from railyard.core.errors import BadInput, RailyardError, print_error, unknown_name_hint
-from railyard.core.host import PROJECT, raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
+from railyard.core.installation import PROJECT, module_command
 from railyard.core.units import format_time
 from railyard.experiments.commands import options, ps
 from railyard.experiments.commands.options import LiveRunName
@@ -147,7 +148,7 @@ def command(
     """Show the path that packets take in a live run. Exit status 1 if it isn't the policy's, or packets are lost."""
     chosen, nodes = ps.choose_up(run)
     check_names(src, dst, nodes, chosen.name)
-    argv = [sys.executable, "-m", "railyard.experiments.commands.trace", chosen.name, src, dst, str(probes)]
+    argv = module_command("railyard.experiments.commands.trace", chosen.name, src, dst, str(probes))
     return ps.run_inside(chosen, argv, {"PYTHONPATH": str(PROJECT)})
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement
-from railyard.core.host import BOOTSTRAP, PROJECT, Machine, datapath_choice, detect, require
+from railyard.core.host import Machine, datapath_choice, detect, require
+from railyard.core.installation import INSTALL, program_command
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.sandbox.hidden import check_all_visible
@@ -72,10 +73,10 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     require(machine)
     spec.family.check_budget(spec, machine)
     if spec.needs_etcd and not machine.programs.get("etcd"):
-        raise MissingRequirement("this machine lacks etcd, for the registry", BOOTSTRAP)
+        raise MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
     return machine
 
 
 def own_command() -> list[str]:
     """Return this command line, which `ps` shows for the sandbox; its task is sent through a socket."""
-    return [sys.executable, str(PROJECT / "run_experiment.py"), *sys.argv[1:]]
+    return program_command(*sys.argv[1:])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core import crash, plugins
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.installation import data_file
 from railyard.experiments.spec import old_names
 from railyard.experiments.spec.old_names import rename_path
 from railyard.results.published.catalogue import FIGURES
@@ -22,7 +23,7 @@ from railyard.results.published.catalogue import FIGURES
 if TYPE_CHECKING:
     from railyard.experiments.spec.experiment import ExperimentSpec, Sections
 
-FOLDER: Final = Path(__file__).parents[1] / "catalog"
+FOLDER: Final = data_file("experiments/catalog")
 
 
 def names() -> list[str]:

@@ -5,7 +5,6 @@ and its part of summary.json. It is a class in a file of sections/, or of a plug
 """
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,6 +12,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
+from railyard.core.installation import data_file
 from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
@@ -20,7 +20,7 @@ from railyard.results.runs.targets import missed_targets
 from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
 
-_FOLDER: Final = Path(__file__).parent
+_FOLDER: Final = data_file("results/views")
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _MAX_REASONS: Final = 3
 

@@ -25,6 +25,7 @@ from typing import Final
 
 from railyard.core import crash
 from railyard.core.errors import MAX_LINE
+from railyard.core.installation import PROGRAM
 from railyard.core.registry import REGISTRIES
 from railyard.experiments import cli
 from tests.fuzz.inputs import case, make_samples
@@ -119,7 +120,7 @@ def _answer(seed: int, number: int, work: Path, samples: Path) -> None:
         signal.alarm(MAX_WAIT_S)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S + 1, MAX_CPU_S + 2))
-        sys.argv = [cli.PROGRAM, *arguments]
+        sys.argv = [PROGRAM, *arguments]
         status = cli.main(arguments)
         sys.stdout.flush()
     except BaseException:

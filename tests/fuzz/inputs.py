@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT
 from railyard.experiments.spec import loading
 from railyard.results.runs import store
 from railyard.results.views import report

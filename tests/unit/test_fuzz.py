@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT
 
 
 def test_mutated_inputs_are_answered_in_one_line() -> None:

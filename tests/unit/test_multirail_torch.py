@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="PyTorch isn't installed: script/bootstrap gloo"

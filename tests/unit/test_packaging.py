@@ -1,6 +1,5 @@
-"""The package: what a wheel of it holds, and that it can be imported from any folder."""
+"""The package: what a wheel of it holds, and that its commands work where only the wheel is installed."""
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -8,55 +7,111 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = tuple(link.name for link in (ROOT / "railyard").iterdir() if link.is_symlink())
-DATA = (".yaml", ".csv", ".j2", "py.typed", "/enter")
+import railyard
+from railyard.core.installation import data_file
+from tests.wheel import PACKAGES, ROOT, build_wheel, install_wheel
+
+DATA = (".yaml", ".csv", ".j2", ".md", "py.typed", "/enter")
+ELSEWHERE = Path("/")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """A wheel built from a copy of the checkout, without network access."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in ("railyard", *PACKAGES):
-        caches = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, folder / "source" / name, symlinks=True, ignore=caches)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "source")
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(folder)]
-    build = [sys.executable, "-m", "pip", "wheel", str(folder / "source"), *options]
-    result = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return zipfile.ZipFile(next(folder.glob("*.whl")))
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
-def test_wheel_holds_only_the_railyard_package(wheel: zipfile.ZipFile) -> None:
-    tops = {name.partition("/")[0] for name in wheel.namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"railyard"}
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of a virtual environment that has the wheel."""
+    return install_wheel(wheel, tmp_path_factory.mktemp("venv"))
 
 
-def test_wheel_holds_every_module_and_data_file(wheel: zipfile.ZipFile) -> None:
+def run(*command: str | Path, folder: Path = ELSEWHERE) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_wheel_holds_only_the_railyard_package(wheel: Path) -> None:
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert tops == {"railyard", f"railyard-{railyard.__version__}.dist-info"}
+
+
+def test_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if "__pycache__" not in path.parts]
-    wanted = {
-        f"railyard/{path.relative_to(ROOT)}" for path in files if path.suffix == ".py" or f"/{path}".endswith(DATA)
-    }
-    assert len(wanted) > 300
-    assert wanted - set(wheel.namelist()) == set()
+    names = {f"railyard/{path.relative_to(ROOT)}" for path in files if path.is_file()}
+    assert len(names) > 300
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.count("/") > 1 and ".dist-info/" not in name}
+    assert packed == {name for name in names if name.endswith((".py", *DATA))}
 
 
-def test_wheel_holds_plain_files_not_links(wheel: zipfile.ZipFile) -> None:
-    links = [item.filename for item in wheel.infolist() if (item.external_attr >> 28) == 0o12]
+def test_wheel_holds_plain_files_not_links(wheel: Path) -> None:
+    links = [item.filename for item in zipfile.ZipFile(wheel).infolist() if (item.external_attr >> 28) == 0o12]
     assert links == []
 
 
-def test_railyard_is_importable_from_any_folder(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import railyard.core.errors as e; print(e.__file__)"]
-    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert printed == f"{ROOT}/railyard/core/errors.py\n"
+def test_top_level_packages_are_not_importable(programs: Path) -> None:
+    for package in PACKAGES:
+        done = run(programs / "python", "-c", f"import {package}")
+        assert f"No module named '{package}'" in done.stderr
+    assert run(programs / "python", "-c", "import railyard.results").stderr == ""
 
 
-def test_run_experiment_works_from_any_folder(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "run_experiment.py"), "predict", "--help"]
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("--version", f"railyard {railyard.__version__}\n"),
+        ("--help", "railyard predict moe-slowdown"),
+        ("list", "quickstart"),
+        ("list --kinds", "railyard/failure/faults"),
+        ("describe quickstart", "run it: railyard run quickstart"),
+        ("dry-run quickstart", "d0g0"),
+    ],
+)
+def test_command_of_the_wheel_works_anywhere(programs: Path, line: str, printed: str) -> None:
+    done = run(programs / "railyard", *line.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert printed in done.stdout
+
+
+def test_predict_of_the_wheel_writes_its_figure(programs: Path, tmp_path: Path) -> None:
+    done = run(programs / "railyard", "predict", "moe-slowdown", "--out", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moe-slowdown.csv", "moe-slowdown.png"]
+
+
+def test_files_of_the_working_folder_are_not_imported(programs: Path, tmp_path: Path) -> None:
+    for name in ("typing.py", "railyard.py", "yaml.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported from the working folder')")
+    done = run(programs / "railyard", "describe", "quickstart", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_missing_library_is_one_line_with_the_remedy(programs: Path) -> None:
+    done = run(programs / "python", "-S", "-P", "-c", _WITHOUT_LIBRARIES, programs.parent)
+    assert done.returncode == 3
     assert (
-        "Usage: run_experiment.py predict"
-        in subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        done.stderr
+        == f"error: {programs / 'python'} lacks typer; type: {programs / 'python'} -m pip install railyard\n"
     )
+
+
+_WITHOUT_LIBRARIES = """
+import glob, sys
+sys.path += glob.glob(sys.argv[1] + "/lib/python*/site-packages")
+from railyard.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_railyard_is_importable_from_any_folder() -> None:
+    done = run(sys.executable, "-c", "import railyard.core.errors as e; print(e.__file__)")
+    assert done.stdout == f"{ROOT}/railyard/core/errors.py\n"
+
+
+def test_run_experiment_works_from_any_folder() -> None:
+    done = run(sys.executable, ROOT / "run_experiment.py", "predict", "--help")
+    assert "Usage: run_experiment.py predict" in done.stdout
+
+
+def test_data_files_are_in_the_package() -> None:
+    for path in ("experiments/catalog/quickstart.yaml", "workloads/models/gpt-1t.yaml", "labs/01-two-fabrics.md"):
+        assert data_file(path).is_file()

@@ -11,7 +11,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from railyard.core import watch
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
-from railyard.core.host import PROJECT
+from railyard.core.installation import PROJECT, module_command
 from railyard.core.registry import Registry
 from railyard.core.wait import poll
 from railyard.core.worker import ANSWER_S, Failed, Message, Pipe, Ready
@@ -234,11 +233,12 @@ class PeerRanks(Group):
 
     def command(self) -> list[str]:
         """Return the command that starts all ranks; `_folder` has the socket that they connect to."""
-        return self._worker_command([sys.executable], [str(rank) for rank in range(self.layout.size)])
+        return self.worker_command(*map(str, range(self.layout.size)))
 
-    def _worker_command(self, python: Sequence[str], ranks: Sequence[str] = ()) -> list[str]:
+    def worker_command(self, *ranks: str) -> list[str]:
+        """Return the command of a process that starts these ranks; without them, a rank that its launcher numbers."""
         module = "railyard.workloads.allreduce.engine.worker"
-        return [*python, "-m", module, self.program, f"{self._folder}/{_SOCKET}", *ranks]
+        return module_command(module, self.program, f"{self._folder}/{_SOCKET}", *ranks)
 
     def _all_connected(self, listener: socket.socket) -> bool:
         """Accept the ranks that have connected; return whether all have."""

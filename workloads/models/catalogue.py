@@ -7,9 +7,10 @@ from pydantic import Field, model_validator
 
 from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, parse_yaml, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.installation import data_file
 from railyard.workloads.placement.layout import Count, Parallelism
 
-CATALOGUE: Final = Path(__file__).parent
+CATALOGUE: Final = data_file("workloads/models")
 MAX_PARAMETER_ERROR: Final = 0.3
 """How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
 8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't."""

@@ -21,7 +21,8 @@ import psutil
 
 from railyard.core import watch
 from railyard.core.errors import MissingRequirement, RailyardError
-from railyard.core.host import BOOTSTRAP, SEARCH_PATH
+from railyard.core.host import SEARCH_PATH
+from railyard.core.installation import INSTALL
 from railyard.core.wait import poll
 
 KEY: Final = "/railyard/scores"
@@ -75,7 +76,7 @@ class EtcdServer:
                     argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
             except FileNotFoundError:
-                raise MissingRequirement("this machine lacks etcd", BOOTSTRAP) from None
+                raise MissingRequirement("this machine lacks etcd", INSTALL) from None
         self._watched = watch.add("etcd", process.pid)
         self._pid_file.write_text(f"{process.pid} {self._port}")
         if poll(lambda: self._answers() or process.poll() is not None, START_S) and process.poll() is None:

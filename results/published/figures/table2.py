@@ -1,16 +1,16 @@
 """Switches, transceivers and savings (Rail-only Table II)."""
 
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import matplotlib.figure
 import pandas as pd
 
+from railyard.core.installation import data_file
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.clos import Network, rail_only, rail_optimized
 
-PRINTED: Final = Path(__file__).parent / "table2.csv"
+PRINTED: Final = data_file("results/published/figures/table2.csv")
 DOMAIN: Final = 256
 """K. The paper doesn't state it; of the sizes that divide the clusters, no other gives all six rows."""
 COLUMNS: Final = (

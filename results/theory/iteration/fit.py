@@ -10,16 +10,16 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
 
+from railyard.core.installation import data_file
 from railyard.results.theory.iteration import iteration_time as theory
 from railyard.results.theory.iteration.iteration_time import Constants, FloatArray, Job, Recipe, Recompute, Strategy
 from railyard.workloads.models.catalogue import GptModel
 
-ROWS: Final = Path(__file__).parent / "measured.csv"
+ROWS: Final = data_file("results/theory/iteration/measured.csv")
 PLATFORM: Final = "a100"
 
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.config import ConfigModel, parse_model, read_yaml
+from railyard.core.installation import data_file
 from railyard.results.theory.clos import Network, rail_only, rail_optimized
 
-DEFAULT_COMPONENTS: Final = Path(__file__).parent / "components.yaml"
+DEFAULT_COMPONENTS: Final = data_file("results/theory/reliability/components.yaml")
 HOURS_A_YEAR: Final = 8766.0
 DAYS_A_YEAR: Final = 365.25
 

@@ -5,6 +5,7 @@ import os
 from datetime import timedelta
 
 from railyard.core.errors import MissingRequirement
+from railyard.core.installation import python_extra
 from railyard.workloads.allreduce.engine.jobs import RankConfig
 from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.engine.worker import Program, result_array
@@ -21,7 +22,7 @@ class GlooRanks(PeerRanks):
         """Return the requirement of PyTorch, None where it is installed."""
         if importlib.util.find_spec("torch"):
             return None
-        return MissingRequirement("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
+        return MissingRequirement("this machine lacks PyTorch, for Gloo and for training", python_extra("gloo"))
 
 
 class Gloo:

@@ -7,12 +7,11 @@ poll for messages (Open MPI has no other mode) and yield at each poll.
 
 import importlib.util
 import shutil
-import sys
-from pathlib import Path
 from signal import Signals
 from typing import Any, Final
 
 from railyard.core.errors import MissingRequirement
+from railyard.core.installation import data_file, python_extra
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine.jobs import RankConfig
@@ -20,7 +19,7 @@ from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.engine.worker import Program, result_array
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, PeerRanks
 
-ENTER: Final = Path(__file__).parent.with_name("peers") / "enter"
+ENTER: Final = data_file("workloads/allreduce/peers/enter")
 
 
 class MpiRanks(PeerRanks):
@@ -36,7 +35,7 @@ class MpiRanks(PeerRanks):
         """Return the requirement of Open MPI and mpi4py, None where both are installed."""
         if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
             return None
-        return MissingRequirement("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
+        return MissingRequirement("this machine lacks Open MPI or mpi4py", python_extra("mpi"))
 
     def command(self) -> list[str]:
         """Return the command of mpirun."""
@@ -59,7 +58,7 @@ class MpiRanks(PeerRanks):
             *("mpirun", "--allow-run-as-root", "--leave-session-attached"),
             *(argument for name, value in settings.items() for argument in ("--mca", name, value)),
             *("--host", ",".join(nodes), "-np", str(len(nodes))),
-            *self._worker_command([sys.executable]),
+            *self.worker_command(),
         ]
 
 

@@ -1,0 +1,54 @@
+"""Railyard's own place, a checkout or a package in site-packages: its data files, and how it is started.
+
+    checkout          run_experiment.py, script/bootstrap, railyard/ with symbolic links to the top-level packages
+    site-packages     railyard/ with everything in it; the program `railyard`
+
+Light to import: every child process needs it.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).absolute().parents[1]
+"""The folder of the package `railyard`."""
+PROJECT: Final = PACKAGE.parent.resolve()
+"""The folder that `import railyard` finds the package in: the checkout, or site-packages."""
+IS_CHECKOUT: Final = (PROJECT / "run_experiment.py").is_file()
+_INSTALLED: Final = Path(sys.executable).with_name("railyard")
+_FULL: Final = shlex.quote(str(_INSTALLED)) if _INSTALLED.exists() else f"{shlex.quote(sys.executable)} -m railyard"
+PROGRAM: Final = "run_experiment.py" if IS_CHECKOUT and Path(sys.argv[0]).name != "railyard" else "railyard"
+"""The name of the command line in messages."""
+RUN: Final = "sudo script/run" if IS_CHECKOUT else "railyard"
+"""What to type before a command, as documented."""
+INSTALL: Final = "sudo script/bootstrap" if IS_CHECKOUT else f"sudo {_FULL} install"
+"""What to type to install the programs that this machine lacks. sudo finds no program of a virtual environment."""
+
+
+def data_file(path: str) -> Path:
+    """Return the path of a data file or folder of the package, such as `workloads/models`."""
+    return PACKAGE / path
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of our modules in a child process, which must be started in `PROJECT`.
+
+    A checkout need not be installed, so its modules are found in the working folder. An installed package is found
+    without it: `-P` keeps Python from looking there, where a file may have the name of a module.
+    """
+    return [sys.executable, *([] if IS_CHECKOUT else ["-P"]), "-m", module, *arguments]
+
+
+def program_command(*arguments: str) -> list[str]:
+    """Return the command that starts the command line again, from any folder."""
+    if IS_CHECKOUT:
+        return [sys.executable, str(PROJECT / "run_experiment.py"), *arguments]
+    return module_command("railyard", *arguments)
+
+
+def python_extra(name: str) -> str:
+    """Return what to type to install the Python packages of an extra (gloo, mpi), with its programs."""
+    if IS_CHECKOUT:
+        return f"{INSTALL} {name}"
+    return f"{shlex.quote(sys.executable)} -m pip install 'railyard[{name}]'"
