@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import Path, Share, Shares, hops, path_of
@@ -32,6 +35,8 @@ class Link(NamedTuple):
 
 
 Route = tuple[Link, ...]
+Links = npt.NDArray[np.int64]
+Amounts = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +168,19 @@ def all_paths(src: Gpu, dst: Gpu, rails: int, kind: str) -> tuple[Path, ...]:
 
 def assign(plan: Plan, flows: Sequence[Flow], background: Sequence[Background] = ()) -> tuple[Path, ...]:
     """A path for each flow, as the module says. Deterministic: the first of equals, in the order of `all_paths`."""
-    options = [all_paths(flow.src, flow.dst, plan.spec.rails, plan.spec.kind) for flow in flows]
-    if math.prod(map(len, options)) <= EXACT:
+    options, assignments = list[tuple[Path, ...]](), 1
+    for flow in flows:
+        options.append(all_paths(flow.src, flow.dst, plan.spec.rails, plan.spec.kind))
+        assignments *= len(options[-1])
+        if assignments > EXACT:
+            return _Greedy(plan, flows, background).paths()
 
-        def last_and_sum(paths: Sequence[Path]) -> tuple[float, float]:
-            """To nine digits: assignments that differ by rounding only are equals."""
-            ends = finish_s(plan, flows, paths, background)
-            return float(f"{max(ends, default=0.0):.9g}"), float(f"{sum(ends):.9g}")
+    def last_and_sum(paths: Sequence[Path]) -> tuple[float, float]:
+        """To nine digits: assignments that differ by rounding only are equals."""
+        ends = finish_s(plan, flows, paths, background)
+        return float(f"{max(ends, default=0.0):.9g}"), float(f"{sum(ends):.9g}")
 
-        return min(product(*options), key=last_and_sum)
-    return _Greedy(plan, flows, background, options).paths()
+    return min(product(*options), key=last_and_sum)
 
 
 def finish_s(
@@ -194,70 +202,107 @@ def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu
 
 
 class _Greedy:
-    """Bytes and flows on every link, while flows are assigned."""
+    """Bytes and flows on every link, in arrays by link number, while flows are assigned.
 
-    def __init__(
-        self, plan: Plan, flows: Sequence[Flow], background: Sequence[Background], options: Sequence[tuple[Path, ...]]
-    ) -> None:
-        self._flows, self._options = flows, options
-        self._routes = [
-            [route_of(path, flow.src, flow.dst, plan.spec.kind) for path in paths]
-            for flow, paths in zip(flows, options, strict=True)
-        ]
-        self._free, elastic_routes = under_load(plan, background)
-        # how many elastic flows cross each link, and how much they demand together in bit/s
-        self._elastic: defaultdict[Link, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    A flow's options are columns of link numbers: column x is the path by rail x, and column K, where there is one, the
+    path by the spines. Rows are in the order of travel; rows that a path does not need have the link NONE, which takes
+    no time.
+    """
+
+    def __init__(self, plan: Plan, flows: Sequence[Flow], background: Sequence[Background]) -> None:
+        self._flows, self._plan, self._kind = flows, plan, FABRIC_KINDS[plan.spec.kind]
+        free, elastic_routes = under_load(plan, background)
+        y, k = plan.spec.domains, plan.spec.rails
+        self._hb_in, self._rail_out, self._rail_in, self._hb_out = np.arange(4 * y * k).reshape(4, y, k)
+        self._up_out, self._up_in = np.arange(4 * y * k, (4 * y + 2) * k).reshape(2, k)
+        self._none = (4 * y + 2) * k
+        self._free, self._elastic, self._demand, self._bits, self._count = np.zeros((5, self._none + 1))
+        self._free[self._none] = math.inf
+        for link, bps in free.items():
+            if link.side != "own":
+                self._free[self._number(link)] = bps
         for own, *route in elastic_routes:
             for link in route:
-                elastic_count, demand_bps = self._elastic[link]
-                self._elastic[link] = (elastic_count + 1, demand_bps + self._free[own])
-        self._bits: defaultdict[Link, float] = defaultdict(float)
-        self._count: Counter[Link] = Counter()
+                self._elastic[self._number(link)] += 1
+                self._demand[self._number(link)] += free[own]
+
+    def _number(self, link: Link) -> int:
+        if isinstance(link.node, Gpu):
+            hb, rail = (self._hb_out, self._rail_out) if link.out else (self._hb_in, self._rail_in)
+            return int((hb if link.side == "hb" else rail)[link.node])
+        return int((self._up_out if link.out else self._up_in)[link.node])
 
     def paths(self) -> tuple[Path, ...]:
-        order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
-        near, chosen = [0] * len(self._flows), [0] * len(self._flows)  # the number of each flow's option
-        for flow in order:
-            chosen[flow] = self._assign_best(flow)
-        for _ in range(ROUNDS):
-            before = list(chosen)
-            for flow in order:
-                self._put(flow, chosen[flow], -1)
-                chosen[flow] = self._assign_best(flow, chosen[flow])
-            if chosen == before:
-                break
-        best = min(near, chosen, key=self._bottleneck_s)  # near, if both take as long
-        return tuple(paths[number] for paths, number in zip(self._options, best, strict=True))
+        with np.errstate(divide="ignore", invalid="ignore"):  # a link may have nothing left
+            order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
+            near = [flow.dst.rank if flow.src.domain != flow.dst.domain else 0 for flow in self._flows]
+            chosen = list(near)
+            for number in order:
+                chosen[number] = self._assign_best(self._flows[number])
+            for _ in range(ROUNDS):
+                before = list(chosen)
+                for number in order:
+                    chosen[number] = self._assign_best(self._flows[number], chosen[number])
+                if chosen == before:
+                    break
+            best = min(near, chosen, key=self._bottleneck_s)  # near, if both take as long
+        return tuple(self._path(flow, option) for flow, option in zip(self._flows, best, strict=True))
 
-    def _assign_best(self, flow: int, current: int | None = None) -> int:
-        """Put a flow on its best option: `current` unless another is better by more than rounding."""
-        bits, costs = self._flows[flow].size * 8, list[tuple[float, float]]()
-        for route in self._routes[flow]:  # (time of its busiest link, sum of all), once this flow is there too
-            times = [self._drain_s(link, self._bits[link] + bits, self._count[link] + 1) for link in route]
-            costs.append((max(times), sum(times)))
-        best = min(range(len(costs)), key=costs.__getitem__)
-        if current is not None and not costs[best][0] < costs[current][0] * (1 - 1e-9):
+    def _routes(self, flow: Flow) -> Links:
+        """Return the link numbers of each option, (6, options)."""
+        (d1, g1), (d2, g2), k = flow.src, flow.dst, self._plan.spec.rails
+        if d1 == d2:
+            return np.array([[self._hb_out[d1, g1]], [self._hb_in[d2, g2]]] + 4 * [[self._none]])
+        routes = np.empty((6, k + (self._kind.joins_rails and g1 != g2)), dtype=np.int64)
+        routes[0], routes[5] = self._hb_out[d1, g1], self._hb_in[d2, g2]
+        routes[1, :k], routes[2, :k] = self._hb_in[d1], self._rail_out[d1]
+        routes[3, :k], routes[4, :k] = self._rail_in[d2], self._hb_out[d2]
+        routes[:2, g1] = routes[4:, g2] = self._none  # the rail's GPU is the source or the destination itself
+        if routes.shape[1] > k:
+            spines = (self._up_out[g1], self._up_in[g2]) if self._kind.default_spines else (self._none, self._none)
+            routes[:, k] = (self._rail_out[d1, g1], *spines, self._rail_in[d2, g2], self._none, self._none)
+        return routes
+
+    def _path(self, flow: Flow, option: int) -> Path:
+        src, dst = flow.src, flow.dst
+        if src.domain == dst.domain or option == self._plan.spec.rails:
+            return path_of("d" if src.domain == dst.domain else "spine", src.rank)
+        if option == dst.rank:
+            return path_of("r" if src.rank == dst.rank else "dr", option)
+        return path_of("rd" if option == src.rank else "drd", option)
+
+    def _assign_best(self, flow: Flow, current: int | None = None) -> int:
+        """Put a flow on its best option: `current`, where it is now, unless another is better by more than rounding."""
+        routes, bits = self._routes(flow), float(flow.size * 8)
+        if current is not None:
+            self._bits[routes[:, current]] -= bits
+            self._count[routes[:, current]] -= 1
+        # (time of its busiest link, sum of all), once this flow is there too
+        times = self._drain_s(routes, self._bits[routes] + bits, self._count[routes] + 1)
+        longest, total = times.max(axis=0), times.sum(axis=0)
+        equals = np.flatnonzero(longest == longest.min())
+        equals = equals[total[equals] == total[equals].min()]
+        place = {flow.dst.rank: -3, flow.src.rank: -2, self._plan.spec.rails: -1}  # in `all_paths`
+        best: int = min(equals.tolist(), key=lambda option: place.get(option, option))
+        if current is not None and not longest[best] < longest[current] * (1 - 1e-9):
             best = current
-        self._put(flow, best, 1)
+        self._bits[routes[:, best]] += bits
+        self._count[routes[:, best]] += 1
         return best
 
-    def _put(self, flow: int, option: int, sign: int) -> None:
-        for link in self._routes[flow][option]:
-            self._bits[link] += sign * self._flows[flow].size * 8
-            self._count[link] += sign
-
-    def _drain_s(self, link: Link, bits: float, flows: int) -> float:
-        """Seconds until a link is done, if its flows share it equally with the elastic background there."""
-        elastic_count, demand_bps = self._elastic[link]
-        taken = min(demand_bps, self._free[link] * elastic_count / (flows + elastic_count)) if elastic_count else 0.0
-        free = self._free[link] - taken
-        return bits / free if free > 0 else math.inf
+    def _drain_s(self, links: Links, bits: Amounts, flows: Amounts) -> Amounts:
+        """Seconds until links are done, if their flows share them equally with the elastic background there."""
+        free, elastic = self._free[links], self._elastic[links]
+        if elastic.any():
+            fair = np.minimum(self._demand[links], free * elastic / (flows + elastic))
+            free = free - np.where(elastic > 0, fair, 0.0)
+        return np.where(free > 0, bits / free, math.inf)
 
     def _bottleneck_s(self, chosen: Sequence[int]) -> float:
-        bits: defaultdict[Link, float] = defaultdict(float)
-        count: Counter[Link] = Counter()
-        for flow, routes, number in zip(self._flows, self._routes, chosen, strict=True):
-            for link in routes[number]:
-                bits[link] += flow.size * 8
-                count[link] += 1
-        return max(self._drain_s(link, total, count[link]) for link, total in bits.items())
+        self._bits[:] = self._count[:] = 0.0
+        for flow, option in zip(self._flows, chosen, strict=True):
+            route = self._routes(flow)[:, option]
+            self._bits[route] += flow.size * 8
+            self._count[route] += 1
+        used = np.flatnonzero(self._count[: self._none])
+        return float(self._drain_s(used, self._bits[used], self._count[used]).max())

@@ -10,7 +10,7 @@ no path; a blocked rail scores 0. Ties: dr before rd, near paths before drd, and
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 from railyard.core.registry import Registry
@@ -45,6 +45,7 @@ class Scores:
         return tuple(sorted((score, rail) for rail, score in enumerate(self.rails)))
 
 
+@cache
 def idle(domains: int, rails: int) -> Scores:
     """Return the scores before the first report: all idle."""
     return Scores((BEST,) * rails, (BEST,) * domains)

@@ -177,7 +177,7 @@ def _print_routing(spec: ExperimentSpec, console: Console) -> None:
         shown = pairs[:PAIRS_SHOWN]
         table = plain_table("first paths, by rail", *(f"{src.name} to {dst.name}" for src, dst in shown))
         for policy in initial.routing.policies:
-            chosen = initial.chosen(policy)
+            chosen = initial.chosen(policy, shown)
             table.add_row(policy, *(format_shares(chosen[pair]) for pair in shown))
         console.print(table)
         if len(pairs) > PAIRS_SHOWN:

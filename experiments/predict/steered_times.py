@@ -176,10 +176,11 @@ class InitialState:
         assigned = oracle_paths(self.plan, self.flows, background) if HEALTH_POLICIES[policy].knows_load else {}
         return self.routing.steering(policy, self.plan.spec, self.seed, assigned)
 
-    def chosen(self, policy: str) -> dict[tuple[Gpu, Gpu], Shares]:
-        """Return the paths of each pair once those scores have lasted."""
+    def chosen(self, policy: str, pairs: Iterable[tuple[Gpu, Gpu]] | None = None) -> dict[tuple[Gpu, Gpu], Shares]:
+        """Return the paths of some pairs (None: of all that send) once those scores have lasted."""
         steering = self.steering(policy)
-        return {(f.src, f.dst): settled_paths(steering, f.src, f.dst, self.scores) for f in self.flows}
+        asked = ((flow.src, flow.dst) for flow in self.flows) if pairs is None else pairs
+        return {(src, dst): settled_paths(steering, src, dst, self.scores) for src, dst in asked}
 
 
 def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, InitialState]]:
