@@ -8,6 +8,7 @@ FROM debian:12-slim
 WORKDIR /railyard
 COPY pyproject.toml README.md LICENSE ./
 COPY railyard railyard
+COPY core/packages.sh core/
 COPY script/bootstrap script/
 RUN script/bootstrap && apt-get clean && rm -rf /var/lib/apt/lists/* "$HOME/.cache"
 COPY . .

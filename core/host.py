@@ -253,13 +253,19 @@ def _required(machine: Machine) -> Iterator[Capability]:
     yield Capability("qdisc htb", htb, "", "link rates", _module_remedy(machine, "sch_htb"))
 
 
-def _optional(machine: Machine) -> Iterator[Capability]:
-    """Without these some experiments can't run, or are slower."""
+def _faster(machine: Machine) -> Iterator[Capability]:
+    """Without these the switches are slower, and times less exact."""
     choice, reason = datapath_choice(machine)
     remedy = f"as root: {_module_remedy(machine, 'openvswitch')}"
     yield Capability("kernel datapath", choice == "system", reason, "the fastest switches", remedy)
     remedy = "Open vSwitch 2.14 on Linux 4.19, or later"
     yield Capability("userspace TSO", choice != "netdev", reason, "fast switches without the module", remedy)
+    hook = INSTALL if "nft" not in machine.programs else "a kernel of 5.16 or later"
+    yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
+
+
+def _optional(machine: Machine) -> Iterator[Capability]:
+    """Without these some experiments can't run."""
     # shown to root, too, so that a teacher knows what the class can do
     remedies = [] if machine.user_namespaces else [_ALLOW_USERS]
     remedies += [_ALLOW_IN_APPARMOR] if machine.apparmor_restricts else []
@@ -270,8 +276,6 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     for name, use in uses.items():
         yield Capability(f"qdisc {name}", name in machine.qdiscs, "", use, _module_remedy(machine, f"sch_{name}"))
     numgen = INSTALL if "nft" not in machine.programs else _module_remedy(machine, "nft_numgen")
-    hook = INSTALL if "nft" not in machine.programs else "a kernel of 5.16 or later"
-    yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
     yield Capability("nftables numgen", machine.numgen, "", "gray loss without netem", numgen)
     yield Capability("MPTCP", machine.mptcp, "", "multi-rail by the kernel", "sudo sysctl net.mptcp.enabled=1")
     torch = "torch" in machine.libraries
@@ -285,9 +289,10 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", INSTALL)
 
 
-def rows(machine: Machine) -> list[Capability]:
-    """Every capability, the indispensable ones first."""
-    return [*_required(machine), *_optional(machine)]
+def capabilities(machine: Machine) -> dict[str, list[Capability]]:
+    """Return every capability by its importance, the most important group first."""
+    groups = {"needed": _required, "faster": _faster, "optional": _optional}
+    return {name: list(found(machine)) for name, found in groups.items()}
 
 
 def require(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Provenance of a run's figures (machine, programs, libraries, the project's commit), and the table of `doctor`:
+"""Provenance of a run's figures (machine, programs, libraries, the project's commit), and the output of `doctor`:
 the machine's capabilities, what their absence rules out, and how to get them.
 """
 
@@ -8,11 +8,10 @@ from importlib import metadata
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from railyard.core import plugins
 from railyard.core.errors import MissingRequirement
-from railyard.core.host import Machine, datapath_choice, require, rows
+from railyard.core.host import Machine, capabilities, datapath_choice, require
 from railyard.core.installation import IS_CHECKOUT, PROJECT
 from railyard.core.units import format_size
 
@@ -49,25 +48,31 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:
-    """Print a row per capability, with what its absence rules out and its remedy, and whether runs work here.
+def print_machine(machine: Machine, console: Console, packets_per_s: float | None) -> None:
+    """Print the capabilities by group, with what the absence of each rules out and its remedy, and a closing line.
 
-    `packets_per_s`: None if it was not measured.
+    `packets_per_s`: None if it was not measured. Remedies are never folded into a column, since users copy them.
     """
-    table = Table(title="What this machine can do", title_justify="left")
-    for column in ("capability", "found", "detail", "rules out", "to get it"):
-        table.add_column(column, overflow="fold")
-    for row in rows(machine):
-        absent = () if row.found else (row.rules_out, row.remedy)
-        table.add_row(row.name, "[green]yes[/]" if row.found else "[red]no[/]", row.detail, *absent)
-    table.add_section()
+    title = {"needed": "Needed for every run", "faster": "Faster with", "optional": "For some experiments"}
+    for group, rows in capabilities(machine).items():
+        console.print(f"[bold]{title[group]}[/]")
+        for row in rows:
+            mark = "[green]yes[/]" if row.found else "[red]no [/]" if group == "needed" else "[yellow]no [/]"
+            console.print(f"  {mark} {row.name:25}{row.detail}".rstrip(), highlight=False, soft_wrap=True)
+            if not row.found:
+                absent = f"{'':6}rules out: {row.rules_out}\n{'':6}get it by: {row.remedy}"
+                console.print(absent, highlight=False, markup=False, soft_wrap=True)
     rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
-    table.add_row("kernel", "", f"Linux {machine.kernel}")
-    table.add_row("CPU", "", f"{machine.cores:g} cores, {machine.cpu_model}")
-    table.add_row("memory", "", f"{format_size(machine.memory_bytes, 3)} free")
-    table.add_row("disk", "", f"{format_size(machine.disk_free_bytes, 3)} free")
-    table.add_row("capacity", "", rate)
-    console.print(table)
+    facts = {
+        "kernel": f"Linux {machine.kernel}",
+        "CPU": f"{machine.cores:g} cores, {machine.cpu_model}",
+        "memory": f"{format_size(machine.memory_bytes, 3)} free",
+        "disk": f"{format_size(machine.disk_free_bytes, 3)} free",
+        "capacity": rate,
+    }
+    console.print("[bold]This machine[/]")
+    for name, fact in facts.items():
+        console.print(f"{'':6}{name:25}{fact}", highlight=False, markup=False, soft_wrap=True)
     choice, reason = datapath_choice(machine)
     user = "root" if machine.root else "an ordinary user"
     conclusion = f"Runs work here, as {user}. Datapath: {choice} ({reason})."
@@ -75,4 +80,4 @@ def print_table(machine: Machine, console: Console, packets_per_s: float | None)
         require(machine)
     except MissingRequirement as error:
         conclusion = f"Nothing runs here yet: {error}"
-    console.print(conclusion, highlight=False, markup=False)
+    console.print(conclusion, highlight=False, markup=False, soft_wrap=True)

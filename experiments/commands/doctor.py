@@ -24,7 +24,7 @@ def command() -> int:
         runs = False
     with Console(stderr=True).status("measuring the switches"):
         frames = frames_per_s() if runs else None
-    provenance.print_table(machine, console(), frames)
+    provenance.print_machine(machine, console(), frames)
     return 0 if runs else 3
 
 

@@ -14,11 +14,12 @@ from railyard.core.host import (
     OTHER_PROGRAMS,
     OVS_PROGRAMS,
     PEER_LIBRARIES,
+    Capability,
     Machine,
+    capabilities,
     datapath_choice,
     detect,
     require,
-    rows,
 )
 
 # A machine with everything; each test takes something away.
@@ -148,29 +149,34 @@ def test_the_datapath_is_the_fastest_that_is_there(machine: Machine, choice: str
 
 def test_needs_of_an_ordinary_user_are_shown_to_root_too() -> None:
     [row] = [
-        row for row in rows(replace(FULL, tun_for_all=False, apparmor_restricts=True)) if row.name == "no root needed"
+        row for row in every(replace(FULL, tun_for_all=False, apparmor_restricts=True)) if row.name == "no root needed"
     ]
     assert not row.found
     assert row.remedy == "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0; sudo chmod 666 /dev/net/tun"
 
 
 def test_all_is_found_on_a_machine_with_everything() -> None:
-    assert [row.name for row in rows(FULL) if not row.found] == []
+    assert [row.name for row in every(FULL) if not row.found] == []
+
+
+def every(machine: Machine) -> list[Capability]:
+    return [row for rows in capabilities(machine).values() for row in rows]
 
 
 def table(machine: Machine, packets_per_s: float | None) -> str:
     console = Console(file=io.StringIO(), width=200)
-    provenance.print_table(machine, console, packets_per_s)
+    provenance.print_machine(machine, console, packets_per_s)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_the_doctors_table_says_what_is_absent_and_how_to_get_it() -> None:
+def test_the_doctor_shows_what_is_absent_and_how_to_get_it() -> None:
     text = table(replace(FULL, qdiscs=FULL.qdiscs - {"netem"}, kernel_modules=False), 47_900.0)
-    [line] = [line for line in text.splitlines() if "qdisc netem" in line]
-    assert "no" in line
-    assert "delay, jitter" in line
-    assert "boot a kernel with modules" in line
+    lines = text.splitlines()
+    [at] = [number for number, line in enumerate(lines) if "qdisc netem" in line]
+    assert lines[at] == "  no  qdisc netem"
+    assert lines[at + 1] == "      rules out: delay, jitter"
+    assert lines[at + 2].startswith("      get it by: boot a kernel with modules")
     assert "47,900 packets/s" in text
     assert text.endswith("Runs work here, as root. Datapath: system (the kernel has the openvswitch module).\n")
 
@@ -189,7 +195,7 @@ def test_this_machine_is_looked_at_and_left_alone() -> None:
     assert min(machine.memory_bytes, machine.disk_free_bytes) > 0
     assert "reno" in machine.congestion_controls  # built into every kernel
     assert sorted(os.listdir("/sys/class/net")) == before  # noqa: PTH208
-    assert len(rows(machine)) >= 20
+    assert len(every(machine)) >= 20
 
 
 @pytest.mark.parametrize(
@@ -202,5 +208,5 @@ def test_this_machine_is_looked_at_and_left_alone() -> None:
     ],
 )
 def test_engines_to_compare_with_are_found_as_a_whole(machine: Machine, absent: dict[str, str]) -> None:
-    lacking = {row.name: row.remedy for row in rows(machine) if not row.found}
+    lacking = {row.name: row.remedy for row in every(machine) if not row.found}
     assert lacking == absent

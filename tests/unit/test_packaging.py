@@ -11,7 +11,7 @@ import railyard
 from railyard.core.installation import data_file
 from tests.wheel import PACKAGES, ROOT, build_wheel, install_wheel
 
-DATA = (".yaml", ".csv", ".j2", ".md", "py.typed", "/enter")
+DATA = (".yaml", ".csv", ".j2", ".md", "py.typed", "/enter", ".sh")
 ELSEWHERE = Path("/")
 
 

@@ -1,0 +1,104 @@
+#!/bin/bash
+# System packages that Railyard needs, and their installation on Debian and Ubuntu. script/bootstrap and `railyard
+# install` use it:
+#   packages.sh missing [gloo] [mpi]    print the packages whose programs are absent, one per line
+#   packages.sh install PACKAGE...      install them, as root
+# Exit status 2: an unknown argument; 3: the machine lacks something.
+set -euo pipefail
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # where an ordinary user's PATH doesn't lead
+policy=/usr/sbin/policy-rc.d
+
+# program:package. What is found is used as it is, so an Open vSwitch of one's own is left alone.
+programs=(
+    ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch ovs-vsctl:openvswitch-switch
+    mnexec:mininet iperf:mininet iperf3:iperf3 ip:iproute2 tc:iproute2 ethtool:ethtool nft:nftables tcpdump:tcpdump
+    ping:iputils-ping ps:procps unshare:util-linux nsenter:util-linux etcd:etcd-server
+)
+
+say() { printf 'railyard: %s\n' "$*"; }
+lack() {
+    say "$*" >&2
+    exit 3
+}
+
+missing_packages() { # missing_packages EXTRA...
+    local pair extra
+    for extra in "$@"; do
+        case $extra in
+        gloo) ;; # a Python package only
+        mpi) programs+=(mpirun:openmpi-bin) ;;
+        *) echo "error: EXTRA: '$extra' is not known: allowed are gloo, mpi" >&2 && return 2 ;;
+        esac
+    done
+    for pair in "${programs[@]}"; do
+        command -v "${pair%%:*}" >/dev/null || echo "${pair#*:}"
+    done | sort -u
+}
+
+quietly() { # a step's output is shown only if it fails
+    "$@" >"$log" 2>&1 </dev/null && return
+    cat "$log" >&2
+    lack "failed: $*"
+}
+
+tidy_up() {
+    rm -f "$log"
+    if [ -n "${policy_is_ours:-}" ]; then rm -f "$policy"; fi
+}
+
+# Every run has Open vSwitch and etcd processes of its own, so nothing needs to start now or at the next boot.
+hold_back_services() {
+    [ -d "${policy%/*}" ] && ! [ -e "$policy" ] || return 0
+    policy_is_ours=1
+    printf '#!/bin/sh\n# Made by %s while it installs; delete it if you find it afterwards.\nexit 101\n' "$0" >"$policy"
+    chmod 755 "$policy"
+}
+
+disable_services() { # disable_services PACKAGE...: those that these packages brought, and no other's
+    local package unit units
+    command -v systemctl >/dev/null || return 0
+    for package in "$@"; do
+        case $package in
+        openvswitch-switch) units=(openvswitch-switch.service ovs-record-hostname.service) ;;
+        etcd-server) units=(etcd.service) ;;
+        *) continue ;;
+        esac
+        for unit in "${units[@]}"; do
+            if systemctl is-enabled --quiet "$unit" 2>/dev/null; then quietly systemctl disable "$unit"; fi
+        done
+    done
+}
+
+update_packages() { # the lists of packages
+    export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
+    say "apt-get update"
+    quietly apt-get -o DPkg::Lock::Timeout=120 update
+}
+
+install_packages() { # install_packages PACKAGE...: after update_packages
+    say "installing $*"
+    hold_back_services
+    quietly apt-get -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "$@"
+    disable_services "$@"
+}
+
+prepare() { # a log for `quietly`; what this script made is removed when it ends
+    log=$(mktemp)
+    trap tidy_up EXIT
+}
+
+main() {
+    local what=${1:-}
+    shift || true
+    case $what in
+    missing) missing_packages "$@" ;;
+    install)
+        prepare
+        update_packages
+        install_packages "$@"
+        ;;
+    *) echo "error: '$what': must be missing or install" >&2 && return 2 ;;
+    esac
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then main "$@"; fi

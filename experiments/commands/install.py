@@ -1,0 +1,66 @@
+"""`install`: install the system packages that Railyard needs; core/packages.sh has their list and installs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.installation import INSTALL, data_file, python_extra
+
+SCRIPT: Final = str(data_file("core/packages.sh"))
+
+
+def command(
+    extras: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[gloo] [mpi]", default_factory=list, show_default=False, help="Engines to compare with, too."
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> int:
+    """Install the system packages that Railyard needs, such as Open vSwitch: on Debian and Ubuntu, as root."""
+    found = subprocess.run(["bash", SCRIPT, "missing", *extras], stdout=subprocess.PIPE, text=True, check=False)
+    if found.returncode:
+        return found.returncode
+    packages = found.stdout.split()
+    if packages:
+        print(f"missing: {', '.join(packages)}")
+    else:
+        print("every program is installed")
+    if packages and not dry_run:
+        check_installable(packages, extras)
+        if not yes and not confirmed():
+            print("nothing was installed")
+            return 1
+        if status := subprocess.run(["bash", SCRIPT, "install", *packages], check=False).returncode:
+            return status
+    elif packages:
+        print(f"would run: apt-get update; apt-get install -y --no-install-recommends {' '.join(packages)}")
+    for extra in extras:
+        print(f"the Python packages for {extra}: {python_extra(extra)}")
+    return 0
+
+
+def check_installable(packages: list[str], extras: list[str]) -> None:
+    """MissingRequirement unless this is Debian or Ubuntu, and the user is root."""
+    if not Path("/usr/bin/apt-get").exists():
+        what = f"missing: {', '.join(packages)}; this is neither Debian nor Ubuntu"
+        raise MissingRequirement(what, "install them with this system's package manager")
+    if os.geteuid() != 0:
+        raise MissingRequirement("installing needs root", " ".join([INSTALL, *extras]))
+
+
+def confirmed() -> bool:
+    """Ask on the terminal. BadInput where there is none."""
+    if not sys.stdin.isatty():
+        raise BadInput("--yes", False, "must be given where there is no terminal to ask on")
+    try:
+        return input("install them? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
