@@ -137,12 +137,12 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
     if iteration is None or (thinned and way in ("direct", "any-gpu")):
         return None
     if way != "any-gpu":
-        return predict_iteration(iteration, rates, fabric).printed_s
+        return predict_iteration(iteration, rates, fabric)
     rings = all(part.y == 1 and ALGORITHMS[part.collective].algorithm == "ring" for part in iteration.each_micro_batch)
     if not rings or not iteration.each_micro_batch or any(part.x > 1 for part in iteration.sync):
         return None
     by_nic = tuple(replace(part, x=1, y=part.x) for part in iteration.each_micro_batch)
-    return predict_iteration(replace(iteration, each_micro_batch=by_nic), rates, fabric).printed_s
+    return predict_iteration(replace(iteration, each_micro_batch=by_nic), rates, fabric)
 
 
 def _probed(before: Schedule, gpu_map: ReplacementMap, plan: Plan, way: Way) -> tuple[ProbePair, ...]:

@@ -37,10 +37,10 @@ from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s, payload_fraction
 from railyard.workloads.collectives.algorithm import Sizes, operation_of
 from railyard.workloads.matrix.traffic_matrix import (
+    at_line_rate,
     cross_rail_bytes,
     line_rate_duration_s,
     port_bytes,
-    shared_links,
     ways,
 )
 from railyard.workloads.replay.run import Replay, replay
@@ -196,7 +196,8 @@ def record(
     credit = idle_credit(schedule, of_links) if predicted else {}
     one_way = _latencies(session, run) if predicted else None
     latencies = latency(schedule, one_way) if one_way else {}
-    shared = shared_links(schedule, schedule_rates, fabric) if predicted and len(set(schedule.phases)) > 1 else {}
+    has_phases = bool(predicted) and len(set(schedule.phases)) > 1
+    shared = at_line_rate(schedule, schedule_rates, fabric).shared if has_phases else {}
     for _, t in schedule.transfers:
         messages[phases[t.phase].name].append(t.bytes)
     all_messages = [t.bytes for _, t in schedule.transfers]
@@ -221,7 +222,7 @@ def record(
             "s",
             prediction,
             least,
-            max(most, with_latency / prediction) if prediction and with_latency else most,
+            most + longer / prediction if prediction and longer else most,
             predicted_by_uplink=of(by_uplink, phase) if prediction else None,
             frames=median(messages.get(phase) or all_messages) / (fabric.mtu - IP_TCP),
             credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,

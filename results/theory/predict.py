@@ -19,7 +19,7 @@ from railyard.results.theory import equations
 from railyard.results.theory.ecmp import Spread, uplink_imbalance
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
-from railyard.workloads.matrix.traffic_matrix import Way, ways
+from railyard.workloads.matrix.traffic_matrix import Way, at_line_rate, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
 HASH_DRAWS: Final = 256
@@ -130,27 +130,17 @@ def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
     return f"{BOTTLENECK}, not {algorithm.equation}"
 
 
-class IterationTime(NamedTuple):
-    """Rail-only Eq. 6, the sum of Eq. 7 to 11, and with a term that it leaves out; seconds.
-
-    Eq. 7-8 count computing and pipeline traffic of the bubble, but not the collectives that a micro-batch waits for
-    at every other stage as well. `critical_path_s` has that time too, (p - 1)/v micro-batches' worth: it vanishes
-    with many micro-batches, and counts with few.
-    """
-
-    printed_s: float
-    critical_path_s: float
-
-
 def predict_iteration(
     iteration: Iteration,
     rates: Rates,
     fabric: FabricSpec,
     own_s: Mapping[str, float] | None = None,
     spread: Spread = "even",
-) -> IterationTime:
-    """Return Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1).
+) -> float:
+    """Return the seconds of Rail-only Eq. 6, the sum of Eq. 7 to 11, with stages in HB domains of their own (p_h = 1).
 
+    Eq. 7-8 count computing and pipeline traffic of the bubble, but not the collectives that a micro-batch waits for at
+    every other stage as well: (p - 1)/v micro-batches' worth, which vanishes with many micro-batches.
     `own_s`: seconds of one run of each phase that has no algorithm, by name.
     """
 
@@ -168,8 +158,7 @@ def predict_iteration(
     bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail)
     compute_s = equations.last_stage_compute_s(m, iteration.compute_s)
     network_s = equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail)
-    printed_s = bubble_s + compute_s + network_s + phases_s(iteration.sync)
-    return IterationTime(printed_s, printed_s + (p - 1) / v * collectives_s)
+    return bubble_s + compute_s + network_s + phases_s(iteration.sync)
 
 
 def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> dict[str, float]:
@@ -192,7 +181,7 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, sprea
     phases = dict.fromkeys(schedule.phases)
     times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric, spread) for p in phases}
     if schedule.iteration is not None:
-        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s, spread).printed_s
+        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s, spread)
     return times
 
 
@@ -202,7 +191,8 @@ def explained_ratios(
     """Return the least and most of measured over predicted that the theory explains, for each phase and the whole.
 
     Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything; uplinks may be
-    loaded like `spread`, by default all flows on one. An iteration may take the term that Eq. 6 leaves out.
+    loaded like `spread`, by default all flows on one. Of an iteration, Eq. 6 leaves out a term and adds up what
+    overlaps: it may take what its tasks take at line rate.
     """
     known: dict[str, tuple[float, float]] = {}
     for phase in dict.fromkeys(schedule.phases):
@@ -214,8 +204,10 @@ def explained_ratios(
     if schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):
-            printed_s, _ = predict_iteration(schedule.iteration, rates, fabric)
-            most = predict_iteration(schedule.iteration, rates, fabric, spread=spread).critical_path_s / printed_s
+            predicted_s = predict_iteration(schedule.iteration, rates, fabric)
+            line_rate = at_line_rate(schedule, rates, fabric).seconds / predicted_s
+            loaded = predict_iteration(schedule.iteration, rates, fabric, spread=spread) / predicted_s
+            least, most = min(least, line_rate), max(1.0, line_rate) * loaded
         known[WHOLE] = least, most
     return known
 
@@ -325,7 +317,7 @@ def project_to_full_size(
     emulated = predict_schedule(schedule, scale.emulated_rates, fabric)
     parts = (*scale.real.each_micro_batch, *scale.real.sync, *((scale.real.boundary,) if scale.real.boundary else ()))
     real = {part.name: predict_phase(part, scale.real_rates, fabric) / part.repeats for part in parts}
-    real[WHOLE] = predict_iteration(scale.real, scale.real_rates, fabric).printed_s
+    real[WHOLE] = predict_iteration(scale.real, scale.real_rates, fabric)
     return {
         name: value / emulated[name] * real[name]
         for name, value in seconds.items()

@@ -97,7 +97,7 @@ def published_s(workload: Plain, fabric: Plain = RAIL_ONLY) -> float:
     """Eq. 6 of the published job at its full size, on the real platform."""
     _, scale, spec = on_fabric(workload, fabric)
     assert scale.real is not None
-    return predict_iteration(scale.real, scale.real_rates, spec).printed_s
+    return predict_iteration(scale.real, scale.real_rates, spec)
 
 
 def file_of(data: object) -> str:

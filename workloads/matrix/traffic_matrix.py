@@ -6,8 +6,9 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from statistics import median
 from typing import Literal, NamedTuple
@@ -33,15 +34,25 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
     return max((end for end, _ in _line_rate(schedule, rates, fabric, with_ports=False)), default=0.0)
 
 
-def shared_links(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[tuple[str, str], float]:
-    """Return, for each phase and each other phase, the share of a run in which the other one has a port of its own.
+class LineRate(NamedTuple):
+    """A schedule at line rate: its seconds, and for each phase and each other phase, which share of a run the other
+    one has a port of its own.
 
     A phase has a port from its first byte there to its last; the other one's bytes in between are time that no formula
-    of a phase alone has. It is that of the port that shares most, in the median run, at line rate.
+    of a phase alone has. It is that of the port that shares most, in the median run.
     """
-    runs = defaultdict[int, list[float]](lambda: [inf, 0.0])
+
+    seconds: float
+    shared: Mapping[tuple[str, str], float]
+
+
+@lru_cache(maxsize=8)  # repeats have the same schedule, which may have a hundred thousand tasks
+def at_line_rate(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> LineRate:
+    """Return how long a schedule takes at line rate, and which phases share links then."""
+    seconds, runs = 0.0, defaultdict[int, list[float]](lambda: [inf, 0.0])
     uses: defaultdict[_Port, list[tuple[float, float, int]]] = defaultdict(list)
     for task, (end, hops) in zip(schedule.tasks, _line_rate(schedule, rates, fabric, with_ports=True), strict=True):
+        seconds = max(seconds, end)
         for port, start, done in hops:
             uses[port].append((start, done, task.phase))
             run = runs[task.phase]
@@ -64,7 +75,7 @@ def shared_links(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[t
         for name in names:
             share = most.get((phase, name), 0.0) / (end - begin) if end > begin else 0.0
             shares[schedule.phases[phase].name, name].append(share)
-    return {pair: found for pair, each in shares.items() if (found := median(each))}
+    return LineRate(seconds, {pair: found for pair, each in shares.items() if (found := median(each))})
 
 
 def _line_rate(
