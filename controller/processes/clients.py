@@ -12,6 +12,7 @@ from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes import messages
 from railyard.controller.processes.messages import HeartbeatCost
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.worker import ANSWER_S, Event, Message, OnEvent, Worker
 from railyard.topologies.addresses import Gpu, gpu_of_name, gpu_port, network_port
@@ -22,6 +23,8 @@ from railyard.topologies.plan import Plan
 
 ADDRESS: Final = ("127.0.0.1", CONTROLLER_PORT)
 PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
+STEERING_S: Final = 5.0  # until all agents have scores, which come several times a second, and their first routes;
+STEERING_S_A_GPU: Final = 0.1  # and more for each agent, as all share this machine's cores
 GRACE_S: Final = 0.2  # after a restart, until switches count as dead; they connect in 90 ms at 8x8 on two cores
 
 
@@ -231,6 +234,7 @@ class AgentsProcess:
             on_event=on_event or (lambda *_: None),
             awaited=("connected", "steering", "released", "failed"),
         )
+        self._steering_s = STEERING_S + STEERING_S_A_GPU * len(plan.gpus)
         self._worker.send(messages.ConnectAgents(plan=plan))
         self._worker.await_events({"connected"})
 
@@ -239,11 +243,11 @@ class AgentsProcess:
     ) -> None:
         """Steer by a policy and the registry at `address`; return when every GPU has its first routes.
 
-        RailyardError if the policy fails on them.
+        RailyardError if the policy fails on them, or the registry doesn't answer.
         """
         pairs = frozenset(watched)
         self._worker.send(messages.Steer(steering=steering, address=address, stale_s=stale_s, watched=pairs))
-        self._await("steering")
+        self._await("steering", self._steering_s, "the agents got no scores: the registry doesn't answer")
 
     def assign(self, assigned: Assigned) -> None:
         """Give the policy oracle other paths, while it steers."""
@@ -252,12 +256,17 @@ class AgentsProcess:
     def release(self) -> None:
         """End steering; return when GPUs have only their base routes. RailyardError if the policy has failed."""
         self._worker.send(messages.Release())
-        self._await("released")
+        self._await("released", ANSWER_S, "the agents didn't remove their routes")
 
-    def _await(self, requested: str) -> None:
-        deadline, what = time.monotonic() + ANSWER_S, ""
+    def _await(self, requested: str, within_s: float, otherwise: str) -> None:
+        deadline, what = time.monotonic() + within_s, ""
         while what != requested:
-            event = self._worker.receive(Event, max(0.0, deadline - time.monotonic()))
+            try:
+                event = self._worker.receive(Event, max(0.0, deadline - time.monotonic()))
+            except RailyardError as error:
+                if isinstance(error, watch.ProcessMissing) or time.monotonic() < deadline:
+                    raise
+                raise RailyardError(f"{otherwise} (waited {within_s:g} s)") from error
             what = event.what
             if what == "failed":
                 raise RailyardError(f"policy {event.detail['policy']} failed: {event.detail['why']}")

@@ -42,6 +42,9 @@ RAILS: Final[dict[str, Any]] = {
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
     "workloads": [{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
 }
+MPI: Final = {**RAILS, "workloads": [{**RAILS["workloads"][0], "policies": ["mpi"]}]}
+GLOO: Final = {**RAILS, "workloads": [{**RAILS["workloads"][0], "policies": ["gloo"]}]}
+DDP: Final = {**RAILS, "workloads": [{"kind": "ddp", "steps": 200}]}
 MARKERS: Final = {  # of a phase: a process that runs in it and not before
     "build": "ovsdb-server conf.db",
     "calibrate": "iperf3 -J -t 2 -O",
@@ -65,8 +68,14 @@ NAMES: Final = {
     "agents_main": "the agents",
     "etcd --data-dir": "etcd",
     "allreduce.engine.worker": "rank",
+    "mpirun --allow": "mpi's launcher",
+    "engines.mpi": "mpi: rank",
+    "engines.gloo": "gloo: rank",
+    "peers.training": "training: rank",
     RUN_ITSELF: "the run's own process",
 }
+LAST: Final = (RUN_ITSELF, "engines.mpi", "engines.gloo", "peers.training")
+"""Of several processes with these words, the last one: the launcher of ranks comes before them."""
 ACTIONS: Final = ("kill", "stop", "pause")
 SWITCH: Final = ("ovs-vswitchd unix", "ovsdb-server conf.db", "controller_main")
 CASES: Final = [
@@ -75,7 +84,13 @@ CASES: Final = [
     *product([GPUS], ["replay"], [*SWITCH, "workloads.replay.worker"], ACTIONS),
     *product([GPUS], ["fault"], [*SWITCH, "failure.probes.traffic", "connectivity.worker", "heartbeat_main"], ACTIONS),
     *product([STEERED], ["background"], ["background.sender", "agents_main", "etcd --data-dir"], ACTIONS),
-    *product([RAILS], ["allreduce"], ["ovs-vswitchd unix", "allreduce.engine.worker"], ACTIONS),
+    *product([RAILS], ["build"], ["ovs-vswitchd unix", "ovsdb-server conf.db"], ACTIONS),
+    *product([RAILS], ["calibrate"], ["ovs-vswitchd unix", "ovsdb-server conf.db", "iperf3 -J"], ACTIONS),
+    *product([RAILS], ["allreduce"], ["ovs-vswitchd unix", "ovsdb-server conf.db"], ACTIONS),
+    *product([RAILS], ["allreduce"], ["allreduce.engine.worker"], ACTIONS),
+    *product([MPI], ["allreduce"], ["mpirun --allow", "engines.mpi"], ACTIONS),
+    *product([GLOO], ["allreduce"], ["engines.gloo"], ACTIONS),
+    *product([DDP], ["allreduce"], ["peers.training"], ACTIONS),
     *product([GPUS], ["build", "calibrate", "replay", "fault", "end"], [RUN_ITSELF], ACTIONS),
 ]
 USUAL: Final = [
@@ -112,7 +127,7 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
         eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S * slow)
         time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5}.get(phase, 0.7))
     eventually(lambda: bool(list(found(program, words))), within_s=RUN_S * slow)
-    victim = list(found(program, words))[-1 if words == RUN_ITSELF else 0].pid
+    victim = list(found(program, words))[-1 if words in LAST else 0].pid
     os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
     if action == "pause":
         time.sleep(1)
