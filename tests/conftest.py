@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow", type=_factor, default=1.0, metavar="FACTOR", help="multiply every deadline on a slow machine"
     )
     parser.addoption("--thorough", action="store_true", help="run variants of tests on packets too (variants.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give programs that tests start default signals, also in the background of a script or under nohup.
+
+    This process itself goes on as it did: a handler, in contrast to what is ignored, ends with exec.
+    """
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # it runs tests
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            if signal.getsignal(number) == signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,7 +57,6 @@ class Program:
     def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None) -> None:
         environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
         environment |= {"HOME": str(home)} if home else {}
-        argv = ["env", "--default-signal", *argv]  # under nohup, SIGHUP is ignored
         self.process = subprocess.Popen(
             argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,

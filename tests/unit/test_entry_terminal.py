@@ -3,7 +3,6 @@
 import fcntl
 import os
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -53,9 +52,8 @@ def test_what_a_users_command_leaves_has_no_terminal_of_roots() -> None:
 
 
 def own_terminal() -> None:
-    """Between fork and exec: stdin is the terminal; Ctrl-C has its effect, which a shell's background job ignores."""
+    """Between fork and exec: stdin is the terminal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,9 +132,7 @@ class PrivateSwitch:
         database = self.processes["ovsdb-server"]
         poll(lambda: is_listening(path) or database.poll() is not None, START_S, 0.002)
         if not is_listening(path):
-            log = self.folder / "ovsdb-server.log"
-            log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
-            raise RailyardError(f"switch {self.name}: ovsdb-server did not start: {log_tail}")
+            raise self.start_failure("ovsdb-server")
 
     def start(self) -> None:
         """Write the configuration, then start the switch, which takes it all up at once. In the switch's namespace."""
@@ -144,6 +143,18 @@ class PrivateSwitch:
         """Start ovs-vswitchd on the database, also after a crash. In the switch's namespace."""
         database, control = f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl"
         self._spawn("ovs-vswitchd", [database, control, NO_ROUTES])
+
+    def start_failure(self, program: str) -> RailyardError:
+        """Return the error for a program that does not listen in time: ProcessMissing if a signal ended it."""
+        name, status = f"{program} of {self.name}", self.processes[program].poll()
+        if status is not None and status < 0:
+            died, now = f"died (signal {-status})", time.monotonic_ns()
+            if not self.watched[program].died:  # the status was read before the watch could
+                watch.note(watch.Interruption(name, died, now, now))
+            return watch.ProcessMissing(f"{name} {died}")
+        log = self.folder / f"{program}.log"
+        log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+        return RailyardError(f"{name} did not start{''.join(f': {line}' for line in log_tail)}")
 
     def vsctl(self, *arguments: str) -> str:
         """Run ovs-vsctl on its database."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
@@ -44,7 +43,7 @@ class RailSwitch(PrivateSwitch):
         vswitchd = self.processes["ovs-vswitchd"]
         poll(lambda: is_listening(socket_path) or vswitchd.poll() is not None, START_S, _POLL_S)
         if not is_listening(socket_path):
-            raise RailyardError(f"switch {self.name}: ovs-vswitchd did not start")
+            raise self.start_failure("ovs-vswitchd")
         target = f"unix:{socket_path}"
         namespaces.run(["ovs-ofctl", "-O", "OpenFlow13", "--bundle", "add-flows", target, "-"], self.flows)
 
