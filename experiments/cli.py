@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -77,7 +78,19 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that a command line names, imported."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name else found, rest
+        found = load_command(name) if name else found
+        return name, found, _with_optional_values(found, rest)
+
+
+def _with_optional_values(command: Any, arguments: list[str]) -> list[str]:
+    """Return the arguments with an empty value for each option that is given without its optional one.
+
+    Such an option has that value in brackets as its metavar: `[control]`.
+    """
+    words = {name: param.metavar for param in command.params for name in param.opts if "--" in name and param.metavar}
+    optional = {name: word[1:-1] for name, word in words.items() if word.startswith("[")}
+    pairs = pairwise([*arguments, ""])
+    return [f"{word}=" if word in optional and following != optional[word] else word for word, following in pairs]
 
 
 app = typer.Typer(

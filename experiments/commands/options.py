@@ -53,6 +53,19 @@ PluginFiles = Annotated[
         help="Load your own definitions: faults, policies, workloads, ... (docs/extending.md).",
     ),
 ]
+Live = Annotated[
+    str | None,
+    typer.Option(
+        "--live",
+        metavar="[control]",
+        show_default=False,
+        help="Serve a page of the running fabric on this machine; with control, a click breaks and repairs.",
+    ),
+]
+SaveScript = Annotated[
+    Path | None,
+    typer.Option("--save-script", metavar="FILE", help="Write the faults that are clicked, to run them again."),
+]
 _NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\])")  # a bracket of no tag that we use
 LiveRunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run that `ps` lists: its name, its experiment, or its pid.")

@@ -10,7 +10,8 @@ import typer
 from railyard.core.errors import print_error
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
-from railyard.experiments.commands.options import Name, Overrides, PluginFiles
+from railyard.experiments.commands.options import Live, Name, Overrides, PluginFiles, SaveScript
+from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
 from railyard.experiments.run.sandboxed import check_machine, own_command
 from railyard.experiments.spec.loading import load_any
@@ -22,27 +23,35 @@ def command(
     out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices; kept in spec.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+    live: Live = None,
+    save_script: SaveScript = None,
     *,
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
-    return run(name, overrides, out, seed, quiet)
+    return run(name, overrides, out, seed, quiet, live, save_script)
 
 
 def run(
-    name: str, overrides: Sequence[str] = (), out: Path | None = None, seed: int | None = None, quiet: bool = False
+    name: str,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+    seed: int | None = None,
+    quiet: bool = False,
+    live: str | None = None,
+    save_script: Path | None = None,
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
     spec = load_any(name, overrides, seed)
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     check_machine(spec)
-    with folder.made(*choices) as where, folder.Spare() as spare:
+    with opened_page(live, save_script) as page, folder.made(*choices) as where, folder.Spare() as spare:
         resolved, path = spec.resolved(), where.real_path
         task = {"do": "run", "spec": resolved, "folder": str(path), "identity": where.identity, "quiet": quiet}
-        task["spare"] = spare.fd
+        task |= {"spare": spare.fd, "live": page.task}
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
-        status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd])
+        status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd, *page.fds])
         problem = spare.problem(where)
     if status == 128 + signal.SIGKILL:
         problem = "the run was killed, by a signal or for lack of memory; only its folder is left of it"

@@ -87,10 +87,13 @@ class Gpus(FabricFamily):
     def network(self, plan: FabricPlan, datapath: Datapath) -> "EmulatedNet":
         """Return a network with a controller."""
         from railyard.controller.processes.clients import ControllerProcess
+        from railyard.experiments.live import page
         from railyard.topologies.build.network import FabricNet
 
         assert isinstance(plan, Plan)
-        return FabricNet(plan, datapath, ControllerProcess())
+        return FabricNet(
+            plan, datapath, ControllerProcess(on_event=lambda at, what, detail: page.show(what, detail, at))
+        )
 
     def step_count(self, spec: ExperimentSpec) -> int:
         """Return the number of builds, calibrations, workloads, faults and GPU replacements."""

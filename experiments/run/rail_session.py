@@ -16,6 +16,7 @@ from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.core.wait import poll
+from railyard.experiments.live import page
 from railyard.experiments.run.rail_results import merge_turns, point
 from railyard.experiments.run.session import Session, Steps, record_interruptions
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
@@ -119,7 +120,8 @@ def built(
             for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
                 name, measured = f"rail {rail.name}{slower}", measured_bps(flow)
                 run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))
-        yield MultirailSession(label, net, run, steps, number, seed, repeats)
+        with page.fabric(label, net, run.events):
+            yield MultirailSession(label, net, run, steps, number, seed, repeats)
 
 
 class MonitoredEngine:

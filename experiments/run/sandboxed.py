@@ -18,6 +18,7 @@ from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.commands.options import PrintableConsole, console
+from railyard.experiments.live import page
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 
@@ -31,7 +32,8 @@ def main() -> int:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
         init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
-        status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
+        with page.served(task["live"], spec.name):
+            status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return init.signal_exit_status() or status
@@ -61,7 +63,8 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     examples = f"{first} ping -c 3 {second}; pingall; help; exit"
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     CLI.readlineInited = True  # or it would leave a history file in the home folder
-    CLI(net)
+    with page.fabric(spec.labels[0], net, []):
+        CLI(net)
     net.stop()
     return 0
 

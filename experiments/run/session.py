@@ -17,6 +17,7 @@ from railyard.core.crash import WorkerCrashed
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
+from railyard.experiments.live import page
 from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
@@ -147,6 +148,7 @@ class FabricSession(Session):
     def on_event(self, at: int, what: str, detail: dict[str, Any]) -> None:
         """Note an event; called from any thread."""
         self.received.append((at, what, detail))
+        page.show(what, detail, at)
 
     def events(self) -> list[ControllerEvent]:
         """Return the events so far."""
@@ -157,7 +159,12 @@ class FabricSession(Session):
 def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[FabricSession]:
     """Build a fabric and take it down again, and record both. `reroute`: the controller reroutes pairs."""
     received: list[ControllerEvent] = []
-    controller = ControllerProcess(reroute, lambda *event: received.append(event))
+
+    def on_event(at: int, what: str, detail: dict[str, Any]) -> None:
+        received.append((at, what, detail))
+        page.show(what, detail, at)
+
+    controller = ControllerProcess(reroute, on_event)
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     importlib.import_module("pyroute2")  # takes 0.2 s, by which the first fault would come late
@@ -165,7 +172,8 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     gc.freeze()  # a full collection takes 0.1 s, and heartbeats and GPU replacements would wait for it
     run.provenance["switch_buffers"] = net.switch_buffers
     try:
-        yield FabricSession(label, net, controller, received)
+        with page.fabric(label, net, run.events):
+            yield FabricSession(label, net, controller, received)
     finally:
         record_interruptions(run, IntervalId(label))
         net.stop()
@@ -225,6 +233,7 @@ class Steps:
     @contextmanager
     def step(self, what: str, total: float | None = None) -> Iterator[None]:
         """One step; `total` where `reached` is called."""
+        page.show(page.STEP, {"text": what})
         self._bars.reset(self._step, total=total, description=what, visible=True)
         yield
         self._bars.advance(self._overall)

@@ -1,7 +1,7 @@
 """Analysis of a run: what views show, each part computed once, and the checks that a run has to pass."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import LIVE, Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory import spine_condition
 from railyard.results.views.format import interval_label, size, workload_label
@@ -78,7 +78,7 @@ class Analysis:
         """Those checks for which the run has records: one that fails makes the exit status 1."""
         run, verdict, reasons = self.run, self.judgement.verdict, self.judgement.reasons
         believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"
-        return (
+        found = (
             *([Check("the run went to its end", False, run.failed)] if run.failed else []),
             *([Check("the records are complete", False, "; ".join(run.damaged))] if run.damaged else []),
             Check("the emulation is believable", verdict != "invalid", believable),
@@ -86,6 +86,7 @@ class Analysis:
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
             *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
         )
+        return _without_success(run, found) if run.is_interactive else found
 
     @cached_property
     def times(self) -> tuple[aggregate.Row, ...]:
@@ -99,6 +100,14 @@ class Analysis:
         """The recovery targets; none where nothing failed, or rerouting was off."""
         has_targets = any(r.reroute == "on" for r in self.run.recoveries) or self.run.replacements
         return self.outcomes if has_targets else ()
+
+
+def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the checks of a run that was changed by hand: none passes, since nothing predicts what was measured."""
+    clicks = sum(event.source == LIVE and event.what == "inject" for event in run.events)
+    detail = f"interactive: faults clicked on the live page: {clicks}"
+    failed = (replace(check, passed=False, detail=f"interactive; {check.detail}") for check in checks)
+    return (Check("the run was not changed by hand", False, detail), *failed)
 
 
 def _bytes(run: Run) -> Iterator[Check]:

@@ -151,6 +151,8 @@ class Rails:
 
 PROCESS: Final = "process"
 """Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
+LIVE: Final = "live"
+"""Source of events on what was clicked on the live page: "inject" and "repair"."""
 BACKGROUND_SENT: Final = "background-sent"
 """The event that has the bytes `requested` of the background load in an interval, and those `sent`."""
 UPLINK_BYTES: Final = "uplink-bytes"
@@ -309,6 +311,11 @@ class Run:
     failed: str = ""
     damaged: list[str] = field(default_factory=list)
     verified: bool = True
+
+    @property
+    def is_interactive(self) -> bool:
+        """True if the fabric was changed by hand while it was measured."""
+        return any(event.source == LIVE for event in self.events)
 
     @property
     def is_steered(self) -> bool:

@@ -134,6 +134,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "duration_s": run.duration_s,
         "seed": run.spec.get("seed"),
         "interrupted": run.interrupted,
+        "interactive": run.is_interactive,
         **completeness(run),
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
@@ -155,6 +156,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     """Print the summary on one screen of 100 columns by 40 lines; what doesn't fit is in report.html."""
     run, judgement = analysis.run, analysis.judgement
     state = " [bold red]interrupted[/]" if run.interrupted else ""
+    state += " [bold red]interactive[/]" if run.is_interactive else ""
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
     console.print(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}", highlight=False)
     for reason in judgement.reasons[:_MAX_REASONS]:

@@ -427,3 +427,17 @@ def test_it_runs_from_another_folder(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "quickstart" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], []),
+        (["quickstart", "--live"], ["quickstart", "--live="]),
+        (["--live", "quickstart"], ["--live=", "quickstart"]),
+        (["quickstart", "--live", "control", "--quiet"], ["quickstart", "--live", "control", "--quiet"]),
+        (["--live=control", "quickstart"], ["--live=control", "quickstart"]),
+    ],
+)
+def test_live_takes_its_value_or_none(arguments: list[str], expected: list[str]) -> None:
+    assert cli._with_optional_values(cli.load_command("run"), arguments) == expected

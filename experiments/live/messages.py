@@ -1,0 +1,50 @@
+"""Messages between a run and the server of its live page."""
+
+from typing import Any
+
+from railyard.core.worker import Message
+
+
+class ToPage(Message):
+    """A message to the server of the page. Serve is the first."""
+
+
+class Serve(ToPage):
+    """Serve on the inherited socket `listener`.
+
+    `diagnosis`: an inherited socket for NETLINK_SOCK_DIAG of the machine's namespace; `users`: who may connect.
+    """
+
+    listener: int
+    diagnosis: int
+    port: int
+    token: str
+    users: tuple[int, ...]
+    control: bool
+    title: str
+
+
+class ShowFabric(ToPage):
+    """A fabric is up. `plan` is a FabricPlan."""
+
+    label: str
+    plan: Any
+
+
+class HideFabric(ToPage):
+    """The fabric is about to be taken down: close what is open in its namespaces."""
+
+
+class Show(ToPage):
+    """An event of the run, for the page's list."""
+
+    ns: int
+    what: str
+    detail: dict[str, Any]
+
+
+class Answer(ToPage):
+    """The answer to request `number` of a control."""
+
+    number: int
+    detail: dict[str, Any]

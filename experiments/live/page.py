@@ -1,0 +1,125 @@
+"""The run's end of the live page: what the page shows, and the requests of its controls.
+
+A child process (server.py) serves the page. Nothing here waits for it: messages are dropped when it does not read them,
+and a run without a page calls the same functions, which then do nothing.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from railyard.core.errors import RailyardError
+from railyard.core.worker import Message, Ready, Worker
+from railyard.experiments.live.controls import Controls
+from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
+from railyard.results.runs.records import LIVE, Event
+from railyard.topologies.build.network import EmulatedNet
+
+MODULE: Final = "railyard.experiments.live.server"
+STEP: Final = "step"  # the event whose `text` is what the run does now
+_MAX_WAITING: Final = 512  # messages; a page that is stopped must not hold the run's memory
+_HEALTH_S: Final = 0.2  # between two health samples that are sent on
+_SKIPPED: Final = frozenset({"choice"})  # a message for each pair and decision: the page shows none of them
+
+
+class Page:
+    """A served page, and the controls that it offers."""
+
+    def __init__(self, serve: Serve, controls: Controls) -> None:
+        self.controls = controls
+        self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._waiting: queue.Queue[Message | None] = queue.Queue(_MAX_WAITING)
+        inherited = (serve.listener, serve.diagnosis)
+        self._worker = Worker(MODULE, "the live page", Ready, on_event=self._on_event, pass_fds=inherited)
+        self._worker.open(serve)
+        self._worker.watched.release()  # a run does not depend on its page
+        self._health_s = 0.0
+        for loop in (self._send_all, self._answer_all):
+            threading.Thread(target=loop, name="live page", daemon=True).start()
+
+    def send(self, message: ToPage) -> None:
+        """Send when the server reads it; drop it if too many wait."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait(message)
+
+    def show(self, ns: int, what: str, detail: dict[str, Any]) -> None:
+        """Show an event, from any thread; of health samples, a few in a second."""
+        if what == "health":
+            if time.monotonic() < self._health_s:
+                return
+            self._health_s = time.monotonic() + _HEALTH_S
+        if what not in _SKIPPED:
+            self.send(Show(ns=ns, what=what, detail=detail))
+
+    def close(self) -> None:
+        """End the server."""
+        self._requests.put(None)
+        self._worker.end()
+
+    def _on_event(self, ns: int, what: str, detail: dict[str, Any]) -> None:
+        if what == "control":
+            self._requests.put(detail)
+
+    def _send_all(self) -> None:
+        with suppress(RailyardError):  # the server has ended, and the run goes on without a page
+            while message := self._waiting.get():
+                self._worker.send(message)
+
+    def _answer_all(self) -> None:
+        while request := self._requests.get():
+            self.send(Answer(number=request["number"], detail=self.controls.carry_out(request["request"])))
+
+
+_page: Page | None = None
+
+
+@contextmanager
+def served(task: Mapping[str, Any] | None, title: str) -> Iterator[None]:
+    """Serve a page while entered, in a sandbox; nothing without a task of `Listener.task`."""
+    global _page
+    if task is None:
+        yield
+        return
+    serve = Serve(title=title, **{key: value for key, value in task.items() if key != "script"})
+    page = Page(serve, Controls(show, title, task["script"]))
+    for fd in (task["listener"], task["diagnosis"]):
+        os.close(fd)
+    _page = page
+    try:
+        yield
+    finally:
+        _page = None
+        page.close()
+
+
+def show(what: str, detail: dict[str, Any], ns: int | None = None) -> None:
+    """Show an event on the page, if there is one, from any thread."""
+    if page := _page:
+        page.show(ns or time.monotonic_ns(), what, detail)
+
+
+@contextmanager
+def fabric(label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
+    """Show a fabric that is up while entered, and let the page's controls change it. At the end all is repaired.
+
+    What was clicked is added to `events`.
+    """
+    page = _page
+    if page is None:
+        yield
+        return
+    page.send(ShowFabric(label=label, plan=net.plan))
+    try:
+        with page.controls.on(net, lambda what, fault: events.append(click_event(label, what, fault))):
+            yield
+    finally:
+        page.send(HideFabric())
+
+
+def click_event(label: str, what: str, fault: dict[str, Any]) -> Event:
+    """Return the record of a click on a fabric."""
+    return Event(time.monotonic_ns(), LIVE, what, {"fabric": label, **fault})

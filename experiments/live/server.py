@@ -1,0 +1,259 @@
+"""Server of the live page: a child process of the run that samples the fabric and sends it to browsers.
+
+Pages get server-sent events: `fabric` (structure), `sample`, `event` and `run` (title, step, active faults, script).
+A new page gets what came before. Requests of controls are passed to the run's process, which answers them.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from railyard.core.worker import Parent, Ready
+from railyard.experiments.live import access
+from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
+from railyard.experiments.live.metrics import exposition
+from railyard.experiments.live.sampler import LinkSample, Sampler, structure
+
+STATIC: Final = Path(__file__).parent / "static"
+TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+PERIOD_S: Final = 0.2
+IDLE_PERIOD_S: Final = 1.0  # while no page is open
+KEPT_SAMPLES: Final = 600  # for a page that is opened later
+KEPT_EVENTS: Final = 500
+ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes seconds on a slow link
+MAX_PAGES: Final = 64
+MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
+MAX_BODY: Final = 4096
+NICENESS: Final = 5  # the measured traffic comes first
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class Gate:
+    """ASGI middleware that refuses every request that `access.refusal` names, and adds headers to the others."""
+
+    def __init__(self, app: ASGIApp, serve: Serve) -> None:
+        self._app, self._serve = app, serve
+        self._diagnosis = socket.socket(fileno=serve.diagnosis)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, without the token in its path, or refuse it with status 403."""
+        if scope["type"] != "http":
+            return
+        serve = self._serve
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        user = access.owner_of(self._diagnosis, tuple(scope["client"]), (access.HOST, serve.port))
+        why = access.refusal(scope["path"], headers, serve.port, serve.token, user, serve.users)
+        if why:
+            await PlainTextResponse(f"refused: {why}\n", 403, HEADERS)(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
+        path = scope["path"].removeprefix(f"/{serve.token}")
+        await self._app({**scope, "path": path or "/", "raw_path": path.encode()}, receive, send_with_headers)
+
+
+class Live:
+    """State of the page: what browsers get. Everything runs in the event loop."""
+
+    def __init__(self, serve: Serve, parent: Parent) -> None:
+        self._serve, self._parent = serve, parent
+        self._pages: set[asyncio.Queue[bytes]] = set()
+        self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
+        self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
+        self._fabric: dict[str, Any] | None = None
+        self._sampler: Sampler | None = None
+        self._run: dict[str, Any] = {"title": serve.title, "control": serve.control, "step": "", "active": []}
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._numbers = count()
+        self.last: tuple[int, list[LinkSample]] = (0, [])
+        self.health: dict[str, Any] = {}
+
+    @property
+    def routes(self) -> list[Route]:
+        """The page, its files, and what it asks for."""
+        return [
+            Route("/", self._file),
+            Route("/static/{name}", self._file),
+            Route("/events", self._stream),
+            Route("/metrics", self._metrics),
+            Route("/control", self._control, methods=["POST"]),
+        ]
+
+    def on_message(self, message: ToPage) -> None:
+        """Take in a message of the run."""
+        match message:
+            case ShowFabric():
+                self._end_fabric()
+                self._fabric = structure(message.label, message.plan)
+                self._sampler = Sampler(message.plan)
+                self._publish("fabric", self._fabric)
+            case HideFabric():
+                self._end_fabric()
+                self._publish("fabric", None)
+            case Show(what="health"):
+                self.health = message.detail
+                self._publish("health", {"ns": message.ns, **message.detail})
+            case Show(what="step"):
+                self._run = {**self._run, "step": message.detail["text"]}
+                self._publish("run", self._run)
+            case Show():
+                if "active" in message.detail:
+                    self._run = {**self._run, "active": message.detail["active"], "command": message.detail["command"]}
+                    self._publish("run", self._run)
+                event = {"ns": message.ns, "what": message.what, "detail": message.detail}
+                self._events.append(self._publish("event", event))
+            case Answer():
+                future = self._answers.pop(message.number, None)
+                if future and not future.done():
+                    future.set_result(message.detail)
+
+    async def sample(self) -> None:
+        """Sample the fabric and send it, for as long as the process lives."""
+        due_s = time.monotonic()
+        while True:
+            due_s = max(due_s + (PERIOD_S if self._pages else IDLE_PERIOD_S), time.monotonic())
+            await asyncio.sleep(due_s - time.monotonic())
+            if self._sampler is None:
+                continue
+            try:
+                at_ns, links = self.last = self._sampler.sample()
+            except OSError:  # the fabric is going away
+                self._end_fabric()
+                continue
+            columns = [[*column] for column in zip(*links, strict=True)]
+            self._samples.append(self._publish("sample", {"ns": at_ns, "links": columns}))
+
+    def _end_fabric(self) -> None:
+        if self._sampler:
+            self._sampler.close()
+        self._sampler = self._fabric = None
+        self._samples.clear()
+        self.last = (0, [])
+
+    def _publish(self, kind: str, data: object) -> bytes:
+        message = _encode(kind, data)
+        for page in list(self._pages):
+            try:
+                page.put_nowait(message)
+            except asyncio.QueueFull:
+                self._pages.discard(page)
+        return message
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        path = STATIC / name
+        if path.parent != STATIC or path.suffix not in TYPES or not path.is_file():
+            return PlainTextResponse("not found\n", 404)
+        return FileResponse(path, media_type=TYPES[path.suffix])
+
+    async def _stream(self, request: Request) -> Response:
+        if len(self._pages) >= MAX_PAGES:
+            return PlainTextResponse(f"there are {MAX_PAGES} pages already\n", 503)
+        queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED)
+
+        async def messages() -> AsyncIterator[bytes]:
+            state = [_encode(kind, data) for kind, data in (("run", self._run), ("fabric", self._fabric))]
+            self._pages.add(queue)  # before the first wait, so that nothing falls between
+            try:
+                yield b"".join([*state, *self._events, *self._samples])
+                while queue in self._pages:
+                    yield await queue.get()
+            finally:
+                self._pages.discard(queue)
+
+        return StreamingResponse(messages(), media_type="text/event-stream")
+
+    async def _metrics(self, request: Request) -> Response:
+        text = exposition(self._run, self._fabric, self.last[1], self.health)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _control(self, request: Request) -> Response:
+        if not self._serve.control:
+            return JSONResponse({"error": "this page is read-only: start the run with --live control"}, 403)
+        if request.headers.get("content-type") != "application/json":
+            return JSONResponse({"error": "content-type must be application/json"}, 415)
+        if len(body := await request.body()) > MAX_BODY:
+            return JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            asked = None
+        if not isinstance(asked, Mapping):
+            return JSONResponse({"error": "a request is a JSON object"}, 400)
+        number = next(self._numbers)
+        self._answers[number] = asyncio.get_running_loop().create_future()
+        self._parent.emit("control", {"number": number, "request": dict(asked)})
+        try:
+            answer = await asyncio.wait_for(self._answers[number], ANSWER_S)
+        except TimeoutError:
+            return JSONResponse({"error": f"the run did not answer within {ANSWER_S:g} s"}, 504)
+        finally:
+            self._answers.pop(number, None)
+        return JSONResponse(answer, 400 if "error" in answer else 200)
+
+
+def _encode(kind: str, data: object) -> bytes:
+    """Return a server-sent event."""
+    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'), default=str)}\n\n".encode()
+
+
+async def serve_page(serve: Serve, parent: Parent) -> None:
+    """Serve until the parent ends."""
+    live, loop = Live(serve, parent), asyncio.get_running_loop()
+
+    def receive() -> None:
+        for message in parent:
+            loop.call_soon_threadsafe(live.on_message, message)
+
+    threading.Thread(target=receive, name="receives", daemon=True).start()
+    sampling = loop.create_task(live.sample())
+    app = Gate(Starlette(routes=live.routes), serve)
+    options: dict[str, Any] = {"http": "h11", "ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
+    server = uvicorn.Server(uvicorn.Config(app, server_header=False, **options))
+    server.capture_signals = contextlib.nullcontext  # Ctrl-C is for the run, or a command in its shell
+    parent.send(Ready())
+    await server.serve([socket.socket(fileno=serve.listener)])
+    sampling.cancel()
+
+
+def main() -> None:
+    """Serve the page until the run ends."""
+    with contextlib.suppress(PermissionError):
+        os.nice(NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = Parent(*ToPage.__subclasses__())
+    asyncio.run(serve_page(parent.receive(), parent))
+
+
+if __name__ == "__main__":
+    main()

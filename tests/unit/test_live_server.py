@@ -1,0 +1,173 @@
+"""The live page's server: what it refuses, and what it serves, over real connections."""
+
+import http.client
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core.errors import BadInput
+from railyard.experiments.live import access, launch, page
+from railyard.experiments.live.launch import allowed_users, opened_page
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that is served: its port and token."""
+
+    port: int
+    token: str
+
+    def get(self, path: str = "/", token: str | None = None, method: str = "GET", **headers: str) -> tuple[int, str]:
+        """Return the status and text of an answer; `headers` with `_` for `-`."""
+        connection = http.client.HTTPConnection(access.HOST, self.port, timeout=10)
+        body = headers.pop("body", None)
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, f"/{self.token if token is None else token}{path}", body, names)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+
+@pytest.fixture(scope="module", params=["", "control"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    with opened_page(request.param, None) as opened:
+        assert opened.task
+        task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
+        with page.served(task, "quickstart"):
+            yield Served(task["port"], task["token"])
+
+
+def test_the_page_is_served_with_its_token(served: Served) -> None:
+    status, text = served.get()
+    assert status == 200
+    assert "<!doctype html>" in text
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"Host": "railyard.example:80"}, "wrong host"),
+        ({"Host": "127.0.0.1"}, "wrong host"),
+        ({"Origin": "http://railyard.example"}, "wrong origin"),
+        ({"Origin": "null"}, "wrong origin"),
+        ({"Sec_Fetch_Site": "cross-site"}, "a request of another site"),
+        ({"token": "guess"}, "wrong token"),
+        ({"token": ""}, "wrong token"),
+    ],
+)
+def test_a_request_from_elsewhere_is_refused(served: Served, headers: dict[str, str], why: str) -> None:
+    assert served.get("/", **headers) == (403, f"refused: {why}\n")
+    assert served.get("/control", method="POST", **headers) == (403, f"refused: {why}\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_another_user_of_the_machine_is_refused(served: Served) -> None:
+    ask = f"GET /{served.token}/ HTTP/1.1\\r\\nHost: 127.0.0.1:{served.port}\\r\\nConnection: close\\r\\n\\r\\n"
+    code = (
+        "import os, socket; os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        f"s = socket.create_connection(('127.0.0.1', {served.port})); s.send(b'{ask}'); print(s.makefile().read())"
+    )
+    answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "403" in answer
+    assert "another user's connection" in answer
+
+
+def test_no_other_address_of_the_machine_answers(served: Served) -> None:
+    for address in ("127.0.0.2", "::1"):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, served.port), timeout=5)
+
+
+def test_a_connection_that_its_client_closed_has_no_owner() -> None:
+    with socket.create_server((access.HOST, 0)) as server, access.diagnosis_socket() as diagnosis:
+        client = socket.create_connection(server.getsockname())
+        accepted, address = server.accept()
+        assert access.owner_of(diagnosis, address, server.getsockname()) == os.geteuid()
+        client.close()
+        assert access.owner_of(diagnosis, address, server.getsockname()) is None
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+
+
+def test_controls_need_their_mode_json_and_a_fabric(served: Served) -> None:
+    def ask(content_type: str, body: str) -> tuple[int, str]:
+        return served.get("/control", method="POST", Content_Type=content_type, body=body)
+
+    fault = json.dumps({"do": "inject", "kind": "link-down", "target": "d0g1"})
+    status, text = ask("application/json", fault)
+    if status == 403:
+        assert "read-only" in text
+        return
+    assert (status, json.loads(text)) == (400, {"error": "no fabric is up at the moment"})
+    assert ask("text/plain", fault)[0] == 415
+    assert ask("application/json", "{")[0] == 400
+    assert ask("application/json", " " * 5000)[0] == 413
+
+
+def test_events_begin_with_the_state_of_the_run(served: Served) -> None:
+    page.show(page.STEP, {"text": "building"})
+    with socket.create_connection((access.HOST, served.port), timeout=10) as connection:
+        host = f"{access.HOST}:{served.port}"
+        connection.sendall(f"GET /{served.token}/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        received = b""
+        while b"building" not in received:
+            part = connection.recv(65536)
+            assert part
+            received += part
+    assert b"event: fabric\ndata: null" in received
+
+
+def test_metrics_have_help_and_type_of_each_name(served: Served) -> None:
+    status, text = served.get("/metrics")
+    assert status == 200
+    assert "# TYPE railyard_gpus gauge\nrailyard_gpus 0\n" in text
+
+
+def test_nothing_listens_after_the_page_is_closed() -> None:
+    with opened_page("", None) as opened:
+        assert opened.task
+        task: dict[str, Any] = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
+        with page.served(task, "quickstart"):
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((access.HOST, task["port"]), timeout=5)
+
+
+@pytest.mark.parametrize(("environment", "users"), [({}, {0, os.geteuid()}), ({"SUDO_UID": "x"}, {0, os.geteuid()})])
+def test_root_and_the_user_may_connect(environment: dict[str, str], users: set[int]) -> None:
+    assert set(allowed_users(environment)) == users
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's SUDO_UID counts")
+def test_the_user_of_sudo_may_connect() -> None:
+    assert 1234 in allowed_users({"SUDO_UID": "1234"})
+
+
+@pytest.mark.parametrize(
+    ("mode", "script", "field"),
+    [("on", None, "--live"), ("", "s.yaml", "--save-script"), (None, "s.yaml", "--save-script")],
+)
+def test_wrong_options_are_named(mode: str | None, script: str | None, field: str) -> None:
+    with pytest.raises(BadInput, match=field), launch.opened_page(mode, Path(script) if script else None):
+        pass
+
+
+@given(path=st.text(), host=st.text(), origin=st.none() | st.text(), user=st.none() | st.integers(0, 9))
+def test_only_the_whole_address_is_allowed(path: str, host: str, origin: str | None, user: int | None) -> None:
+    headers = {"host": host} | ({} if origin is None else {"origin": origin})
+    right = {"host": "127.0.0.1:80"}
+    assert access.refusal(f"/{path}", headers, 80, "secret", user, (1,))
+    assert access.refusal("/secret/", right, 80, "secret", 1, (1,)) == ""
+    assert access.refusal("/secret/", right | {"origin": host}, 80, "secret", 1, (1,))
