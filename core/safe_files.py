@@ -139,6 +139,27 @@ class Folder:
         if not os.fstat(self._claim).st_nlink:  # the process that had it has removed it
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
+    def is_claimed(self) -> bool:
+        """Return whether another process has claimed it: a run that is under way."""
+        with _acting_as(self._account):
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass  # the file system can't lock folders
+        finally:
+            os.close(fd)
+        return False
+
+    def has(self, name: str) -> bool:
+        """Return whether there is anything of this name."""
+        try:
+            return self.read(name, 0) is not None
+        except OSError:
+            return True
+
     def read(self, name: str, most: int | None = None) -> bytes | None:
         """A file's content, also of one in a folder below; None if there is nothing of that name.
 
@@ -179,6 +200,18 @@ class Folder:
                 with suppress(OSError):
                     os.unlink(part, dir_fd=parent)
                 raise
+
+    def open_to_append(self, name: str) -> int:
+        """Make a file, and return it open to append to. FileExistsError if there is one of that name."""
+        with _acting_as(self._account):
+            fd = os.open(name, _NEW | os.O_APPEND, 0o666, dir_fd=self._fd)
+            self._hand_over(fd)
+            return fd
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with _acting_as(self._account), suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
 
     def remove_if_empty(self) -> None:
         """Remove what was made for it and has nothing in it."""

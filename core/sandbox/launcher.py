@@ -99,9 +99,7 @@ def enter(
     if status != 1 or FINISHED in received:  # 1 is `unshare`'s own status, also for a sandbox init that was killed
         return status
     if received.startswith(STARTED):
-        print(
-            "the run's own process died (signal 9): what it had measured and not yet written is lost", file=sys.stderr
-        )
+        print("the run's own process died (signal 9)", file=sys.stderr)
         return 128 + signal.SIGKILL
     raise MissingRequirement("the sandbox did not start", f"see the line above, and {PROGRAM} doctor")
 

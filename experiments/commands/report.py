@@ -10,11 +10,13 @@ from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder, become_owner_of
 from railyard.experiments.commands.options import console
 from railyard.experiments.run import folder
-from railyard.results.runs import store
+from railyard.results.runs import journal, store
 
 
 def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> int:
     """Draw a run's report, summary and timeline again from its records; print the summary.
+
+    The folder of a run that was killed is finished: it gets the files that the run did not come to write.
 
     The records are verified by the run's manifest: damaged ones are left out and named, and the exit status is 1.
     """
@@ -24,10 +26,15 @@ def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fol
         except (FileNotFoundError, NotADirectoryError):
             raise BadInput("DIR", str(run), store.NO_RUN) from None
         with Folder(run) as opened:
+            if opened.is_claimed():
+                raise BadInput("DIR", str(run), "is of a run that is under way: wait until it has ended")
+            was_killed = journal.is_left(opened)
+            if was_killed:
+                print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             found = store.load(opened)
             for line in found.damaged:
                 print(f"damaged: {line}", file=sys.stderr)
-            if not found.verified and not found.damaged:
+            if not (found.verified or found.damaged or was_killed):
                 print("no manifest: not verified", file=sys.stderr)
             store.redraw(found, opened, console())
     print(run / "report.html")

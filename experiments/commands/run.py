@@ -54,7 +54,8 @@ def run(
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd, *page.fds])
         problem = spare.problem(where)
     if status == 128 + signal.SIGKILL:
-        problem = "the run was killed, by a signal or for lack of memory; only its folder is left of it"
+        remedy = f"run_experiment.py report {where.path} finishes its folder"
+        problem = f"the run was killed, by a signal or for lack of memory: {remedy}"
     if problem:
         return print_error(problem, status or 1)
     report = where.path / "report.html"

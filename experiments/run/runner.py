@@ -21,6 +21,7 @@ from railyard.experiments.run.session import Steps, record_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
+from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import Run
 from railyard.results.views import report
 from railyard.topologies.measure import rates
@@ -39,8 +40,10 @@ def run_experiment(
     begun, begun_ns = time.monotonic(), time.monotonic_ns()
     watch.announce(lambda one: console.print(str(one), markup=False, highlight=False) if console else None)
     watch.include_own_pauses()
+    journal = Journal(run, folder) if isinstance(folder, Folder) else None
+    saved = False
     try:
-        with Steps(console, 1 + family.step_count(spec)) as steps:
+        with Steps(console, 1 + family.step_count(spec), journal.flush if journal else None) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
             with steps.step("measuring what this machine carries"):
@@ -63,8 +66,11 @@ def run_experiment(
     finally:
         record_interruptions(run, IntervalId())
         run.duration_s = time.monotonic() - begun
+        if journal:
+            journal.flush(has_ended=True)
+        has_records = bool(run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails)
         analysis = Analysis(run)
-        if run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails:
+        if has_records:
             analysis, saved = save(run, folder, spare)
             if not saved:
                 console = console or Console()
@@ -72,6 +78,8 @@ def run_experiment(
                 console.print("interrupted: what was measured until then is kept", highlight=False)
             if run.failed and console:
                 report.print_summary(analysis, console)
+        if journal:
+            journal.close(remove=saved or not has_records)
     if console:
         report.print_summary(analysis, console)
     return 0 if analysis.passed and saved else 1

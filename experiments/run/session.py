@@ -3,9 +3,10 @@
 import gc
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self
 
 from rich.console import Console
@@ -113,13 +114,14 @@ class Session:
 class FabricSession(Session):
     """A built fabric of GPUs. `steered_by`: the policy that steers its routes, if any.
 
-    `received`: the events of its controller and agents so far.
+    `received`: the events of its controller and agents so far, of which `recorded` gets those that aren't samples.
     """
 
     net: FabricNet
     controller: ControllerProcess
     received: list[ControllerEvent] = field(default_factory=list)
     steered_by: str = ""
+    recorded: list[Event] = field(default_factory=list, repr=False)
 
     @property
     def plan(self) -> Plan:
@@ -147,56 +149,61 @@ class FabricSession(Session):
 
     def on_event(self, at: int, what: str, detail: dict[str, Any]) -> None:
         """Note an event; called from any thread."""
-        self.received.append((at, what, detail))
-        page.show(what, detail, at)
+        _note(self.label, self.received, self.recorded, at, what, detail)
 
     def events(self) -> list[ControllerEvent]:
         """Return the events so far."""
         return list(self.received)
 
 
+def _note(
+    label: str, received: list[ControllerEvent], recorded: list[Event], at: int, what: str, detail: dict[str, Any]
+) -> None:
+    """Note an event of a fabric's controller or agents."""
+    received.append((at, what, detail))
+    page.show(what, detail, at)
+    if what not in _SAMPLES:
+        recorded.append(Event(at, "controller", what, {"fabric": label, **detail}))
+
+
 @contextmanager
 def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[FabricSession]:
     """Build a fabric and take it down again, and record both. `reroute`: the controller reroutes pairs."""
     received: list[ControllerEvent] = []
-
-    def on_event(at: int, what: str, detail: dict[str, Any]) -> None:
-        received.append((at, what, detail))
-        page.show(what, detail, at)
-
-    controller = ControllerProcess(reroute, on_event)
+    controller = ControllerProcess(reroute, partial(_note, label, received, run.events))
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     importlib.import_module("pyroute2")  # takes 0.2 s, by which the first fault would come late
     gc.collect()
     gc.freeze()  # a full collection takes 0.1 s, and heartbeats and GPU replacements would wait for it
     run.provenance["switch_buffers"] = net.switch_buffers
+    is_new = not any(fabric.label == label for fabric in run.fabrics)  # recorded once, however often it is built
+    if is_new:
+        spec = plan.spec
+        same = {name: getattr(spec, name) for name in ("kind", "domains", "rails", "mtu", "platform")}
+        row = FabricRun(
+            **same,
+            label=label,
+            policy=spec.chosen_policy,
+            rail_bps=plan.rail_bps,
+            hb_bps=plan.hb_bps,
+            spines=spec.spine_count,
+            uplink_bps=plan.uplink_bps if plan.uplinks else 0,
+            switches=tuple(switch.name for switch in plan.switches),
+            datapath=net.datapath,
+            build_s=net.build_s,
+            stop_s=0.0,
+            optics=tuple(plan.optics),
+        )
+        run.fabrics.append(row)
     try:
         with page.fabric(label, net, run.events):
-            yield FabricSession(label, net, controller, received)
+            yield FabricSession(label, net, controller, received, recorded=run.events)
     finally:
         record_interruptions(run, IntervalId(label))
         net.stop()
-        events = [event for event in list(received) if event[1] not in _SAMPLES]
-        run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]
-        if not any(fabric.label == label for fabric in run.fabrics):  # once, however often it is built
-            spec = plan.spec
-            same = {name: getattr(spec, name) for name in ("kind", "domains", "rails", "mtu", "platform")}
-            row = FabricRun(
-                **same,
-                label=label,
-                policy=spec.chosen_policy,
-                rail_bps=plan.rail_bps,
-                hb_bps=plan.hb_bps,
-                spines=spec.spine_count,
-                uplink_bps=plan.uplink_bps if plan.uplinks else 0,
-                switches=tuple(switch.name for switch in plan.switches),
-                datapath=net.datapath,
-                build_s=net.build_s,
-                stop_s=net.stop_s,
-                optics=tuple(plan.optics),
-            )
-            run.fabrics.append(row)
+        if is_new:
+            run.fabrics[run.fabrics.index(row)] = replace(row, stop_s=net.stop_s)
 
 
 def check_links(session: FabricSession, run: Run) -> None:
@@ -217,11 +224,13 @@ def repeat_suffix(repeat: int, repeats: int) -> str:
 class Steps:
     """Progress bars: `with Steps(console, total) as steps: with steps.step("build"): ...`. Silent without a console."""
 
-    def __init__(self, console: Console | None, total: int) -> None:
+    def __init__(self, console: Console | None, total: int, on_end: Callable[[], None] | None = None) -> None:
+        """`on_end` is called at the end of each step."""
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, disable=console is None, transient=True)
         self._overall = self._bars.add_task("run", total=total)
         self._step = self._bars.add_task("", total=None, visible=False)
+        self._on_end = on_end
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -236,6 +245,8 @@ class Steps:
         page.show(page.STEP, {"text": what})
         self._bars.reset(self._step, total=total, description=what, visible=True)
         yield
+        if self._on_end:
+            self._on_end()
         self._bars.advance(self._overall)
 
     def reached(self, amount: float) -> None:

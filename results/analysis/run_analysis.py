@@ -12,7 +12,7 @@ from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
-from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.fidelity import INTERRUPTED, Judgement, judge
 from railyard.results.runs.records import LIVE, Run
 from railyard.results.runs.targets import Outcome, recovery_outcomes
 from railyard.results.theory import spine_condition
@@ -77,9 +77,10 @@ class Analysis:
     def checks(self) -> tuple[Check, ...]:
         """Those checks for which the run has records: one that fails makes the exit status 1."""
         run, verdict, reasons = self.run, self.judgement.verdict, self.judgement.reasons
+        early = run.failed or (INTERRUPTED if run.interrupted else "")
         believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"
         found = (
-            *([Check("the run went to its end", False, run.failed)] if run.failed else []),
+            *([Check("the run went to its end", False, early)] if early else []),
             *([Check("the records are complete", False, "; ".join(run.damaged))] if run.damaged else []),
             Check("the emulation is believable", verdict != "invalid", believable),
             *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),

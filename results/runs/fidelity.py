@@ -28,6 +28,7 @@ from railyard.results.runs.records import (
 )
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
+INTERRUPTED: Final = "interrupted: only what was measured until then is here"
 Origin = Literal["machine", "network", "run"]
 """Of a deviation: the machine's load; links and queues, which a loaded machine slows down too; the run itself."""
 
@@ -289,7 +290,7 @@ def _of_event(event: Event) -> Iterator[Finding]:
 def _missing_records(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
-        yield "interrupted: only what was measured until then is here"
+        yield INTERRUPTED
     calibrated = {link.fabric for link in run.links}
     for fabric in run.fabrics:
         if fabric.label not in calibrated:

@@ -63,7 +63,7 @@ class RecordReader:
         self._entries: dict[str, Entry] | None = None
         self._seen: set[str] = set()
         self.damaged: list[str] = []
-        self.has_manifest = self.has(NAME)
+        self.has_manifest = folder.has(NAME)
         if self.has_manifest:
             self._entries = self.attempt(lambda: _entries(from_json(self._read(NAME, MOST_BYTES) or b"", NAME)), None)
 
@@ -71,13 +71,6 @@ class RecordReader:
     def is_verified(self) -> bool:
         """True if what `get` returns is what was written: there is a manifest that can be read."""
         return self._entries is not None
-
-    def has(self, name: str) -> bool:
-        """True if there is anything of this name."""
-        try:
-            return self._folder.read(name, 0) is not None
-        except OSError:
-            return True
 
     def note_missing_manifest(self) -> None:
         """Note that the run wrote a manifest, which isn't there any more."""

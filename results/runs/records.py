@@ -336,6 +336,32 @@ class Run:
             return None
 
 
+PARTS: Final[dict[str, type]] = {
+    "fabrics": FabricRun,
+    "rails": Rails,
+    "goodput": GoodputTrace,
+    "links": LinkCheck,
+    "loads": Load,
+    "bytes": ByteCheck,
+}
+"""The fields of a run that are lists in run.json, with the kinds of their rows."""
+TABLES: Final[dict[str, tuple[str, type]]] = {
+    "recoveries": ("recovery.csv", Recovery),
+    "connectivity_checks": ("connectivity.csv", ConnectivityCheck),
+    "replacements": ("replacement.csv", Replacement),
+    "measurements": ("results.parquet", Measurement),
+    "flows": ("flows.parquet", Flow),
+    "health": ("health.parquet", HealthSample),
+    "choices": ("choices.parquet", Choice),
+}
+"""The fields of a run that are tables, with their files and the kinds of their rows."""
+KINDS: Final[dict[str, tuple[str, type]]] = {
+    **{name: (f"run.json: {name}", kind) for name, kind in PARTS.items()},
+    **TABLES,
+    "events": ("events.jsonl", Event),
+}
+"""Every kind of record, by the field of `Run` that holds its rows, with the file that has them at the end."""
+
 Row = TypeVar("Row")
 Plain = dict[str, Any]  # column -> value
 OLD_COLUMNS: Final = {

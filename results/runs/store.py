@@ -17,10 +17,10 @@ from rich.console import Console
 
 from railyard.core.config import parse_yaml
 from railyard.core.errors import BadInput, RailyardError
-from railyard.core.records import ConnectivityCheck, Recovery
+from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import old_format, timeline
+from railyard.results.runs import journal, old_format, timeline
 from railyard.results.runs import records as rows
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.manifest import RecordReader, with_manifest
@@ -31,7 +31,7 @@ from railyard.results.views import report as summary
 FORMAT: Final = 3
 Files = Iterator[tuple[str, bytes]]  # name and content
 ORIGINAL_SUMMARY: Final = "summary.original.json"
-NO_RUN: Final = "is not a run's folder: it has no run.json"
+NO_RUN: Final = "is not a run's folder: it has no run.json, nor the journal of a run that was killed"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
     "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with",
@@ -43,23 +43,6 @@ RECOVERY_COLUMNS: Final = (
     "t_repair", "decided_ms", "source_side_ms", "far_side_ms", "probes_lost_after_repair", "script", "primary_path_ms",
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part",
 )  # fmt: skip
-_PARTS: Final[dict[str, type]] = {
-    "fabrics": rows.FabricRun,
-    "rails": rows.Rails,
-    "goodput": rows.GoodputTrace,
-    "links": rows.LinkCheck,
-    "loads": rows.Load,
-    "bytes": rows.ByteCheck,
-}
-_FILES: Final[dict[str, tuple[str, type]]] = {
-    "recoveries": ("recovery.csv", Recovery),
-    "connectivity_checks": ("connectivity.csv", ConnectivityCheck),
-    "replacements": ("replacement.csv", rows.Replacement),
-    "measurements": ("results.parquet", Measurement),
-    "flows": ("flows.parquet", rows.Flow),
-    "health": ("health.parquet", rows.HealthSample),
-    "choices": ("choices.parquet", rows.Choice),
-}
 _OPTIONAL: Final = {
     "connectivity.csv": "census.csv",
     "replacement.csv": "takeover.csv",
@@ -67,13 +50,6 @@ _OPTIONAL: Final = {
     "choices.parquet": "",
 }
 """Files that only some runs have -> their names in older runs."""
-
-
-_KINDS: Final = {
-    **{name: (f"run.json: {name}", kind) for name, kind in _PARTS.items()},
-    **_FILES,
-    "events": ("events.jsonl", rows.Event),
-}
 _FORMATS: Final = (old_format.FORMAT, 2, FORMAT)  # 2 has no manifest
 
 
@@ -98,14 +74,17 @@ def save(run: Run, folder: Path | Writable) -> Analysis:
 def redraw(run: Run, folder: Folder, console: Console) -> None:
     """Print the summary of a run that was read back, and write what is drawn from its records alone.
 
-    If records are damaged, the summary that the run wrote is kept as summary.original.json. BadInput if there is no
-    sense in the records that are left, or in those of a folder without a manifest.
+    The other files of a killed run, which has only a journal, are written first. If records are damaged, the summary
+    that the run wrote is kept as summary.original.json. BadInput if there is no sense in the records that are left, or
+    in those of a folder without a manifest.
     """
     drawn: list[tuple[str, bytes]] = []
     problem = None
     try:
         analysis = Analysis(run)
         report.print_summary(analysis, console)
+        if journal.is_left(folder):
+            drawn += with_manifest(_recorded(run, analysis.judgement))
         drawn += _drawn(analysis)
     except Exception as error:
         if run.verified and not run.damaged:
@@ -123,6 +102,7 @@ def redraw(run: Run, folder: Folder, console: Console) -> None:
     _write(folder, drawn)
     if problem:
         raise problem
+    folder.remove(journal.NAME)
 
 
 def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int | None]]:
@@ -131,7 +111,7 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     yield "provenance.json", rows.to_json(run.provenance), None
     judged = [judged_row(m, judgement.of_row(m)) for m in run.measurements]
     yield "results.csv", rows.to_csv(RESULT_COLUMNS, judged), len(judged)
-    for name, (file, kind) in _FILES.items():
+    for name, (file, kind) in rows.TABLES.items():
         records = getattr(run, name)
         if records or file not in _OPTIONAL:
             columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
@@ -140,7 +120,7 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
             data = rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
             yield file, data, len(records)
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
-    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in _PARTS}
+    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in rows.PARTS}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
     rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
     yield "run.json", rows.to_json(rest, indent=None), None
@@ -176,16 +156,16 @@ def load(folder: Path | Folder) -> Run:
     path = folder if isinstance(folder, Path) else folder.path
     try:
         with Folder(folder) if isinstance(folder, Path) else nullcontext(folder) as opened:
-            reader = RecordReader(opened)
-            return _load(reader, path)
+            return journal.read(opened) if journal.is_left(opened) else _load(opened, path)
     except OSError as error:
         raise BadInput("DIR", str(path), NO_RUN) from error
     except RailyardError as error:
         raise BadInput("DIR", str(path), f"can't be read back: {error}") from error
 
 
-def _load(reader: RecordReader, path: Path) -> Run:
-    if not reader.has_manifest and not reader.has("run.json"):
+def _load(folder: Folder, path: Path) -> Run:
+    reader = RecordReader(folder)
+    if not reader.has_manifest and not folder.has("run.json"):
         raise FileNotFoundError(path / "run.json")
     rest: dict[str, Any] = reader.get("run.json", partial(rows.from_json, file="run.json"), {})
     file_format = rest.pop("format", FORMAT if reader.damaged else None)
@@ -195,8 +175,8 @@ def _load(reader: RecordReader, path: Path) -> Run:
         reader.note_missing_manifest()
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
-    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in _PARTS}
-    parts |= {name: _rows(reader, file, kind) for name, (file, kind) in _FILES.items()}
+    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in rows.PARTS}
+    parts |= {name: _rows(reader, file, kind) for name, (file, kind) in rows.TABLES.items()}
     parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
     multirail: dict[str, Any] = reader.get(
         "multirail.json", partial(rows.from_json, file="multirail.json"), {}, required=False
@@ -210,7 +190,7 @@ def _load(reader: RecordReader, path: Path) -> Run:
         if reader.damaged:
             rest = {"name": path.absolute().name, "started_utc": "", **rest}
         records: dict[str, Any] = {}
-        for name, (file, kind) in _KINDS.items():
+        for name, (file, kind) in rows.KINDS.items():
             make = partial(rows.from_plain, kind, parts[name], "" if verified else file)
             records[name] = reader.attempt(make, [])
         own = {"spec": spec, "provenance": provenance, **rest}

@@ -148,8 +148,12 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
 
 
 def completeness(run: Run) -> dict[str, Any]:
-    """Return whether a run's records are those that it wrote, and what is wrong with them; None: not verified."""
-    return {"complete": not run.damaged if run.verified or run.damaged else None, "damaged": run.damaged}
+    """Return whether a run's records are all of those that it was to write, and what is wrong with them.
+
+    None: they are not verified.
+    """
+    is_complete = False if run.damaged or run.interrupted else True if run.verified else None
+    return {"complete": is_complete, "damaged": run.damaged}
 
 
 def print_summary(analysis: Analysis, console: Console) -> None:

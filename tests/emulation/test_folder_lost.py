@@ -1,6 +1,7 @@
 """A run's folder that another run asks for, and that is gone at the end: the records are kept elsewhere."""
 
 import json
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_a_lost_folder_costs_no_records() -> None:
             with Program(command, home=home) as second:
                 assert second.end(RUN_S) == 2
             assert "is in use by another run: choose another folder" in second.output
-            out.rmdir()
+            shutil.rmtree(out)
             assert run.end(RUN_S) == 1, run.output
         assert "fidelity" in run.output  # the figures, in spite of --quiet
         last = run.output.strip().splitlines()[-1]

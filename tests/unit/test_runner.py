@@ -102,7 +102,7 @@ class Runs:
         if isinstance(heartbeats, HeartbeatsSpec):
             self.did.append("hearts stop")
 
-    def _steps(self, console: object, total: int) -> Any:
+    def _steps(self, console: object, total: int, *_: object) -> Any:
         recorded, self.total = self.steps, total
 
         class Recorder:

@@ -1,0 +1,200 @@
+"""journal.jsonl: the records of a run while it is under way, from which the folder of a killed run is finished.
+
+Each line is a JSON object. `{"run": {...}}` sets fields of `Run`; `{"kind": "loads", "at": 3, "interval": {...},
+"columns": [...], "rows": [[...], ...]}` puts rows of one interval at that place of a list. It is appended between
+measurement intervals, and removed when the run's other files are written.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
+
+from railyard.core.errors import BadInput, RailyardError
+from railyard.core.records import INTERVAL_FIELDS, Record
+from railyard.core.safe_files import Folder
+from railyard.results.runs.manifest import MOST_BYTES
+from railyard.results.runs.manifest import NAME as MANIFEST
+from railyard.results.runs.records import KINDS, Event, Plain, Run, check_row, from_json, from_plain
+
+NAME: Final = "journal.jsonl"
+KILLED: Final = "the run was killed: the interval that was under way then is lost"
+_STATE: Final = ("name", "started_utc", "spec", "provenance", "scale", "interrupted", "failed")
+_REPLACED: Final = ("fabrics", "loads")  # of which a row may be replaced by one with more in it
+
+
+class Journal:
+    """The journal of a run, open to append to. A journal that can't be written ends; the run goes on."""
+
+    def __init__(self, run: Run, folder: Folder) -> None:
+        """Begin it in the folder, with what is known before anything is measured."""
+        self._run, self._folder, self._begun = run, folder, time.monotonic()
+        self._state: dict[str, bytes] = {}
+        self._written: dict[str, int] = dict.fromkeys(KINDS, 0)  # rows of each kind
+        self._replaced: dict[str, list[object]] = {name: [] for name in _REPLACED}  # rows as they were written
+        self._files: set[str] = set()
+        self._left = MOST_BYTES
+        self._fd = -1
+        try:
+            self._fd = folder.open_to_append(NAME)
+        except OSError as error:
+            self._fail(error)
+        self.flush()
+
+    def flush(self, has_ended: bool = False) -> None:
+        """Append what the run recorded since the last call, and wait until the disk has it.
+
+        `has_ended`: these are all records of the run.
+        """
+        if self._fd < 0:
+            return
+        try:
+            state = self._changed_state() | {"duration_s": time.monotonic() - self._begun}
+            if has_ended:
+                state |= {"duration_s": self._run.duration_s, "has_ended": True}
+            for name in self._run.files.keys() - self._files:
+                self._folder.write(name, self._run.files[name])
+            self._files = set(self._run.files)
+            lines = [line for name in KINDS for line in self._new_rows(name)]
+            self._append(b"".join([*lines, _line({"run": state, "files": sorted(self._files)})]))
+        except OSError as error:
+            self._fail(error)
+
+    def close(self, remove: bool) -> None:
+        """Close it; with `remove`, remove it from the folder."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if remove:
+            self._folder.remove(NAME)
+
+    def _changed_state(self) -> dict[str, Any]:
+        state = {name: getattr(self._run, name) for name in _STATE}
+        texts = {name: _line(value) for name, value in state.items()}
+        changed = {name: state[name] for name, text in texts.items() if self._state.get(name) != text}
+        self._state = texts
+        return changed
+
+    def _new_rows(self, name: str) -> list[bytes]:
+        records = list(getattr(self._run, name))  # other threads add events
+        at = self._written[name]
+        if name in _REPLACED:
+            before, self._replaced[name] = self._replaced[name], records
+            at = next((n for n, (a, b) in enumerate(zip(before, records, strict=False)) if a is not b), at)
+        self._written[name] = len(records)
+        lines, kind = [], KINDS[name][1]
+        columns = [f.name for f in fields(kind) if f.name != "interval"]
+        values = attrgetter(*columns)
+        for interval, group in groupby(records[at:], attrgetter("interval") if issubclass(kind, Record) else _none):
+            rows = list(map(values, group))
+            where = {"interval": interval.as_dict()} if interval else {}
+            lines.append(_line({"kind": name, "at": at, **where, "columns": columns, "rows": rows}))
+            at += len(rows)
+        return lines
+
+    def _append(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(0, f"it would have more than {MOST_BYTES:,} bytes")
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._fd, left) :]
+        os.fdatasync(self._fd)
+
+    def _fail(self, error: OSError) -> None:
+        """End it: the records are still written when the run ends."""
+        text = f"{NAME} can't be written ({error.strerror or error}): the records are written at the end alone"
+        self._run.events.append(Event(time.monotonic_ns(), "run", "journal-failed", {"text": text}))
+        self.close(remove=False)
+
+
+def _none(_: object) -> None:
+    """Return no interval."""
+
+
+def _line(data: object) -> bytes:
+    return (json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=_plain) + "\n").encode()
+
+
+def _plain(value: object) -> object:
+    """Return what JSON doesn't know as plain data: a number of numpy, a dataclass; else its text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+@dataclass
+class _Content:
+    """What the lines of a journal set."""
+
+    own: dict[str, Any] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    rows: dict[str, list[Plain]] = field(default_factory=lambda: {name: [] for name in KINDS})
+
+    def add(self, line: dict[str, Any], where: str) -> None:
+        """Add a line. BadInput if it is none that a journal has."""
+        name, rows, columns, at = (line.get(key) for key in ("kind", "rows", "columns", "at"))
+        if isinstance(line.get("run"), dict) and isinstance(line.get("files"), list):
+            self.own |= line["run"]
+            self.files = [str(file) for file in line["files"]]
+        elif (
+            name in KINDS
+            and isinstance(rows, list)
+            and isinstance(columns, list)
+            and isinstance(at, int)
+            and 0 <= at <= len(self.rows[name])
+            and isinstance(interval := line.get("interval", {}), dict)
+            and all(isinstance(row, list) and len(row) == len(columns) for row in rows)
+        ):
+            own = {key: value for key, value in interval.items() if key in INTERVAL_FIELDS}
+            found = [{**own, **dict(zip(map(str, columns), row, strict=True))} for row in rows]
+            self.rows[name][at : at + len(found)] = found
+        else:
+            raise BadInput(where, str(line)[:40], "is no line of a journal")
+
+
+def is_left(folder: Folder) -> bool:
+    """Return whether a run wrote a journal there, and did not come to write its other files."""
+    return folder.has(NAME) and not folder.has(MANIFEST)
+
+
+def read(folder: Folder) -> Run:
+    """Return the run of a journal: what it had measured when it was killed.
+
+    A line that isn't whole is the last: the run was killed while it wrote it. Any other that can't be read is named in
+    `damaged`, and so are rows that it makes no sense of; what follows the line is left out.
+    """
+    content, damaged = _Content(), list[str]()
+    data = folder.read(NAME, MOST_BYTES) or b""
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        try:
+            content.add(from_json(line, NAME, number), f"{NAME}, line {number}")
+        except RailyardError as error:
+            damaged.append(f"{error}; what follows it is left out")
+            break
+    own = {"name": folder.path.absolute().name, "started_utc": "", "spec": {}, "provenance": {}, **content.own}
+    has_ended = own.pop("has_ended", False) is True
+    records: dict[str, Any] = {}
+    for name, (_, kind) in KINDS.items():
+        try:
+            records[name] = from_plain(kind, content.rows[name], f"{NAME}, {name}")
+        except RailyardError as error:
+            damaged.append(str(error))
+    files = {}
+    for name in content.files:
+        try:
+            found = folder.read(name, MOST_BYTES)
+        except (OSError, ValueError):
+            found = None
+        if found is None:
+            damaged.append(f"{name} is missing")
+        else:
+            files[name] = found
+    own = {name: own[name] for name in (*_STATE, "duration_s") if name in own}
+    if damaged or not has_ended:
+        own |= {"interrupted": True, "failed": own.get("failed") or (f"{NAME}: {damaged[0]}" if damaged else KILLED)}
+    check_row(own, Run, NAME)
+    return Run(**own, **records, files=files, damaged=damaged, verified=False)
