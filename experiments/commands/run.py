@@ -14,7 +14,7 @@ from railyard.experiments.commands.options import Live, Name, Overrides, PluginF
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
 from railyard.experiments.run.sandboxed import check_machine, own_command
-from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.loading import command_line, load_any
 
 
 def command(
@@ -29,7 +29,7 @@ def command(
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
-    return run(name, overrides, out, seed, quiet, live, save_script)
+    return run(name, overrides, out, seed, quiet, live, save_script, plugin_files)
 
 
 def run(
@@ -40,6 +40,7 @@ def run(
     quiet: bool = False,
     live: str | None = None,
     save_script: Path | None = None,
+    plugin_files: Sequence[Path] = (),
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
     spec = load_any(name, overrides, seed)
@@ -50,6 +51,7 @@ def run(
         resolved, path = spec.resolved(), where.real_path
         task = {"do": "run", "spec": resolved, "folder": str(path), "identity": where.identity, "quiet": quiet}
         task |= {"spare": spare.fd, "live": page.task}
+        task["command"] = command_line(name, overrides, seed, plugin_files)
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd, *page.fds])
         problem = spare.problem(where)

@@ -4,8 +4,10 @@ Whatever ends it early, what was measured by then is saved; an error makes it a 
 """
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -28,10 +30,15 @@ from railyard.topologies.measure import rates
 
 
 def run_experiment(
-    spec: ExperimentSpec, folder: Path | Folder, console: Console | None, spare: Spare | None = None
+    spec: ExperimentSpec,
+    folder: Path | Folder,
+    console: Console | None,
+    spare: Spare | None = None,
+    command: Mapping[str, Any] | None = None,
 ) -> int:
     """Run it all, save it in `folder`, print the summary. Return 0 if every check of the experiment passed, else 1.
 
+    `command`: what it changes of the experiment, as loading.command_line returns it, for the report.
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
     """
     family, resolved = spec.family, spec.resolved()
@@ -49,6 +56,7 @@ def run_experiment(
             with steps.step("measuring what this machine carries"):
                 frames = rates.measure(datapath, ControllerProcess())
             run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
+            run.provenance |= {"command": command} if command else {}
             family.measure(spec, datapath, frames, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True

@@ -46,7 +46,7 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
     with opened as folder, Spare(task["spare"]) as spare:
-        return run_experiment(spec, folder, None if task["quiet"] else console(), spare)
+        return run_experiment(spec, folder, None if task["quiet"] else console(), spare, task.get("command"))
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:

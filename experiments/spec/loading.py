@@ -7,14 +7,15 @@
 Values are YAML: 8, 100Mbit, on, [on, off], {kind: moe}. The named experiments are a YAML file each in catalog/.
 """
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core import crash, plugins
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.installation import data_file
+from railyard.core.installation import RUN, data_file
 from railyard.experiments.spec import old_names
 from railyard.experiments.spec.old_names import rename_path
 from railyard.results.published.catalogue import FIGURES
@@ -143,6 +144,36 @@ def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterab
     if step.isascii() and step.isdigit() and int(step) < len(items):
         return [int(step)]
     raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")
+
+
+def command_line(
+    name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None, plugin_files: Iterable[Path] = ()
+) -> dict[str, Any]:
+    """Return a line for each key that a command changes, `key: from -> to`, and the command that repeats the run.
+
+    Empty where it changes nothing.
+    """
+    before = dict(_leaves(read(name_or_file)))
+    after = dict(_leaves(apply(read(name_or_file), overrides) | ({} if seed is None else {"seed": seed})))
+    changed = [
+        f"{key}: {before.get(key, 'default')} → {after.get(key, 'default')}"
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]
+    options = [word for item in overrides for word in ("-o", item)]
+    options += [word for file in plugin_files for word in ("--plugin", str(file))]
+    options += [] if seed is None else ["--seed", str(seed)]
+    repeat = f"{RUN} {shlex.join(['run', name_or_file, *options])}"
+    return {"changed": changed, "repeat": repeat} if changed else {}
+
+
+def _leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every plain value of nested data by its path, as `-o` takes it."""
+    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    if not items and prefix:
+        yield prefix[:-1], data
+    for key, value in items:
+        yield from _leaves(value, f"{prefix}{key}.")
 
 
 def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> "ExperimentSpec":

@@ -4,22 +4,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isclose, isnan, nan
+from math import isclose, isnan, log, nan
 from operator import attrgetter
 from statistics import median
-from typing import Any, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import pandas as pd
 
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import NOT_COMPARED, FabricRun, Flow, Measurement, Run, Verdict, worst_verdict
-from railyard.results.views.format import workload_label
+from railyard.results.views.format import ratio, workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
 Grouped = TypeVar("Grouped")
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
 FULL_SIZE = "projected_full_size"
+FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
 HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
 
 
@@ -204,6 +205,53 @@ def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
                     measured = slow.median / fast.median
                     found.append(Slowdown(interval, row, one, other, measured, expected, a.rail_bps / a.hb_bps))
     return tuple(found)
+
+
+class Outlier(NamedTuple):
+    """A median outside FAITHFUL_RATIO: its row and fabric in words, measured over predicted, and the known reason."""
+
+    what: str
+    ratio: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How many medians of times were compared with a formula, and those outside FAITHFUL_RATIO, worst first."""
+
+    compared: int
+    outliers: tuple[Outlier, ...]
+
+    @property
+    def text(self) -> str:
+        """`6 of 8 within 0.97-1.05, worst 1.080 (moe moe-a2a on rail-optimized)`."""
+        if not self.compared:
+            return "no time has a formula to compare with"
+        within = f"{self.compared - len(self.outliers)} of {self.compared} within {'{:g}-{:g}'.format(*FAITHFUL_RATIO)}"
+        worst = next(iter(self.outliers), None)
+        return f"{within}, worst {ratio(worst.ratio)} ({worst.what})" if worst else within
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        outliers = [outlier._asdict() for outlier in self.outliers]
+        return {"compared": self.compared, "within": self.compared - len(outliers), "outliers": outliers}
+
+
+def agreement(timed: Iterable[Row]) -> Agreement:
+    """Compare every time that has a prediction with it."""
+    compared = [(row, fabric, s, s.ratio) for row in timed for fabric, s in row.by_fabric.items() if s.ratio]
+    low, high = FAITHFUL_RATIO
+
+    def outlier(row: Row, fabric: str, spread: Spread, found: float) -> Outlier:
+        with_latency = spread.median / spread.with_latency if spread.with_latency else 0.0
+        reasons = [f"its interval is {spread.verdict}: the machine was busy"] if spread.verdict != "ok" else []
+        if low <= with_latency <= high:
+            reasons.append(f"{ratio(with_latency)} with the latency of its sequential steps")
+        what = f"{row.workload} {row.phase}".strip()
+        return Outlier(f"{what} on {fabric}", found, "; ".join(reasons))
+
+    outliers = [outlier(*found) for found in compared if not low <= found[3] <= high]
+    return Agreement(len(compared), tuple(sorted(outliers, key=lambda o: -abs(log(o.ratio)))))
 
 
 def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:

@@ -71,6 +71,7 @@ class Analysis:
     performance = _of(lambda a: allreduce.outcomes(a.allreduce) if a.allreduce else ())  # of targets, measured or not
     heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
     slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
+    agreement = _of(lambda a: aggregate.agreement(a.times))  # of measured times with the formulas
     passed = _of(lambda a: all(check.passed for check in a.checks))
 
     @cached_property

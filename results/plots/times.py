@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from railyard.results.analysis.aggregate import Row, Spread
+from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.plots import style
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
@@ -17,7 +17,6 @@ from railyard.results.theory.spine_condition import Cell
 from railyard.results.views.format import percent, ratio, seconds, workload_label
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
-FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
 _PREDICTED: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted")
 
 

@@ -4,7 +4,10 @@ A section is a definition: its title, when it applies, its tables and figures in
 and its part of summary.json. It is a class in a file of sections/, or of a plugin; docs/extending.md has an example.
 """
 
-from collections.abc import Iterable, Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, ClassVar, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,6 +26,27 @@ from railyard.results.views.table import Table
 _FOLDER: Final = data_file("results/views")
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _MAX_REASONS: Final = 3
+_MAX_CARDS: Final = 5
+SPREAD_UNKNOWN: Final = "one run, spread unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A result on the first screen of the report: its value, what theory or a target says, and the spread of repeats.
+
+    `verdict`: of the intervals that it was measured in.
+    """
+
+    title: str
+    value: str
+    theory: str = ""
+    spread: str = ""
+    verdict: str = "ok"
+
+
+def spread_text(values: Sequence[float], show: Callable[[float], str]) -> str:
+    """Return `4.05 s to 4.12 s, 3 runs`; of one run its spread is not known."""
+    return f"{show(min(values))} to {show(max(values))}, {len(values)} runs" if len(values) > 1 else SPREAD_UNKNOWN
 
 
 class Section:
@@ -38,6 +62,10 @@ class Section:
     def applies(self, analysis: Analysis) -> bool:
         """Return whether the report has this section."""
         return True
+
+    def cards(self, analysis: Analysis) -> Iterable[Card]:
+        """Return its results for the first screen, most important first; the page has room for five of all sections."""
+        return ()
 
     def headline(self, analysis: Analysis) -> Iterable[str | Table]:
         """Return sentences and tables for the top of the report."""
@@ -91,8 +119,10 @@ def render(analysis: Analysis) -> str:
         undefined=StrictUndefined,
     )
     run, headline, parts, links = analysis.run, list[str | Table](), [], dict[str, str]()
+    cards = list[Sequence[Card]]()
     for name, found in sections():
         if found.applies(analysis):
+            cards.append(tuple(found.cards(analysis)))
             headline += found.headline(analysis)
             values = {"run": run, "tables": found.tables(analysis), **found.parts(analysis)}
             content = Markup(environment.get_template(found.template).render(values))
@@ -107,18 +137,39 @@ def render(analysis: Analysis) -> str:
         *((("policies", str(len(run.policies))),) if run.is_steered else ()),
         *((name, str(len(run.spec.get(name) or []))) for name in ("workloads", "faults")),
     ]
+    script = Markup(environment.get_template("report.js.j2").render())
     return environment.get_template("report.html.j2").render(
         run=run,
         title=run.spec.get("title") or run.name,
+        command={"changed": [], "repeat": ""} | (run.provenance.get("command") or {}),
+        cards=_first_cards(cards),
+        agreement=analysis.agreement,
+        files=_data_files(run),
+        script=script,
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         description=run.spec.get("description") or "",
         facts=facts,
         judgement=analysis.judgement,
-        checks=analysis.checks,
+        checks=sorted(analysis.checks, key=lambda check: check.passed),
         sentences=[part for part in headline if isinstance(part, str)],
         tables=[part for part in headline if isinstance(part, Table)],
         sections=parts,
         links=links,
     )
+
+
+def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:
+    """Return the cards for the first screen: one of every section, then a second one, while there is room."""
+    order = sorted((n, number) for number, cards in enumerate(by_section) for n in range(len(cards)))
+    return [by_section[number][n] for number, n in sorted((number, n) for n, number in order[:_MAX_CARDS])]
+
+
+def _data_files(run: Run) -> list[str]:
+    """Return the files of the run's folder that the page links to."""
+    with_records = {"flows.parquet": run.flows, "recovery.csv": run.recoveries, "health.parquet": run.health}
+    with_records |= {"connectivity.csv": run.connectivity_checks, "replacement.csv": run.replacements}
+    named = [name for name, records in with_records.items() if records]
+    return ["results.csv", *named, "events.jsonl", "spec.yaml", "summary.json", "provenance.json", "timeline.json"]
 
 
 def summarise(analysis: Analysis) -> dict[str, Any]:
@@ -140,6 +191,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "reasons": list(judgement.reasons),
         "findings": [f.as_dict() for f in judgement.evidence if f.verdict != "ok"],
         "intervals": [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()],
+        "agreement": analysis.agreement.as_dict(),
         "passed": analysis.passed,
         "checks": [check.as_dict() for check in analysis.checks],
         "targets_missed": missed_targets(analysis.target_outcomes),
@@ -173,6 +225,9 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
         line = Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
         console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
+    if analysis.agreement.compared:
+        line = Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text)
+        console.print(line, highlight=False)
     measured = [o for o in analysis.target_outcomes if o.met is not None and not o.target.claim]
     if measured:
         names = missed_targets(measured)

@@ -1,6 +1,6 @@
 """Allreduces on several rails: tables for the terminal and for report.html, and the report's sections."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from statistics import median
@@ -19,7 +19,7 @@ from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval
 from railyard.results.views import format as fmt
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import Card, Section, section, spread_text
 from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Column, Table, text, text_table, texts
 
@@ -43,6 +43,16 @@ class _Allreduces(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         return bool(analysis.allreduce)
+
+    def cards(self, analysis: Analysis) -> Iterator[Card]:
+        for o in [o for o in analysis.performance if o.samples]:
+            values = [value for value in o.values if value is not None]
+            yield Card(
+                f"{o.name}{f' ({o.fabric})' if o.fabric else ''}",
+                o.text,
+                f"target {'≤' if o.target.least is None else '≥'} {o.target.limits_text}",
+                spread_text(values, o.target.text) if values else "",
+            )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         found, invalid = analysis.allreduce, _invalid_points(analysis)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from railyard.results.runs import targets as goals
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.targets import PUBLISHED_SYSTEMS, Outcome, Published, Target, times_slower
 from railyard.results.views import format as fmt
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.table import Column, Table, text
 
 NOT_AFFECTED: Final = "– (no other GPU affected)"
@@ -44,6 +45,19 @@ class _Failures(Section):
     def applies(self, analysis: Analysis) -> bool:
         is_traced = any(not (t.script or t.link) for t in analysis.run.goodput)
         return bool(analysis.recovery_rows or analysis.target_outcomes or is_traced)
+
+    def cards(self, analysis: Analysis) -> Iterable[Card]:
+        for row in [r for r in analysis.recovery_rows if r.reroute == "on" and not missing_reason(r)]:
+            line = max(lines_of(row, both_sides=False), key=lambda x: inf if x.first.median is None else x.first.median)
+            least, most = line.first.least, line.first.most
+            spread = f"{fmt.milliseconds(least)} to {fmt.milliseconds(most)}, {line.first.n} runs"
+            yield Card(
+                f"{row.name} on {row.fabric}: first packet{f', {line.side} side' if line.side else ''}",
+                fmt.milliseconds(line.first.median),
+                f"target ≤ {line.target.limits_text}" if line.target else "",
+                spread if line.first.n > 1 and least is not None else SPREAD_UNKNOWN,
+                verdict(row.repeats, analysis.judgement),
+            )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         rows, targets, failures = analysis.recovery_rows, analysis.target_outcomes, []

@@ -1,6 +1,6 @@
 """Health-routing policies in the report: what each achieved, over time, and rail-only's path beside the spine's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -22,7 +22,7 @@ from railyard.results.plots import steering
 from railyard.results.plots import times as plots
 from railyard.results.theory.spine_condition import TIE, Cell, as_dict
 from railyard.results.views import format as fmt
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text
 
 _MAX_DRAWN: Final = 6
@@ -48,6 +48,12 @@ class _Comparison(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         return bool(analysis.cells)
+
+    def cards(self, analysis: Analysis) -> list[Card]:
+        agreeing, cells = sum(c.agrees for c in analysis.cells), len(analysis.cells)
+        by_bottleneck = sum(c.by_slowest_link == c.measured for c in analysis.cells)
+        theory = f"the slowest link of each path does in {by_bottleneck}"
+        return [Card("Cells in which the papers' condition names the faster path", f"{agreeing} of {cells}", theory)]
 
     def headline(self, analysis: Analysis) -> list[str]:
         return [finding(analysis.cells)]
@@ -148,6 +154,20 @@ class _Policies(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         return (bool(analysis.policy_rows) and not analysis.cells) or bool(drawn(analysis.intervals)[0])
+
+    def cards(self, analysis: Analysis) -> Iterator[Card]:
+        for work, rows in analysis.policy_rows.items() if not analysis.cells else ():
+            by_policy = {row.policy: row for row in rows}
+            ours = [r for r in rows if r.over_dr is not None and r.policy not in (BASELINE_POLICY, ORACLE_POLICY)]
+            if ours:
+                best = max(ours, key=lambda row: row.over_dr or 0.0)
+                oracle = by_policy.get(ORACLE_POLICY)
+                yield Card(
+                    f"{_title(work)}: {best.policy} faster than {BASELINE_POLICY}",
+                    fmt.times(best.over_dr),
+                    f"{ORACLE_POLICY} {fmt.times(oracle.over_dr)}" if oracle and oracle.over_dr else "",
+                    spread_text(best.times, fmt.seconds),
+                )
 
     def headline(self, analysis: Analysis) -> list[Table]:
         return [] if analysis.cells else [policies_table(r, _title(w)) for w, r in analysis.policy_rows.items()]

@@ -17,7 +17,7 @@ from railyard.results.plots import recovery
 from railyard.results.plots import recovery as fault_script
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.views import format as fmt
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.sections.faults import CONTROLLER_STEPS
 from railyard.results.views.table import Column, Table, text, texts
 
@@ -32,6 +32,14 @@ class _Scripts(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         return bool(analysis.script_rows)
+
+    def cards(self, analysis: Analysis) -> Iterator[Card]:
+        for (script, fabric, reroute), runs in grouped(analysis.script_rows, "script", "fabric", "reroute").items():
+            checks = [check for s in runs for check in s.connectivity_checks if check.done]
+            if checks:
+                matching, suffix = sum(not c.mismatch_count for c in checks), ", reroute off" * (reroute == "off")
+                title = f"{script} on {fabric}{suffix}: connectivity checks as the oracle expects"
+                yield Card(title, f"{matching} of {len(checks)}", "", f"{len(runs)} repeats" * (len(runs) > 1))
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         drawn, failed = [], [c for c in analysis.run.connectivity_checks if c.done and c.mismatch_count]
@@ -137,6 +145,18 @@ class _Replacements(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         return bool(analysis.replacement_rows)
+
+    def cards(self, analysis: Analysis) -> Iterator[Card]:
+        for row in analysis.replacement_rows:
+            found = row.figures["interruption_ms"]
+            known = found.n > 1 and found.least is not None and found.most is not None
+            yield Card(
+                f"{row.case} on {row.fabric}, replaced by {row.method}: interruption of the job",
+                fmt.milliseconds(found.median),
+                f"iteration after / before {fmt.ratio(row.slowdown)}, theory {fmt.ratio(row.predicted_slowdown)}",
+                f"{_ms(found.least)} to {_ms(found.most)}, {found.n} runs" if known else SPREAD_UNKNOWN,
+                row.verdict,
+            )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         rows = analysis.replacement_rows

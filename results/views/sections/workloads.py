@@ -18,11 +18,11 @@ from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
 from railyard.results.plots import times as plot_times
 from railyard.results.plots.style import Plot
-from railyard.results.runs.records import Flow, Run
+from railyard.results.runs.records import Flow, Run, worst_verdict
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.workloads.spec import traffic_kind
@@ -79,6 +79,30 @@ class _Workloads(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         return not analysis.run.rails
+
+    def cards(self, analysis: Analysis) -> Iterable[Card]:
+        timed = _side_by_side(analysis)
+        for s in [s for s in analysis.slowdowns if s.is_all_to_all] if timed else ():  # Rail-only IV-B
+            slow, fast = (s.row.by_fabric[name] for name in (s.rail_only, s.rail_optimized))
+            ends = (min(slow.values) / max(fast.values), max(slow.values) / min(fast.values))
+            repeats = min(len(slow.values), len(fast.values))
+            yield Card(
+                f"{s.row.workload} {s.row.phase}: {s.rail_only} over {s.rail_optimized}".replace(" :", ":"),
+                fmt.change(s.measured),
+                f"theory {fmt.change(s.predicted)} (Eq. 3 / Eq. 2)",
+                f"{fmt.change(ends[0])} to {fmt.change(ends[1])}, {repeats} runs" if repeats > 1 else SPREAD_UNKNOWN,
+                worst_verdict([slow.verdict, fast.verdict]),
+            )
+        for row in [r for r in timed if not r.phase]:
+            for fabric, spread in row.by_fabric.items():
+                theory = f"theory {fmt.seconds(spread.predicted)}, measured / theory {fmt.ratio(spread.ratio)}"
+                yield Card(
+                    f"{row.workload} on {fabric}",
+                    fmt.seconds(spread.median),
+                    theory if spread.predicted else "",
+                    spread_text(spread.values, fmt.seconds),
+                    spread.verdict,
+                )
 
     def headline(self, analysis: Analysis) -> Iterable[str | Table]:
         timed = _side_by_side(analysis)

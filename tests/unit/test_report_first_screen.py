@@ -1,0 +1,103 @@
+"""The first screen of the report: result cards, agreement with theory, checks, and what was changed for the run."""
+
+import re
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core.records import IntervalId
+from railyard.experiments.spec.loading import apply, command_line, read
+from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, agreement
+from railyard.results.views.report import SPREAD_UNKNOWN
+from tests.unit import shown
+from tests.unit.results_sample import sample_run
+
+_CARD = re.compile(r"<li><span class=\"name\">(.*?)</span><span class=\"value\">(.*?)</span>(.*?)</li>", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    run = sample_run(2, 2, 3)
+    run.goodput, run.flows = [], []  # fewer figures to draw
+    return shown.render(run)
+
+
+def test_cards_have_value_theory_and_spread(page: str) -> None:
+    cards = _CARD.findall(page)
+    assert 2 <= len(cards) <= 5
+    assert page.index("</ul>", page.index('class="cards"')) < page.index("Fidelity:")
+    assert all(value.strip() for _, value, _ in cards)
+    assert any("theory" in rest and "3 runs" in rest for _, _, rest in cards)
+    assert any("first packet" in title for title, _, _ in cards)
+
+
+def test_card_of_one_run_has_no_spread() -> None:
+    run = sample_run(2, 2, 1)
+    run.goodput, run.flows, run.recoveries = [], [], []
+    cards = _CARD.findall(shown.render(run))
+    assert cards
+    assert all(SPREAD_UNKNOWN in rest for _, _, rest in cards)
+
+
+def test_failed_checks_are_first_and_open(page: str) -> None:
+    assert re.search(r"<details><summary>Checks: (\d+) of \1 passed</summary>", page)
+    run = sample_run(2, 2, 1)
+    run.goodput, run.flows = [], []
+    run.bytes[0] = replace(run.bytes[0], pairs_wrong=3)
+    html = shown.render(run)
+    assert "<details open><summary>Checks:" in html
+    marks = re.findall(r'<li><span class="(pass|fail)">', html)
+    assert marks == sorted(marks)
+    assert "every byte delivered, for every pair – failed" in html
+
+
+def test_changed_experiment_is_marked_and_repeatable() -> None:
+    run = sample_run(2, 2, 1)
+    run.goodput, run.flows, run.recoveries = [], [], []
+    assert "(modified)" not in shown.render(run)
+    run.provenance["command"] = command_line("quickstart", ["domains=8", "workloads.0.duration=2s"], 7)
+    html = shown.render(run)
+    assert re.search(r"<h1>[^<]+ \(modified\)</h1>", html)
+    for line in ("fabrics.0.domains: 4 → 8", "workloads.0.duration: 4s → 2s", "seed: 1 → 7"):
+        assert f"<li>{line}</li>" in html
+    assert "run quickstart -o domains=8 -o workloads.0.duration=2s --seed 7</code>" in html
+    assert command_line("quickstart") == command_line("quickstart", ["domains=4"]) == {}
+
+
+@given(st.sampled_from(["seed=9", "repeats=2", "domains=2", "mtu=1500", "workloads.1.duration=1s", "reroute=[on]"]))
+def test_every_override_is_one_changed_line_per_key(override: str) -> None:
+    changed = command_line("quickstart", [override])["changed"]
+    data, other = read("quickstart"), apply(read("quickstart"), [override])
+    assert changed
+    assert data != other
+    assert all(re.fullmatch(r"[a-z_.0-9]+: .+ → .+", line) for line in changed)
+
+
+_SPREADS = st.tuples(st.floats(0.5, 2), st.sampled_from(["ok", "degraded", "not compared"]), st.booleans())
+
+
+@given(st.lists(_SPREADS, max_size=8))
+def test_agreement_counts_rows_within_the_band(cases: list[tuple[float, str, bool]]) -> None:
+    spreads = {
+        f"fabric {n}": Spread((ratio,), 1.0 if known else None, verdict)  # type: ignore[arg-type]
+        for n, (ratio, verdict, known) in enumerate(cases)
+    }
+    found = agreement([Row(IntervalId("f", "w"), "", "completion_time", "s", (), spreads)])
+    compared = [ratio for ratio, verdict, known in cases if known and verdict != "not compared"]
+    outside = [ratio for ratio in compared if not FAITHFUL_RATIO[0] <= ratio <= FAITHFUL_RATIO[1]]
+    assert found.compared == len(compared)
+    assert sorted(o.ratio for o in found.outliers) == sorted(outside)
+    plain = found.as_dict()
+    assert plain["within"] == len(compared) - len(outside)
+    if outside:
+        assert f"{len(compared) - len(outside)} of {len(compared)} within 0.97-1.05, worst " in found.text
+
+
+def test_only_the_script_of_the_page_may_run(page: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'" in page
