@@ -29,13 +29,13 @@ def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fol
             if opened.is_claimed():
                 raise BadInput("DIR", str(run), "is of a run that is under way: wait until it has ended")
             was_killed = journal.is_left(opened)
-            if was_killed:
-                print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             found = store.load(opened)
             for line in found.damaged:
                 print(f"damaged: {line}", file=sys.stderr)
-            if not (found.verified or found.damaged or was_killed):
-                print("no manifest: not verified", file=sys.stderr)
             store.redraw(found, opened, console())
+            if was_killed:  # a notice comes last: an error must be the only line
+                print("the run was killed: its folder is finished from its journal", file=sys.stderr)
+            elif not (found.verified or found.damaged):
+                print("no manifest: not verified", file=sys.stderr)
     print(run / "report.html")
     return 1 if found.damaged else 0
