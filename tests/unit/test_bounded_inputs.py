@@ -27,6 +27,7 @@ from railyard.workloads.traces.common import read_files
 
 BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
 
+NO_TENSOR: Final = {"tensor": 1, "pipeline": 4, "data": 2, "micro_batch": 1, "global_batch": 8}
 LIMITS: Final = {
     "bytes of a YAML file (experiment, model, placement)": config.MAX_YAML_BYTES,
     "characters of a YAML file, its aliases spelled out": config.MAX_YAML_CHARACTERS,
@@ -117,9 +118,10 @@ def test_only_regular_files_of_bounded_size_are_read(kind: str, tmp_path: Path) 
     [
         ({"kind": "transfers", "rounds": 10**9}, "rounds", 10**9),
         ({"kind": "gpt", "pairs_per_pass": 10**9}, "pairs_per_pass", 10**9),
+        ({"kind": "gpt", "pairs_per_pass": 10**9, "compute": 0, "parallelism": NO_TENSOR}, "pairs_per_pass", 10**9),
         ({"kind": "gpt", "global_batch": 10**6}, "global_batch", 10**6),
     ],
-    ids=["rounds", "pairs_per_pass", "global_batch"],
+    ids=["rounds", "pairs_per_pass", "pairs_without_transfers", "global_batch"],
 )
 def test_schedules_of_too_many_tasks_name_their_largest_number(workload: object, field: str, value: int) -> None:
     data = {"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2}], "workloads": [workload]}
