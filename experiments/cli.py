@@ -95,7 +95,6 @@ def _with_optional_values(command: Any, arguments: list[str]) -> list[str]:
 
 app = typer.Typer(
     cls=CommandGroup,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

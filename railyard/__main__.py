@@ -14,13 +14,27 @@ def main(remedy: str = "") -> int:
     use_utf8()
     try:
         from railyard.experiments.cli import main as run
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] == "railyard":
+    except (ImportError, PermissionError) as error:
+        if path := unreadable():
+            print(f"error: {path} can't be read by this user; type: sudo chmod -R a+rX {path}", file=sys.stderr)
+            return 3
+        if not isinstance(error, ImportError) or (error.name or "").partition(".")[0] == "railyard":
             raise
         remedy = remedy or f"{sys.executable} -m pip install railyard"
         print(f"error: {sys.executable} lacks {error.name or error}; type: {remedy}", file=sys.stderr)
         return 3
     return run()
+
+
+def unreadable() -> str:
+    """Return the first file or folder of the package that this user can't read: pip installs with the umask of root."""
+    package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 (pathlib takes a while to import)
+    for folder, folders, files in os.walk(package, followlinks=True):
+        for name in sorted([*folders, *files]):
+            path = os.path.join(folder, name)  # noqa: PTH118
+            if not os.access(path, os.R_OK | (os.X_OK if name in folders else 0)):
+                return path
+    return ""
 
 
 def use_utf8() -> None:

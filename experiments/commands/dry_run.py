@@ -13,7 +13,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import options
-from railyard.experiments.commands.options import Overrides, PluginFiles, plain_table, shows_progress
+from railyard.experiments.commands.options import Overrides, PluginFiles, completion, plain_table, shows_progress
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
@@ -44,6 +44,7 @@ def command(
         typer.Argument(
             metavar="NAME|FILE|TRACE",
             help="An experiment; or a trace of Chakra, PARAM or SimAI: a file, or a folder with a file per rank.",
+            autocompletion=completion(loading.names),
         ),
     ],
     overrides: Overrides,

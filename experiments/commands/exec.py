@@ -6,7 +6,7 @@ import typer
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import ps
-from railyard.experiments.commands.options import LiveRunName
+from railyard.experiments.commands.ps import LiveRunName, complete_node
 from railyard.topologies.build.ovs import OVS_DIR
 
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -14,7 +14,7 @@ CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_opt
 
 def command(
     run: LiveRunName,
-    gpu: Annotated[str, typer.Argument(metavar="GPU", help="d0g1, or a switch: rail1.")],
+    gpu: Annotated[str, typer.Argument(metavar="GPU", help="d0g1, or a switch: rail1.", autocompletion=complete_node)],
     arguments: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command to run there.")],
 ) -> int:
     """Run a command in a GPU or switch of a live run, from another terminal."""

@@ -74,7 +74,12 @@ class PlacementSpec(ConfigModel):
 @options.shows_progress
 def command(
     name: Annotated[
-        str, typer.Argument(metavar="FILE|NAME", help="A placement file, an experiment, or a published model.")
+        str,
+        typer.Argument(
+            metavar="FILE|NAME",
+            help="A placement file, an experiment, or a published model.",
+            autocompletion=options.completion(lambda: [*loading.names(), *model_names()]),
+        ),
     ],
 ) -> int:
     """Check whether a job needs cross-rail traffic; list the process groups that do, and exit 1."""

@@ -30,7 +30,30 @@ def load_plugins(files: list[Path]) -> list[Path]:
     return files
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="An experiment of `list`, or your own YAML file.")]
+def completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return the shell completion of a parameter that takes one of these names. They are looked up when it runs."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def experiment_names() -> list[str]:
+    """Return the names of the shipped experiments."""
+    from railyard.experiments.spec import loading
+
+    return loading.names()
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="An experiment of `list`, or your own YAML file.",
+        autocompletion=completion(experiment_names),
+    ),
+]
 Overrides = Annotated[
     list[str],
     typer.Option(
@@ -67,11 +90,6 @@ SaveScript = Annotated[
     typer.Option("--save-script", metavar="FILE", help="Write the faults that are clicked, to run them again."),
 ]
 _NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\])")  # a bracket of no tag that we use
-LiveRunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run that `ps` lists: its name, its experiment, or its pid.")
-]
-
-
 PROGRESS_AFTER_S: Final = 2.0
 PROGRESS_EVERY_S: Final = 5.0
 P = ParamSpec("P")

@@ -10,7 +10,14 @@ import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.options import Overrides, PluginFiles, console, plain_table, shows_progress
+from railyard.experiments.commands.options import (
+    Overrides,
+    PluginFiles,
+    completion,
+    console,
+    plain_table,
+    shows_progress,
+)
 from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
@@ -79,6 +86,7 @@ def command(
         typer.Argument(
             metavar="NAME|FILE|FIGURE",
             help="An experiment, or a figure or table of the papers: fig8, table2 (`list` shows all).",
+            autocompletion=completion(lambda: [*loading.names(), *FIGURES]),
         ),
     ],
     overrides: Overrides,

@@ -13,18 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import psutil
+import typer
 from rich.console import Console
 from rich.text import Text
 
-from railyard.core.errors import BadInput, printable, unknown_name_hint
+from railyard.core.errors import BadInput, RailyardError, printable, unknown_name_hint
 from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import announcements
 from railyard.core.units import format_time
-from railyard.experiments.commands.options import console, plain_table
+from railyard.experiments.commands.options import completion, console, plain_table
 
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
 _MAX_NAME: Final = 255
@@ -132,6 +133,30 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
         table.add_row(*map(Text, row))  # no markup: a name may look like some
     console.print(table if table.row_count else "no run is alive")
+
+
+def live_run_names() -> list[str]:
+    """Return the names of the runs that are alive."""
+    return [run.name for run in find()]
+
+
+def complete_node(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the GPUs and switches of the live run that the command line names."""
+    try:
+        nodes = choose(context.params.get("run") or "", find()).nodes
+    except RailyardError:
+        nodes = []
+    return [node for node in nodes if node.startswith(incomplete)]
+
+
+LiveRunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run that `ps` lists: its name, its experiment, or its pid.",
+        autocompletion=completion(live_run_names),
+    ),
+]
 
 
 def command() -> None:

@@ -11,7 +11,7 @@ from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_c
 from railyard.results.theory.iteration.search import weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import GptModel
+from railyard.workloads.models.catalogue import GptModel, model_names
 
 MAX_COUNT: Final = 2**20  # the most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds
 COLUMNS = (
@@ -22,12 +22,25 @@ COLUMNS = (
 
 @options.shows_progress
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A GPT of the catalogue, or your own YAML file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|FILE",
+            help="A GPT of the catalogue, or your own YAML file.",
+            autocompletion=options.completion(model_names),
+        ),
+    ],
     gpus: Annotated[int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="GPUs of the cluster.")],
     batch: Annotated[
         int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="The global batch, in sequences.")
     ],
-    platform: Annotated[str, typer.Option(help="The platform of GPUs and links; or your own YAML file.")] = "h100",
+    platform: Annotated[
+        str,
+        typer.Option(
+            help="The platform of GPUs and links; or your own YAML file.",
+            autocompletion=options.completion(lambda: PLATFORMS),
+        ),
+    ] = "h100",
     domain_gpus: Annotated[
         int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the platform's", help="GPUs in an HB domain.")
     ] = None,

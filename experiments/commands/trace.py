@@ -19,7 +19,7 @@ from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.units import format_time
 from railyard.experiments.commands import options, ps
-from railyard.experiments.commands.options import LiveRunName
+from railyard.experiments.commands.ps import LiveRunName, complete_node
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, path_name
 from railyard.topologies.measure.capture import Capture, Observation, Probe
@@ -141,8 +141,8 @@ MAX_PROBES: Final = 64  # a packet socket's buffer holds this many, captured twi
 
 def command(
     run: LiveRunName,
-    src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.")],
-    dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.")],
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.", autocompletion=complete_node)],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.", autocompletion=complete_node)],
     probes: Annotated[int, typer.Option(min=1, max=MAX_PROBES, help="How many flows to probe; spines share them.")] = 8,
 ) -> int:
     """Show the path that packets take in a live run. Exit status 1 if it isn't the policy's, or packets are lost."""

@@ -1,0 +1,63 @@
+"""The wheel in a virtual environment outside the checkout: live runs, and files that a user can't read."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.emulation.programs import Program, as_user
+from tests.wheel import build_wheel, install_wheel
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder that every user may write, with the virtual environment in `venv`."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o777)
+        (Path(name) / "build").mkdir()
+        install_wheel(build_wheel(Path(name) / "build"), Path(name) / "venv")
+        yield Path(name)
+
+
+def test_live_run_of_the_wheel_is_entered(folder: Path, slow: float) -> None:
+    """`trace` starts a module of ours in the run, and `exec` a program."""
+    railyard = str(folder / "venv/bin/railyard")
+    with Program([railyard, "shell", "quickstart", "-o", "domains=2"], cwd=folder) as shell:
+        shell.await_text("mininet>", 60 * slow)
+        for command, text in (
+            (["exec", "quickstart", "d1g1", "hostname"], ""),
+            (["trace", "quickstart", "d0g1", "d1g2"], "as the policy says"),
+        ):
+            done = subprocess.run(
+                [railyard, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=60 * slow
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert text in done.stdout
+
+
+def test_virtual_environment_closed_to_a_user_is_one_line(folder: Path) -> None:
+    railyard = folder / "venv/bin/railyard"
+    (folder / "venv").chmod(0o700)
+    try:
+        argv = as_user(["sh", "-c", f"exec {railyard} list"])
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    finally:
+        (folder / "venv").chmod(0o755)
+    assert done.returncode == 126
+    assert done.stderr.count("\n") == 1
+    assert "Permission denied" in done.stderr
+
+
+def test_unreadable_package_is_one_line(folder: Path) -> None:
+    """As after an installation by root with umask 077."""
+    railyard, package = folder / "venv/bin/railyard", next(folder.glob("venv/lib/python*/site-packages/railyard"))
+    (package / "experiments").chmod(0o700)
+    try:
+        done = subprocess.run(as_user([str(railyard), "list"]), cwd=folder, capture_output=True, text=True, check=False)
+    finally:
+        (package / "experiments").chmod(0o755)
+    assert done.returncode == 3
+    assert f"{package / 'experiments'} can't be read by this user; type: sudo chmod" in done.stderr
+    assert done.stderr.count("\n") == 1
