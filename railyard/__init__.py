@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from railyard.core.errors import BadInput, CheckFailed, RailyardError
     from railyard.core.errors import MissingRequirement as MachineLacks
+    from railyard.experiments.api.fabric import Fabric, Fault, Process, fabric, run
     from railyard.experiments.api.results import Results, load
     from railyard.experiments.api.specs import FabricSpec
     from railyard.workloads.spec import Workload
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 _EXPORTS: Final = {
     "BadInput": "core.errors.BadInput",
     "CheckFailed": "core.errors.CheckFailed",
+    "Fabric": "experiments.api.fabric.Fabric",
+    "Fault": "experiments.api.fabric.Fault",
+    "Process": "experiments.api.fabric.Process",
+    "fabric": "experiments.api.fabric.fabric",
+    "run": "experiments.api.fabric.run",
     "FabricSpec": "experiments.api.specs.FabricSpec",
     "MachineLacks": "core.errors.MissingRequirement",
     "RailyardError": "core.errors.RailyardError",
@@ -29,7 +35,10 @@ _EXPORTS: Final = {
     "load": "experiments.api.results.load",
 }
 __version__ = "0.1.0"
-__all__ = ["BadInput", "CheckFailed", "FabricSpec", "MachineLacks", "RailyardError", "Results", "load"]
+__all__ = [
+    "BadInput", "CheckFailed", "Fabric", "FabricSpec", "Fault", "MachineLacks", "Process", "RailyardError", "Results",
+    "fabric", "load", "run",
+]  # fmt: skip
 
 
 if not TYPE_CHECKING:

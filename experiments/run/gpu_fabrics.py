@@ -177,11 +177,7 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
     plans = [make_plan(fabric, auto) for fabric in spec.gpu_fabrics]
     replacements = planned(spec, frames_per_s)
     for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in replacements)]:
-        max_bps = rates.max_rail_bps(plan.spec, frames_per_s)
-        if plan.rail_bps > max_bps:
-            most = f"{format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
-            value = format_rate(plan.rail_bps)
-            raise BadInput(f"fabrics.{i}.rail_rate", value, f"is more than this machine carries: {most}")
+        check_rate(plan, i, frames_per_s)
     if spec.has_load:
         for number, plan in enumerate(plans):
             with surviving_interruptions(run, IntervalId(spec.labels[number])):
@@ -191,10 +187,19 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
         run.measurements.append(Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted))
 
 
+def check_rate(plan: Plan, number: int, frames_per_s: float) -> None:
+    """Raise BadInput for a fabric whose rails are faster than this machine carries. `number`: of the fabric."""
+    max_bps = rates.max_rail_bps(plan.spec, frames_per_s)
+    if plan.rail_bps > max_bps:
+        most = f"{format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
+        value = format_rate(plan.rail_bps)
+        raise BadInput(f"fabrics.{number}.rail_rate", value, f"is more than this machine carries: {most}")
+
+
 def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Datapath, run: Run, steps: Steps) -> None:
     """Build a fabric for each `reroute`; run the workloads on the first, before anything is broken; inject faults."""
     label = spec.labels[number]
-    make = partial(_workloads, spec, plan, label, run)
+    make = partial(make_workloads, spec, plan, label, run)
     for reroute in spec.reroutes_on(number):
         with ExitStack() as stack:
             with steps.step(f"{label}: building"):
@@ -207,7 +212,8 @@ def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Dat
             inject_faults(session, number, reroute, make, spec, run, steps)
 
 
-def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int) -> list[Workload]:
+def make_workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int) -> list[Workload]:
+    """Return the workloads of an experiment on one fabric, and record how they are scaled."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
         built = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)

@@ -69,6 +69,10 @@ class Start(Message):
     """Start sending. There is no answer."""
 
 
+class Peek(Message):
+    """Send the log so far, and go on: Finished."""
+
+
 class Stop(Message):
     """Stop sending, and wait `drain_s` for what is on its way: Finished."""
 
@@ -91,6 +95,10 @@ class Traffic(Worker):
     def start(self) -> None:
         """Start sending."""
         self.send(Start())
+
+    def peek(self) -> TrafficLog:
+        """Return the log so far."""
+        return self.ask(Peek(), Finished).log
 
     def stop(self, drain_s: float) -> TrafficLog:
         """Stop sending, wait at most `drain_s` for bytes in flight, and end the process."""
@@ -242,8 +250,12 @@ class _Loop:
                 self._streams.send(tick, now)
                 tick, next_ns = tick + 1, next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
-                self._epoll.unregister(self._parent)
-                return float(self._parent.receive().drain_s)
+                command = self._parent.receive()
+                if isinstance(command, Stop):
+                    self._epoll.unregister(self._parent)
+                    return float(command.drain_s)
+                self.log.probes = self._probes.logs()
+                self._parent.send(Finished(log=self.log))
 
     def drain(self, seconds: float) -> None:
         """Receive what is still on its way."""
@@ -273,7 +285,7 @@ class _Loop:
 
 def main() -> None:
     """Serve one job."""
-    parent = Parent(TrafficJob, Start, Stop)
+    parent = Parent(TrafficJob, Start, Peek, Stop)
     raise_open_file_limit()
     try:
         loop = _Loop(parent.receive(), parent)

@@ -13,6 +13,7 @@ from railyard.results.runs import store
 from railyard.topologies import spec
 from railyard.workloads.collectives.algorithm import collectives
 from railyard.workloads.spec import WORKLOADS
+from tests.unit import api_examples
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
 
@@ -84,3 +85,10 @@ def test_results_show_verdict_and_ratio(tmp_path: Path) -> None:
     if not found.passed:
         with pytest.raises(ry.CheckFailed):
             found.check()
+
+
+def test_page_has_the_examples_of_today() -> None:
+    """If it fails after an example has changed: `.venv/bin/python -m tests.unit.api_examples`."""
+    text = api_examples.PAGE.read_text(encoding="utf-8")
+    assert api_examples.with_examples(text) == text
+    assert all(f"examples/api/{path.name}" in text for path in api_examples.FOLDER.glob("*.py"))

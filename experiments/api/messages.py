@@ -1,0 +1,220 @@
+"""Messages between a script's process and the process that serves its fabric in a sandbox.
+
+The script sends a request with a number; the answer is an Answer or a Refused with that number, in any order. Both ends
+use `core.worker.Pipe`, which makes objects of classes that hold data and calls nothing.
+"""
+
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from railyard.core import crash
+from railyard.core.crash import known_error
+from railyard.core.errors import BadInput, CheckFailed, MissingRequirement, RailyardError
+from railyard.core.worker import Message
+
+MODULE: Final = "railyard.experiments.api.server"
+NUMBER: Final = struct.Struct("!q")  # of the request that files are for
+STARTED: Final = 0  # the number of the answer that says that the sandbox serves, or why it can't
+
+
+def start_command(*descriptors: int) -> list[str]:
+    """Return the command line of a serving process; the working folder must not hide modules of Python's."""
+    return [sys.executable, "-P", "-m", MODULE, *map(str, descriptors)]
+
+
+@dataclass(frozen=True, slots=True)
+class FabricInfo:
+    """A built fabric: addresses of its GPUs, its switches, its rates in bit/s, and how long it took to build, s.
+
+    `frames_per_s`: what the machine was measured to carry, None if it was not measured.
+    """
+
+    title: str
+    addresses: Mapping[str, str]
+    switches: tuple[str, ...]
+    rail_bps: int
+    hb_bps: int
+    datapath: str
+    build_s: float
+    frames_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Datagrams sent there and back: round-trip times of those that returned, ms."""
+
+    sent: int
+    rtt_ms: tuple[float, ...]
+
+    @property
+    def received(self) -> int:
+        """Number of datagrams that returned."""
+        return len(self.rtt_ms)
+
+    def __bool__(self) -> bool:
+        return self.received == self.sent
+
+
+class Build(Message):
+    """Build a fabric in a sandbox and serve requests on it. `spec`: an experiment's plain data, with one fabric.
+
+    `caller`: the process whose end ends the sandbox. `visible`: folders of /tmp and /var/tmp that the sandbox needs.
+    """
+
+    spec: dict[str, Any]
+    caller: int
+    name: str
+    reroute: bool = True
+    frames_per_s: float | None = None
+    visible: tuple[str, ...] = ()
+
+
+class RunExperiment(Message):
+    """Run an experiment as `run` does: Answer with its folder and exit status."""
+
+    name: str
+    caller: int
+    overrides: tuple[str, ...] = ()
+    out: str | None = None
+    seed: int | None = None
+    quiet: bool = True
+
+
+class Request(Message):
+    """Base of the requests on a built fabric. `number`: chosen by the script."""
+
+    number: int
+
+
+class RunWorkload(Request):
+    """Replay a workload, given by its keys: the records of a run."""
+
+    workload: dict[str, Any]
+    repeats: int
+    seed: int
+
+
+class Probe(Request):
+    """Send datagrams from one GPU to another and back: Ping."""
+
+    src: str
+    dst: str
+    count: int
+    timeout_s: float
+
+
+class Iperf(Request):
+    """Measure TCP throughput for whole seconds: bit/s of payload."""
+
+    src: str
+    dst: str
+    seconds: int
+
+
+class InjectFault(Request):
+    """Inject a fault, given by its keys, and probe the pairs that it affects: the request's number, its identity."""
+
+    fault: dict[str, Any]
+
+
+class ObserveFault(Request):
+    """Wait until packets flow again, within a deadline, and evaluate the recovery so far: the records of a run."""
+
+    fault: int
+
+
+class RepairFault(Request):
+    """Repair a fault and evaluate its whole recovery: the records of a run."""
+
+    fault: int
+
+
+class Draw(Request):
+    """Draw the fabric: SVG."""
+
+
+class StartProcess(Request):
+    """Start a program at a GPU or switch: its process id in the sandbox.
+
+    Its stdin, stdout and stderr, and the pipe for its exit status, are sent as files before.
+    """
+
+    node: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: str
+
+
+class SignalProcess(Request):
+    """Send a signal to a program that was started here; to all processes of its session with `group`."""
+
+    pid: int
+    signal: int
+    group: bool = False
+
+
+class Cancel(Message):
+    """Interrupt a request, if it is still being served."""
+
+    number: int
+
+
+REQUESTS: Final[tuple[type[Message], ...]] = (
+    RunWorkload, Probe, Iperf, InjectFault, ObserveFault, RepairFault, Draw, StartProcess, SignalProcess, Cancel,
+)  # fmt: skip
+
+
+class Answer(Message):
+    """The result of a request."""
+
+    number: int
+    value: Any = None
+
+
+class Refused(Message):
+    """An error in place of an answer. `field`, `value`, `allowed`: of a BadInput; `what`, `remedy`: of the machine."""
+
+    number: int
+    text: str
+    exit_status: int
+    field: str = ""
+    value: Any = None
+    allowed: str = ""
+    what: str = ""
+    remedy: str = ""
+    is_check: bool = False
+    interrupted: bool = False
+
+    @classmethod
+    def of(cls, number: int, error: BaseException) -> "Refused":
+        """Return the message for an exception; a defect is described in one line."""
+        if isinstance(error, KeyboardInterrupt):
+            return cls(number=number, text="interrupted", exit_status=130, interrupted=True)
+        known = known_error(error)
+        text = str(known or f"{crash.describe(error)} (unexpected, in the fabric's sandbox)")
+        status = known.exit_status if known else crash.STATUS
+        if isinstance(known, BadInput):
+            plain = isinstance(known.value, str | int | float | list | None)
+            value, field = known.value if plain else repr(known.value), known.field
+            for section in ("fabrics", "workloads", "faults"):  # of which a script gives one
+                field = field.removeprefix(f"{section}.0.")
+            return cls(number=number, text=text, exit_status=status, field=field, value=value, allowed=known.allowed)
+        if isinstance(known, MissingRequirement):
+            return cls(number=number, text=text, exit_status=status, what=known.what, remedy=known.remedy)
+        return cls(number=number, text=text, exit_status=status, is_check=isinstance(known, CheckFailed))
+
+    @property
+    def error(self) -> BaseException:
+        """The exception to raise in the script."""
+        if self.interrupted:
+            return KeyboardInterrupt()
+        if self.field:
+            return BadInput(self.field, self.value, self.allowed)
+        if self.what:
+            return MissingRequirement(self.what, self.remedy)
+        error = CheckFailed(self.text) if self.is_check else RailyardError(self.text)
+        error.exit_status = self.exit_status
+        return error

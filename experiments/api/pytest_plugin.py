@@ -1,0 +1,164 @@
+"""pytest plugin: fabrics, faults and ranks as fixtures, and tests that are inconclusive where the machine was too busy.
+
+    @pytest.mark.fabric(kind="rail-only", domains=2, rails=4, scope="module")
+    def test_all_to_all_takes_its_time(fabric):
+        assert fabric.run(ry.AllToAll(bytes="8MB")).ratio < 1.1
+
+docs/api.md describes fixtures, marker and option. Light to import: every session of pytest imports it.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+import railyard as ry
+
+if TYPE_CHECKING:
+    from railyard.experiments.api.fabric import Fabric, Fault, Process
+
+    MakeFault = Callable[..., Fault]
+    MakeRanks = Callable[..., list[Process]]
+
+INCONCLUSIVE_STATUS: Final = 6  # exit status with --railyard-strict; pytest's own end at 5
+INVALID: Final = "invalid"
+SCOPES: Final[dict[str, type[pytest.Item | pytest.Collector]]] = {
+    "function": pytest.Item,
+    "class": pytest.Class,
+    "module": pytest.Module,
+    "session": pytest.Session,
+}
+MEASURED: Final = pytest.StashKey["list[ry.Results]"]()  # of a test: what it measured
+_FABRICS: Final = pytest.StashKey["dict[str, Fabric]"]()  # of a test, class, module or session, by their keys
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for CI that must measure."""
+    text = f"exit with status {INCONCLUSIVE_STATUS} if tests were inconclusive, since the machine was too busy"
+    parser.getgroup("railyard").addoption("--railyard-strict", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marker, and count inconclusive tests."""
+    keys = "kind, domains, rails, ..., reroute=True, seed=1, scope='function'"
+    config.addinivalue_line("markers", f"fabric({keys}): the fabric that the fixture `fabric` builds")
+    config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:mininet.*")  # not the tests' concern
+    config.pluginmanager.register(_Inconclusive(config), "railyard-inconclusive")
+
+
+@pytest.fixture
+def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Fabric"]:
+    """Return the fabric of the test's marker, built once for its scope; rail-only 2x2 without a marker.
+
+    The test is skipped where the machine can't run it. Programs that it started are killed at its end.
+    """
+    marker = request.node.get_closest_marker("fabric")
+    keys: dict[str, Any] = {"domains": 2, "rails": 2} if marker is None else dict(marker.kwargs)
+    owner, temporary = _owner(request.node, keys.pop("scope", "function")), tmp_path_factory.getbasetemp()
+    fabrics = owner.stash.setdefault(_FABRICS, {})
+    if (name := repr(sorted(keys.items()))) not in fabrics:
+        options = {key: keys.pop(key) for key in ("reroute", "seed", "visible") if key in keys}
+        visible = [temporary, request.config.rootpath, *options.pop("visible", ())]
+        try:
+            fabrics[name] = built = ry.fabric(ry.FabricSpec(**keys), visible=visible, **options)
+        except ry.MachineLacks as error:
+            pytest.skip(str(error))
+        except (ry.BadInput, TypeError) as error:
+            pytest.fail(f"marker fabric: {error}", pytrace=False)
+        owner.addfinalizer(lambda: fabrics.pop(name).close())
+        if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the machine: they measure one at a time
+            built.turn = _Turn(temporary.parent / "railyard.lock")
+    found = fabrics[name]
+    found.on_result = request.node.stash.setdefault(MEASURED, []).append
+    yield found
+    found.end_processes()
+
+
+@pytest.fixture
+def fault(fabric: "Fabric") -> Iterator["MakeFault"]:
+    """Return `fabric.fault`; what is still active at the end of the test is repaired."""
+    with ExitStack() as repairs:
+        yield lambda kind, target, **parameters: repairs.enter_context(fabric.fault(kind, target, **parameters))
+
+
+@pytest.fixture
+def ranks(fabric: "Fabric") -> "MakeRanks":
+    """Return `fabric.ranks`, which starts a program at each GPU; they are killed at the end of the test."""
+    return fabric.ranks
+
+
+def _owner(item: pytest.Item, scope: str) -> pytest.Item | pytest.Collector:
+    """Return what a fabric lives as long as: the test, or its class, module or session."""
+    if scope not in SCOPES:
+        pytest.fail(f"marker fabric: scope: {scope!r} is not known: allowed are {', '.join(SCOPES)}", pytrace=False)
+    found = item if scope == "function" else item.getparent(SCOPES[scope])
+    return found or item.getparent(pytest.Module) or item
+
+
+class _Turn:
+    """Context, also within itself, in which no other process of the test session measures."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w")
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if self._depth == 0:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+class _Inconclusive:
+    """Outcome of a test that failed by an assertion after a measurement whose verdict is invalid."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._strict = config.getoption("railyard_strict", default=False)
+        self._found: dict[str, str] = {}  # reason by test
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        """Change the outcome; xdist sends attributes of the report."""
+        report = yield
+        failed = call.when == "call" and call.excinfo and call.excinfo.errisinstance((AssertionError, ry.CheckFailed))
+        if failed and item.stash.get(MEASURED, []):
+            reasons = [reason for found in item.stash[MEASURED] if found.verdict == INVALID for reason in found.reasons]
+            if reasons:
+                path, line, _ = item.location
+                what = f"inconclusive: {reasons[0]}"
+                report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, what)
+                report.railyard_inconclusive = what
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """Name the outcome."""
+        if getattr(report, "railyard_inconclusive", ""):
+            return "inconclusive", "?", ("INCONCLUSIVE", {"yellow": True})
+        return None
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note inconclusive tests."""
+        if reason := getattr(report, "railyard_inconclusive", ""):
+            self._found[report.nodeid] = reason
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """List inconclusive tests with the reason."""
+        if self._found:
+            terminalreporter.section("inconclusive: the machine was too busy")
+            for test, reason in self._found.items():
+                terminalreporter.write_line(f"{test}: {reason.removeprefix('inconclusive: ')}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Give inconclusive tests an exit status of their own, if asked for."""
+        if self._strict and self._found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = INCONCLUSIVE_STATUS

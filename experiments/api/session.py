@@ -1,0 +1,289 @@
+"""Fabric of a script, inside the sandbox: workloads, probes and faults on request, measured as experiments measure."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from railyard.controller.health.estimator import HealthSpec
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.host import datapath_choice, detect
+from railyard.core.provenance import provenance
+from railyard.core.records import Recovery
+from railyard.core.wait import poll
+from railyard.experiments.api.messages import FabricInfo, Ping
+from railyard.experiments.run.fault_script import RESTORE_S, heartbeats_running
+from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
+from railyard.experiments.run.session import FabricSession, built, check_links
+from railyard.experiments.run.traffic import Workload, expected, record, run_workload
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.routing import HeartbeatsSpec
+from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
+from railyard.failure.analysis.recovery_times import IN_FLIGHT_NS, ProbeLog
+from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
+from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
+from railyard.failure.scenario.script import Script, inject, repair
+from railyard.results.plots import fabric as drawing
+from railyard.results.runs.records import Event, LinkCheck, Run
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.namespaces import relaxed_tcp_timers
+from railyard.topologies.measure import rates
+from railyard.topologies.plan import make_plan
+from railyard.workloads.replay.run import replay
+
+OBSERVE_S: Final = 5.0  # for packets to flow again before a recovery is evaluated
+STEADY_NS: Final = 300_000_000  # without an event of the controller: it has reacted to all of a fault
+SETTLE_S: Final = 0.5  # for heartbeats to be received from all GPUs
+_POLL_S: Final = 0.1
+
+
+@dataclass
+class ActiveFault:
+    """A fault and the probes of the pairs that it affects. Times are monotonic ns, 0 until they are known.
+
+    `run` has its records; `load` records the machine's load until it is closed.
+    """
+
+    spec: FaultSpec
+    script: Script
+    selection: PairSelection
+    run: Run
+    traffic: Traffic
+    load: ExitStack = field(default_factory=ExitStack)
+    begun_ns: int = 0
+    injected_ns: int = 0
+    repaired_ns: int = 0
+
+
+class LiveFabric:
+    """A built fabric, its calibration, and the faults that are active. `spec`: an experiment with this fabric alone."""
+
+    def __init__(self, spec: ExperimentSpec, session: FabricSession, base: Run, reroute: bool) -> None:
+        """`base`: the records of building it."""
+        self._spec, self._session, self._base, self._reroute = spec, session, base, reroute
+        self._links: list[LinkCheck] = []
+        self._faults: dict[int, ActiveFault] = {}
+        self._heartbeats = ExitStack()
+
+    def run(self, workload: dict[str, Any], repeats: int, seed: int) -> Run:
+        """Run a workload `repeats` times and return its records. BadInput if it doesn't fit the fabric."""
+        spec = self._experiment(workloads=[workload], repeats=repeats, seed=seed)
+        run, started = self._new_run(spec), time.monotonic()
+        for made in make_workloads(spec, self._session.plan, self._session.label, run, seed):
+            for repeat in range(repeats):
+                if self._faults:
+                    self._run_broken(made, repeat, seed, run)
+                else:
+                    run_workload(self._session, made, repeat, seed, run, lambda _: None)
+        run.duration_s = time.monotonic() - started
+        return run
+
+    def _run_broken(self, workload: Workload, repeat: int, seed: int, run: Run) -> None:
+        """Run a workload while faults are active: detours cross the same ports, and no equation predicts its time."""
+        session, names = self._session, " + ".join(fault.spec.label for fault in self._faults.values())
+        interval = replace(session.interval(workload.label, repeat), reroute=self._mode, part=names)
+        within_s = expected(session, workload)[1]
+        with session.watch().record_load(run, interval, faulted=True):
+            done = replay(workload.schedule, session.windows, seed, within_s)
+        record(session, workload, interval, done, run, {}, None)
+
+    def ping(self, src: str, dst: str, count: int, timeout_s: float) -> tuple[Ping, Run]:
+        """Send datagrams to a GPU and back, one at a time; return also the load meanwhile.
+
+        BadInput for a GPU that the fabric lacks.
+        """
+        a, b = self._gpu("src", src), self._gpu("dst", dst)
+        found, run = [], self._bare_run()
+        with (
+            self._session.watch().record_load(run, self._session.interval("ping"), faulted=True),
+            namespaces.open_socket(a.name) as near,
+            namespaces.open_socket(b.name) as far,
+        ):
+            for sock, gpu in ((near, a), (far, b)):
+                sock.bind((gpu.ip, 0))
+                sock.settimeout(timeout_s)
+            for number in range(count):
+                sent_ns, text = time.monotonic_ns(), b"%d" % number
+                try:
+                    near.sendto(text, far.getsockname())
+                    while far.recv(64) != text:
+                        pass  # an earlier one, late
+                    far.sendto(text, near.getsockname())
+                    while near.recv(64) != text:
+                        pass
+                except OSError:  # no answer in time, or no route
+                    continue
+                found.append((time.monotonic_ns() - sent_ns) / 1e6)
+        return Ping(count, tuple(found)), run
+
+    def iperf(self, src: str, dst: str, seconds: int) -> tuple[float, Run]:
+        """Return the payload rate of one TCP flow, bit/s, by iperf3, and the load meanwhile."""
+        a, b, run = self._gpu("src", src), self._gpu("dst", dst), self._bare_run()
+        interval, is_faulted = self._session.interval("iperf"), bool(self._faults)
+        with relaxed_tcp_timers((a.name, b.name)), self._session.watch().record_load(run, interval, is_faulted):
+            return rates.measured_bps(rates.start_flow(a.name, b.name, b.ip, seconds)), run
+
+    def inject(self, number: int, data: dict[str, Any]) -> int:
+        """Inject a fault, probe the pairs that it affects until its repair, and return `number`.
+
+        BadInput for a fault that doesn't fit the fabric.
+        """
+        spec = self._experiment(faults=[data]).faults[0]
+        session = self._session
+        script = spec.script(session.plan, 0)
+        selection = replace(monitored_pairs(spec.fault, session.plan), streams=(), affected=frozenset())
+        run = self._new_run(self._experiment(faults=[data]))
+        if not self._faults and self._reroute:
+            self._heartbeats.enter_context(heartbeats_running(session, HeartbeatsSpec(), self._new_run(self._spec)))
+            time.sleep(SETTLE_S)
+        job = TrafficJob(
+            streams=(), probes=selection.probes, stream_bytes_per_s=0.0, port=7100 + 16 * len(self._faults)
+        )
+        fault = ActiveFault(spec, script, selection, run, Traffic(job))
+        interval = replace(session.interval(), reroute=self._mode, part=spec.label)
+        try:
+            if spec.registry is not None:
+                session.controller.start_health(HealthSpec(registry=spec.registry))
+                fault.load.callback(session.controller.stop_health)
+            fault.load.enter_context(session.watch().record_load(run, interval, faulted=True))
+            fault.begun_ns = time.monotonic_ns()
+            fault.traffic.start()
+            time.sleep(WARM_UP_S)
+            fault.injected_ns = inject(session.net, spec.fault)
+        except BaseException:
+            self._faults[number] = fault
+            self.repair(number)
+            raise
+        self._faults[number] = fault
+        return number
+
+    def observe(self, number: int) -> Run:
+        """Wait until packets flow again and the controller is idle, within `OBSERVE_S`; return the recovery so far."""
+        fault = self._faults[number]
+        found: list[Recovery] = []
+
+        def is_settled() -> bool:
+            now_ns = time.monotonic_ns()
+            last_ns = max([fault.injected_ns, *(at for at, _, _ in self._session.events())])
+            if now_ns - last_ns < STEADY_NS:
+                return False
+            found[:] = [self._evaluate(fault, fault.traffic.peek(), now_ns)]
+            return found[0].recovered
+
+        poll(is_settled, OBSERVE_S, _POLL_S)
+        row = found[0] if found else self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
+        return self._recorded(fault, row)
+
+    def repair(self, number: int) -> Run:
+        """Repair a fault, wait until its detours are withdrawn, and return its recovery."""
+        fault = self._faults.pop(number)
+        with fault.load, fault.traffic, ExitStack() as last:
+            if not self._faults:
+                last.callback(self._heartbeats.close)
+            if not fault.injected_ns:
+                repair(self._session.net, fault.spec.fault)
+                return fault.run
+            fault.repaired_ns = time.monotonic_ns()
+            repair(self._session.net, fault.spec.fault)
+            time.sleep(AFTER_S)
+            poll(lambda: not active_detours(self._session.events()), RESTORE_S)
+            row = self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
+        return self._recorded(fault, row)
+
+    def _evaluate(self, fault: ActiveFault, log: TrafficLog, now_ns: int) -> Recovery:
+        """Return the recovery by what was observed until now; a fault that lasts is evaluated as if repaired now."""
+        until_ns = now_ns - IN_FLIGHT_NS
+        probes = [_before(probe, until_ns) for probe in log.probes]
+        observed = ScriptObservations(
+            self._session.plan, fault.script, (), fault.selection.probes, TrafficLog(probes=probes), fault.begun_ns,
+            [fault.injected_ns], [fault.repaired_ns or until_ns], self._session.events(),
+        )  # fmt: skip
+        return evaluate_all(observed, (fault.selection,))[0][0].recovery
+
+    def _recorded(self, fault: ActiveFault, row: Recovery) -> Run:
+        """Return the records of a fault: its recovery, and the load until now."""
+        fault.load.close()
+        interval = fault.run.loads[0].interval if fault.run.loads else row.interval
+        fault.run.recoveries[:] = [replace(row, interval=interval)]
+        fault.run.events[:] = [Event(row.t_fault, "fault", row.fault, {**interval.as_dict(), "target": row.target})]
+        return fault.run
+
+    def draw(self) -> str:
+        """Return a drawing of the fabric as SVG."""
+        return drawing.draw(self._base.fabrics[0]).svg
+
+    def info(self, frames_per_s: float | None) -> FabricInfo:
+        """Return what a script may know of the fabric."""
+        plan, net = self._session.plan, self._session.net
+        switches = tuple(name for name in net.node_names if name not in plan.addresses)
+        rail_bps, hb_bps = plan.rail_bps, plan.hb_bps
+        return FabricInfo(
+            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s, frames_per_s
+        )
+
+    @property
+    def _mode(self) -> str:
+        return "on" if self._reroute else "off"
+
+    def _experiment(self, **sections: Any) -> ExperimentSpec:
+        """Return the experiment that a request amounts to, with all its checks."""
+        return parse({**self._spec.resolved(), **sections, "plugins": []})
+
+    def _bare_run(self) -> Run:
+        """Return records for the machine's load alone."""
+        return Run(self._spec.name, self._spec.resolved(), self._base.provenance, "")
+
+    def _new_run(self, spec: ExperimentSpec) -> Run:
+        """Return records with what all requests share; the first one calibrates the links."""
+        if not self._links and not self._faults:
+            calibrated = Run(spec.name, {}, {}, "")
+            check_links(self._session, calibrated)
+            self._links = calibrated.links
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        return Run(
+            spec.name,
+            spec.resolved(),
+            self._base.provenance,
+            started,
+            fabrics=list(self._base.fabrics),
+            links=list(self._links),
+        )
+
+    def _gpu(self, key: str, name: str) -> Gpu:
+        gpus = {gpu.name: gpu for gpu in self._session.plan.gpus}
+        if name not in gpus:
+            hint = unknown_name_hint(name, gpus).replace("known", f"a GPU of {self._session.plan.title}", 1)
+            raise BadInput(key, name, hint)
+        return gpus[name]
+
+
+def _before(log: ProbeLog, until_ns: int) -> ProbeLog:
+    """Return a log without the probes that may still be on their way."""
+    count = sum(at < until_ns for at in log.sent_ns)
+    return ProbeLog(log.sent_ns[:count], log.arrived_ns[:count])
+
+
+@contextmanager
+def live_fabric(
+    spec: ExperimentSpec, reroute: bool, frames_per_s: float | None
+) -> Iterator[tuple[LiveFabric, FabricInfo]]:
+    """Build the fabric of an experiment and take it down again. An `auto` rate is measured unless it is known."""
+    machine = detect()
+    datapath, why = datapath_choice(machine)
+    fabric = spec.gpu_fabrics[0]
+    if frames_per_s is None and fabric.rail_rate == "auto":
+        frames_per_s = rates.measure(datapath, ControllerProcess())
+    auto = rates.auto_rail_bps([fabric], frames_per_s) if frames_per_s else 0
+    plan = make_plan(fabric, auto)
+    if frames_per_s:
+        check_rate(plan, 0, frames_per_s)
+    facts = provenance(machine, datapath, why, frames_per_s or 0.0, spec.seed)
+    base = Run(spec.name, {}, facts, "")
+    with built(spec.labels[0], plan, datapath, reroute, base) as session:
+        live = LiveFabric(spec, session, base, reroute)
+        yield live, live.info(frames_per_s)

@@ -1,0 +1,205 @@
+"""Fabrics from a script: measurements, faults, programs, errors, and what is left when the script ends or is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import railyard as ry
+from tests.emulation.programs import Program, assert_as_before, machine_state
+
+SPEC = ry.FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate="20Mbit", hb_rate="200Mbit")
+SCRIPT = """
+import railyard as ry, time
+nets = [ry.fabric(ry.FabricSpec(domains=2, rails=2, rail_rate="20Mbit")) for _ in range({count})]
+nets[0].processes("d0g0").popen(["sleep", "1000"])
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[ry.Fabric]:
+    with ry.fabric(SPEC) as fabric:
+        yield fabric
+
+
+def test_ping_and_iperf_cross_the_fabric(net: ry.Fabric) -> None:
+    ping = net.ping("d0g1", "d1g0")
+    assert ping
+    assert ping.received == 3
+    assert 0 < net.iperf("d0g0", "d1g0") < 20e6
+
+
+def test_command_runs_in_the_network_of_its_gpu(net: ry.Fabric) -> None:
+    done = net.exec("d0g1", "ip -o addr show dev lo; hostname")
+    assert net.addresses["d0g1"] in done.stdout
+    assert done.stdout.splitlines()[-1] == "d0g1"
+    assert net.exec("rail0", ["ovs-vsctl", "show"]).returncode == 0
+    assert net.exec("d0g0", "exit 7").returncode == 7
+    with pytest.raises(subprocess.CalledProcessError):
+        net.exec("d0g0", "exit 7", check=True)
+
+
+def test_workload_has_predictions_and_a_verdict(net: ry.Fabric) -> None:
+    found = net.run(ry.AllToAll(bytes="400KB"), repeats=2)
+    times = found.results[(found.results.metric == "completion_time") & (found.results.phase == "")]
+    assert list(times["repeat"]) == [0, 1]
+    assert found.predicted
+    assert found.predicted > 0
+    assert found.verdict in ("ok", "degraded", "invalid")
+    assert all(check.passed for check in found.checks if "byte" in check.name)
+
+
+def test_fault_is_rerouted_and_repaired(net: ry.Fabric) -> None:
+    with net.fault("link-down", "d0g1") as fault:
+        assert "NO-CARRIER" in net.exec("d0g1", "ip link show rail0").stdout
+        recovery = fault.recovery
+        assert net.ping("d0g1", "d1g1")
+        during = net.run(ry.AllToAll(bytes="100KB"))
+    assert recovery.recovered
+    assert recovery.detect_ms is not None
+    assert recovery.first_packet_ms is not None
+    assert during.predicted is None
+    assert fault.recovery.primary_path_ms is not None
+    assert "NO-CARRIER" not in net.exec("d0g1", "ip link show rail0").stdout
+    assert list(fault.results.recoveries.fault) == ["link-down"]
+
+
+def test_program_has_pipes_signals_and_an_exit_status(net: ry.Fabric) -> None:
+    code = "import sys; print(sys.stdin.readline().strip(), file=sys.stderr); print('done')"
+    with net.processes("d1g0").popen(["python", "-c", code], stdin=-1, stdout=-1, stderr=-1) as process:
+        assert process.communicate("hello\n", timeout=30) == ("done\n", "hello\n")
+    assert process.returncode == 0
+    with net.processes("d1g0").popen("sleep 100") as sleeper:
+        assert sleeper.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            sleeper.wait(0.05)
+        sleeper.terminate()
+        assert sleeper.wait(10) == -signal.SIGTERM
+    with net.processes("d1g0").popen(["sh", "-c", "sleep 100 & sleep 100"]) as parent:
+        pass
+    assert parent.returncode == -signal.SIGKILL
+    assert "sleep" not in net.exec("d1g0", "ps -e -o comm").stdout
+
+
+def test_ranks_know_each_other(net: ry.Fabric, tmp_path: Path) -> None:
+    code = (
+        "import os, socket; rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "at = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
+        "if rank == 0:\n"
+        "    server = socket.create_server(at); accepted = [server.accept()[0] for _ in range(size - 1)]\n"
+        "    print(sorted(int(sock.makefile().readline()) for sock in accepted))\n"
+        "else:\n"
+        "    import time\n"
+        "    while True:\n"
+        "        try: sock = socket.create_connection(at); break\n"
+        "        except OSError: time.sleep(0.05)\n"
+        "    sock.sendall(b'%d\\n' % rank)\n"
+    )
+    ranks = net.ranks(["python", "-c", code], stdout=subprocess.PIPE)
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0, 0]
+    assert ranks[0].stdout is not None
+    assert ranks[0].stdout.read() == "[1, 2, 3]\n"
+    net.end_processes()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda net: net.ping("d0g9", "d1g0"), "src: 'd0g9' is not a GPU of"),
+        (lambda net: net.exec("d0g9", "true"), "node: 'd0g9' is not known: did you mean"),
+        (lambda net: net.exec("d0g0", ["no-such-program"]), "args: 'no-such-program' is no program"),
+        (lambda net: net.fault("link-down", "d9g9"), "target: 'd9g9' is no"),
+        (lambda net: net.fault("link-dwon", "d0g1"), "kind: 'link-dwon' is not known: did you mean 'link-down'?"),
+        (lambda net: net.run(ry.Gpt(model="nope")), "model: "),
+        (lambda net: net.processes("d0g0").popen("true", cwd="/nonexistent"), "cwd: '/nonexistent' is not visible"),
+    ],
+)
+def test_bad_input_names_field_and_value(net: ry.Fabric, call: "object", message: str) -> None:
+    with pytest.raises(ry.BadInput) as caught:
+        call(net)  # type: ignore[operator]
+    assert str(caught.value).startswith(message)
+    assert net.ping("d0g0", "d1g0")
+
+
+def test_interrupted_workload_leaves_a_usable_fabric(net: ry.Fabric) -> None:
+    timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            net.run(ry.AllToAll(duration="60s"))
+    finally:
+        timer.cancel()
+    assert net.ping("d0g0", "d1g0")
+
+
+def test_two_fabrics_exist_side_by_side(net: ry.Fabric) -> None:
+    with ry.fabric(SPEC) as other:
+        other.exec("d0g0", "ip link set rail0 down")
+        assert net.ping("d0g0", "d1g0")
+        assert net.addresses == other.addresses
+
+
+def test_closed_fabric_leaves_nothing_and_refuses() -> None:
+    before = machine_state()
+    with ry.fabric(SPEC) as fabric:
+        assert fabric.ping("d0g0", "d1g0")
+        assert "<svg" in fabric._repr_html_()
+    assert_as_before(before, 2.0)
+    with pytest.raises(ry.RailyardError, match="has ended"):
+        fabric.ping("d0g0", "d1g0")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_killed_script_leaves_nothing(number: signal.Signals, count: int) -> None:
+    before = machine_state()
+    with Program([sys.executable, "-c", SCRIPT.format(count=count)]) as program:
+        program.await_text("up", 120)
+        program.process.send_signal(number)
+        program.process.wait(10)
+    assert_as_before(before, 2.0)
+
+
+def test_forked_child_does_not_keep_the_sandbox() -> None:
+    before = machine_state()
+    script = "import os, time, railyard as ry\nnet = ry.fabric(ry.FabricSpec(domains=2, rails=2, rail_rate='20Mbit'))\n"
+    script += "if os.fork() == 0:\n    time.sleep(6)\n    os._exit(0)\nprint('up', flush=True)\ntime.sleep(1000)\n"
+    with Program([sys.executable, "-c", script]) as program:
+        program.await_text("up", 120)
+        program.process.kill()
+        program.process.wait(10)
+        assert_as_before(before, 4.0)
+
+
+def test_experiment_returns_its_tables(tmp_path: Path) -> None:
+    spec = tmp_path / "small.yaml"
+    spec.write_text(
+        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit}]\n"
+        "workloads: [{kind: collective, collective: all-to-all, bytes: 400KB}]\n"
+    )
+    found = ry.run(spec, overrides={"repeats": 2}, out=tmp_path / "out")
+    assert found.folder == tmp_path / "out"
+    assert set(found.results["repeat"]) == {0, 1}
+    assert ry.load(tmp_path / "out").results.equals(found.results)
+    with pytest.raises(ry.BadInput, match="exists and is not empty"):
+        ry.run(spec, out=tmp_path / "out")
+    with pytest.raises(ry.BadInput, match="repeats: 0 must be 1 or more"):
+        ry.run(spec, overrides={"repeats": 0}, out=tmp_path / "other")
+
+
+def test_script_figures_are_those_of_the_command(net: ry.Fabric, tmp_path: Path) -> None:
+    spec = tmp_path / "small.yaml"
+    spec.write_text(
+        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
+        "workloads: [{kind: collective, collective: all-to-all, bytes: 400KB}]\n"
+    )
+    command, script = ry.run(spec, out=tmp_path / "out"), net.run(ry.AllToAll(bytes="400KB"))
+    assert command.predicted == script.predicted
+    assert list(command.results.metric) == list(script.results.metric)
