@@ -12,7 +12,9 @@ from tests.unit.test_docs import examples
 RUN = "shell-quickstart"
 SHORT = ["-o", "repeats=1", "-o", "duration=1s"]
 ONE_FAULT = ["-o", "reroute=on", "-o", "faults=[{kind: link-down, target: d0g1, at: 500ms, repair: 1s}]"]
-SHORTENED = {"moe-slowdown": SHORT, "quickstart": SHORT + ONE_FAULT}
+ONE_FABRIC = ["-o", "fabrics=[{kind: rail-only, domains: 4, rails: 4}]"]
+TWO_FABRICS = ["-o", "fabrics=[{kind: rail-only, domains: 4, rails: 4}, {kind: rail-optimized, domains: 4, rails: 4}]"]
+SHORTENED = {"moe-slowdown": SHORT + TWO_FABRICS, "quickstart": SHORT + ONE_FAULT + ONE_FABRIC}
 """Options that shorten a run; those of an example come later and win."""
 
 
