@@ -7,7 +7,7 @@ from tests.emulation.plugins import run_with_plugin
 SPEC = {
     "name": "all-gather",
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "40Mbit"}] * 2}],
-    "workloads": [{"kind": "rail-all-gather", "bytes": "8MiB", "operations": 3, "policies": ["nezha", "single:tcp0"]}],
+    "workloads": [{"kind": "rail-all-gather", "bytes": "1MiB", "operations": 3, "policies": ["nezha", "single:tcp0"]}],
 }
 
 
