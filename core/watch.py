@@ -67,6 +67,12 @@ class Watched:
             return f"{self.name} is stopped, for {stopped_s:.1f} s so far"
         return f"{self.name} {self.died}" if self.died else ""
 
+    def is_over(self) -> bool:
+        """Return whether it has ended. Unlike Popen.poll it leaves the exit status, which tells how a process died."""
+        with _watcher.lock:
+            _watcher.look(self)
+        return self.has_ended
+
     def release(self) -> None:
         """Watch it no longer, since it is about to be ended. A second call does nothing."""
         _watcher.release(self)

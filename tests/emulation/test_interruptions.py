@@ -42,8 +42,9 @@ RAILS: Final[dict[str, Any]] = {
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
     "workloads": [{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
 }
-MPI: Final = {**RAILS, "workloads": [{**RAILS["workloads"][0], "policies": ["mpi"]}]}
-GLOO: Final = {**RAILS, "workloads": [{**RAILS["workloads"][0], "policies": ["gloo"]}]}
+PEERS: Final = {"kind": "allreduce", "sizes": ["16MB"]}
+MPI: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["mpi"]}]}
+GLOO: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["gloo"]}]}
 DDP: Final = {**RAILS, "workloads": [{"kind": "ddp", "steps": 200}]}
 MARKERS: Final = {  # of a phase: a process that runs in it and not before
     "build": "ovsdb-server conf.db",
@@ -74,8 +75,8 @@ NAMES: Final = {
     "peers.training": "training: rank",
     RUN_ITSELF: "the run's own process",
 }
-LAST: Final = (RUN_ITSELF, "engines.mpi", "engines.gloo", "peers.training")
-"""Of several processes with these words, the last one: the launcher of ranks comes before them."""
+RANKS: Final = ("engines.mpi", "engines.gloo", "peers.training")
+"""Words of two ranks, and of their launcher, which comes first."""
 ACTIONS: Final = ("kill", "stop", "pause")
 SWITCH: Final = ("ovs-vswitchd unix", "ovsdb-server conf.db", "controller_main")
 CASES: Final = [
@@ -126,8 +127,11 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
     else:
         eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S * slow)
         time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5}.get(phase, 0.7))
-    eventually(lambda: bool(list(found(program, words))), within_s=RUN_S * slow)
-    victim = list(found(program, words))[-1 if words in LAST else 0].pid
+    is_rank = words in RANKS
+    eventually(lambda: len(list(found(program, words))) > (2 if is_rank else 0), within_s=RUN_S * slow)
+    if is_rank:
+        time.sleep(1.5)  # until they have joined
+    victim = list(found(program, words))[-1 if is_rank or words == RUN_ITSELF else 0].pid
     os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
     if action == "pause":
         time.sleep(1)

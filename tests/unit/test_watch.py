@@ -52,6 +52,18 @@ def test_a_killed_process_is_named_with_its_signal(child: Child) -> None:
         watch.check()
 
 
+def test_a_death_is_known_however_early_it_is_polled() -> None:
+    since_ns = time.monotonic_ns()
+    for _ in range(20):
+        process = subprocess.Popen(["sleep", "60"])
+        watched = watch.add("it", process.pid)
+        process.kill()
+        assert poll(watched.is_over, 60)
+        watched.release()
+        process.wait()
+    assert [one.what for one in watch.since(since_ns)] == ["died (signal 9)"] * 20
+
+
 def test_a_process_that_fails_is_named_with_its_status() -> None:
     since_ns = time.monotonic_ns()
     process = subprocess.Popen(["sh", "-c", "exit 3"])

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,8 +128,8 @@ class PrivateSwitch:
         shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
         path = self.folder / "db.sock"
         self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{path}", f"--unixctl={self.folder}/ovsdb.ctl"])
-        database = self.processes["ovsdb-server"]
-        poll(lambda: is_listening(path) or database.poll() is not None, START_S, 0.002)
+        database = self.watched["ovsdb-server"]
+        poll(lambda: is_listening(path) or database.is_over(), START_S, 0.002)
         if not is_listening(path):
             raise self.start_failure("ovsdb-server")
 
@@ -146,11 +145,8 @@ class PrivateSwitch:
 
     def start_failure(self, program: str) -> RailyardError:
         """Return the error for a program that does not listen in time: ProcessMissing if a signal ended it."""
-        name, status = f"{program} of {self.name}", self.processes[program].poll()
-        if status is not None and status < 0:
-            died, now = f"died (signal {-status})", time.monotonic_ns()
-            if not self.watched[program].died:  # the status was read before the watch could
-                watch.note(watch.Interruption(name, died, now, now))
+        name, died = self.watched[program].name, self.watched[program].died
+        if died.startswith("died (signal"):
             return watch.ProcessMissing(f"{name} {died}")
         log = self.folder / f"{program}.log"
         log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []

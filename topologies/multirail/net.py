@@ -40,8 +40,8 @@ class RailSwitch(PrivateSwitch):
         """Start it (again), and return when it has its flows. RailyardError if it doesn't take them."""
         super().start_vswitchd()
         socket_path = self.folder / f"{self.name}.mgmt"
-        vswitchd = self.processes["ovs-vswitchd"]
-        poll(lambda: is_listening(socket_path) or vswitchd.poll() is not None, START_S, _POLL_S)
+        vswitchd = self.watched["ovs-vswitchd"]
+        poll(lambda: is_listening(socket_path) or vswitchd.is_over(), START_S, _POLL_S)
         if not is_listening(socket_path):
             raise self.start_failure("ovs-vswitchd")
         target = f"unix:{socket_path}"

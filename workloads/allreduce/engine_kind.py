@@ -183,9 +183,11 @@ class PeerRanks(Group):
                         process_group=0,
                     )
                 process = self._process
-                self._watched.append(watch.add(f"{self.name}'s launcher", process.pid, may_exit=True))
-                poll(lambda: self._all_connected(listener) or process.poll() is not None, JOIN_S)
+                launcher = watch.add(f"{self.name}'s launcher", process.pid, may_exit=True)
+                self._watched.append(launcher)
+                poll(lambda: self._all_connected(listener) or launcher.is_over(), JOIN_S)
             if len(self._pipes) < self.layout.size:
+                watch.check()  # names the launcher if it was killed
                 raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
             for rank, pipe in self._pipes.items():
                 place = placement(self._plan, rank)

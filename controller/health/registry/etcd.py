@@ -77,9 +77,9 @@ class EtcdServer:
                 )
             except FileNotFoundError:
                 raise MissingRequirement("this machine lacks etcd", INSTALL) from None
-        self._watched = watch.add("etcd", process.pid)
+        self._watched = watched = watch.add("etcd", process.pid)
         self._pid_file.write_text(f"{process.pid} {self._port}")
-        if poll(lambda: self._answers() or process.poll() is not None, START_S) and process.poll() is None:
+        if poll(lambda: self._answers() or watched.is_over(), START_S) and not watched.is_over():
             return
         self.stop()
         log_tail = log_file.read_text(errors="replace").strip().splitlines()[-1:]
