@@ -48,11 +48,14 @@ def point(
     turns: Sequence[tuple[int, int]],
     predicted_s: float | None,
     dilation: float = 1.0,
+    frames: float | None = None,
+    credit_s: float = 0.0,
 ) -> Point:
     """Return the point from the ranks' reports of operations that were `checked` against numpy's sum, then `timed`.
 
     `turns`: how many operations of each turn don't count, and how many then do. A policy learns from all of them.
-    Reports and `predicted_s` are of a fabric where time passes `dilation` times slower, the point's times are not.
+    Reports, `predicted_s` and `credit_s`, the time that idle credit of shapers may save, are of a fabric where time
+    passes `dilation` times slower; the point's times are not. `frames`: of the part that a node sends in a step.
     """
     counts = [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
     times = [time / dilation for time in compress(latencies_s(timed), counts)]
@@ -82,6 +85,8 @@ def point(
         copied=fmean(copied),
         dilation=dilation,
         predicted_s=None if predicted_s is None else predicted_s / dilation,
+        frames=frames,
+        credit_share=credit_s / predicted_s if predicted_s else 0.0,
     )
 
 

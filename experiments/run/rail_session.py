@@ -21,7 +21,9 @@ from railyard.experiments.run.rail_results import merge_turns, point
 from railyard.experiments.run.session import Session, Steps, record_interruptions
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
+from railyard.topologies.build.shaping import IP_TCP, idle_credit_s
 from railyard.topologies.measure.rates import calibration_s, measured_bps, start_flow
+from railyard.topologies.multirail.commands import GSO_BURST_S
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
@@ -287,6 +289,9 @@ class SizeSweep:
             interval = allreduce_interval(session.label, policy, size, repeat)
             runs.append(PolicyRun(interval, size, sent, session.seed, operation_s, turns(policy, operation_s)))
         name = f"{session.label}: {size_name(size)}, {len(runs)} policies in turn"
+        mtu, stages = plan.spec.mtu, 2  # of an allreduce; each may begin on idle links
+        credit_s = stages * max(idle_credit_s(rate, mtu, GSO_BURST_S) for rate in plan.rates_bps)
+        resolution = sent / plan.spec.nodes / (mtu - IP_TCP), credit_s
         try:
             with session.steps.step(name, sum(run.predicted_total_s() for run in runs)):
                 self._take_turns(runs)
@@ -294,7 +299,7 @@ class SizeSweep:
             done = [run for run in runs if run.is_done]
             for run in done:
                 merged, where = merge_turns(run.timed), (run.interval, size, sent)
-                found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation)
+                found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation, *resolution)
                 replace(found, wrong=found.wrong + run.wrong).add_to(session.run)
                 if run.kept:
                     self._record_lost_rails(run, run.kept, kept=True)

@@ -37,12 +37,14 @@ class _Row(Record):
     def add_to(self, run: Run) -> None:
         """Add a measurement for each of them that has a value; the first has the prediction."""
         predicted_s = getattr(self, "predicted_s", None)
+        resolution = {name: getattr(self, name) for name in ("frames", "credit_share") if hasattr(self, name)}
         for f in fields(self):
             if "metric" in f.metadata:
                 name, unit = f.metadata["metric"]
                 if (value := getattr(self, f.name)) is not None:
-                    run.measurements.append(Measurement(self.interval, "", name, float(value), unit, predicted_s))
-                predicted_s = None
+                    row = Measurement(self.interval, "", name, float(value), unit, predicted_s, **resolution)
+                    run.measurements.append(row)
+                predicted_s, resolution = None, {}
 
     @classmethod
     def of(cls, interval: IntervalId, found: Mapping[str, Measurement], **other_fields: Any) -> Self:
@@ -65,7 +67,8 @@ class Point(_Row):
     each rail carried, `rail_s` how long each took for them, from the last rank's start (0: nothing to do).
     `settled_after`: operations until the shares first stayed for a hundred (None: never; 0: from the first on).
     `wrong`: elements other than numpy's sum, of `checked`. `copied`: bytes copied in memory for a byte of the buffer.
-    `predicted_s`: by the equations.
+    `predicted_s`: by the equations. `frames` of the part that a node sends in a step, and `credit_share` as of any
+    measurement; neither is read back.
     """
 
     mean_s: float = _metric("completion_time", "s")
@@ -83,6 +86,8 @@ class Point(_Row):
     shares: tuple[float, ...]
     rail_s: tuple[float, ...]
     predicted_s: float | None
+    frames: float | None = None
+    credit_share: float = 0.0
 
     @property
     def split(self) -> bool:

@@ -237,7 +237,8 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
     A whole that is below resolution is a finding on its interval, which is then degraded; a phase is marked alone. So
     is every phase of a run of an earlier version, which recorded no resolution.
     """
-    lag_s = {load.interval: load.lag_p99_ms / 1e3 for load in run.loads}
+    # times are of the fabric, where time may pass slower than by the clock
+    lag_s = {load.interval: load.lag_p99_ms / 1e3 / load.dilation for load in run.loads}
     for row in run.measurements:
         if not (row.predicted and row.ratio and row.unit == "s"):
             continue
@@ -258,8 +259,10 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
 
 
 def _counts(row: Measurement, finding: Finding) -> bool:
-    """Return whether a finding on a time is one on its interval too."""
-    return not row.phase or (finding.limit is not RESOLUTION and row.frames is not None)
+    """Return whether a finding on a time is one on its interval too. A prediction that judges no time degrades none."""
+    if finding.limit is RESOLUTION:
+        return not row.phase and row.explained_least > 0
+    return not row.phase or row.frames is not None
 
 
 def _of_time(row: Measurement, found: Iterable[Finding]) -> Verdict:

@@ -52,7 +52,8 @@ def test_point_has_the_operations_after_learning() -> None:
     rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
     timed = [rank(0, rows), rank(1, rows, late_ms=5)]
     checked = [replace(rank(number, rows[:3]), wrong=number) for number in range(2)]
-    found = point(*PLACE, timed, checked, [(4, 16)], predicted_s=0.08)
+    found = point(*PLACE, timed, checked, [(4, 16)], predicted_s=0.08, credit_s=0.004)
+    assert found.credit_share == pytest.approx(0.05)
     assert (found.operations, found.measured) == (20, 16)
     assert found.mean_s == pytest.approx(0.085), "from the first start to the last end"
     assert found.shares == pytest.approx((0.4, 0.6))

@@ -43,12 +43,12 @@ def max_gso_segments(rate_bps: int, mtu: int, seconds: float = BURST_S) -> int:
     return max(1, min(LARGEST_PACKET, round(rate_bps * seconds / 8)) // mtu)
 
 
-def idle_credit_s(rate_bps: int, mtu: int) -> float:
-    """Return the most time (s) by which idle credit shortens what a link carries.
+def idle_credit_s(rate_bps: int, mtu: int, packet_s: float = BURST_S) -> float:
+    """Return the most time (s) by which idle credit shortens what a link carries; packets are of `packet_s` at most.
 
     A token bucket of b bytes passes at most b + rt bytes in t seconds; HTB passes a whole packet for the last of them.
     """
-    packet = max_gso_segments(rate_bps, mtu) * (mtu + ETHERNET)
+    packet = max_gso_segments(rate_bps, mtu, packet_s) * (mtu + ETHERNET)
     return (burst_bytes(rate_bps, mtu) + packet) * 8 / rate_bps
 
 

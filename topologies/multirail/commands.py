@@ -18,7 +18,7 @@ CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC
 _CONTROL_DIVISOR: Final = 5  # of the rate is what control messages can take at most
 _MIN_QUANTUM: Final = 20_000
-_GSO_BURST_S: Final = 4e-3
+GSO_BURST_S: Final = 4e-3
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
@@ -73,7 +73,7 @@ def node_sysctls(plan: MultirailPlan) -> dict[str, int | str]:
 def link_command(plan: MultirailPlan, nic: Nic, link: Link) -> str:
     """The cable of a NIC."""
     common = f"mtu {plan.spec.mtu} txqueuelen {QUEUE_FRAMES}"
-    gso_segments = max_gso_segments(link.rate_bps, plan.spec.mtu, _GSO_BURST_S)
+    gso_segments = max_gso_segments(link.rate_bps, plan.spec.mtu, GSO_BURST_S)
     return (
         f"link add {link.a.interface} index {FIRST_INDEX + nic.rail} netns {link.a.node} {common}"
         f" gso_max_segs {gso_segments} address {nic.mac}"

@@ -55,14 +55,14 @@ class _Allreduces(Section):
             )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        found, invalid = analysis.allreduce, _invalid_points(analysis)
+        found, (invalid, coarse) = analysis.allreduce, _doubtful_points(analysis)
         places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
         drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
         return {
             "multirail": {
                 "targets": targets_table(analysis.performance, "Performance targets"),
                 "latencies": [
-                    (m.rails.label, plots.latency(m), benchmark_table(m, invalid), starts_text(m))
+                    (m.rails.label, plots.latency(m), benchmark_table(m, invalid, coarse), starts_text(m))
                     for m in by_fabric(found)
                 ],
                 "thresholds": thresholds_table(found),
@@ -98,10 +98,10 @@ class _Allreduces(Section):
         """Print every table that has rows, and notes on what it shows."""
         if not analysis.allreduce:
             return
-        found, invalid = analysis.allreduce, _invalid_points(analysis)
+        found, (invalid, coarse) = analysis.allreduce, _doubtful_points(analysis)
         paper, measured = table_1(found), [o for o in analysis.performance if o.samples]
         tables = (
-            *(*(benchmark_table(m, invalid) for m in by_fabric(found)), *((paper,) if paper else ())),
+            *(*(benchmark_table(m, invalid, coarse) for m in by_fabric(found)), *((paper,) if paper else ())),
             *(thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found)),
             *(ddp_runs_table(found), targets_table(measured, "Performance targets")),
         )
@@ -124,10 +124,13 @@ class _Allreduces(Section):
         return {"targets": [outcome.as_dict() for outcome in analysis.performance], "skipped": skipped}
 
 
-def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = frozenset()) -> Table:
+def benchmark_table(
+    m: FabricMeasurements, invalid: frozenset[IntervalId] = frozenset(), coarse: frozenset[IntervalId] = frozenset()
+) -> Table:
     """Return a fabric's times: a row for each size, a column for each policy; then nezha's shares and its gain.
 
-    `?` marks a point whose interval is `invalid`, of any repeat.
+    `?` marks a point whose interval is `invalid`, of any repeat. Points in `coarse` are below resolution, and not
+    compared with their prediction.
     """
     slow, own = is_slowed(m.points), "nezha" in m.policies
     paper = {policy: gain for (*where, policy), gain in nezha.GAINS.items() if where == [m.rails.mix, m.rails.nodes]}
@@ -141,7 +144,9 @@ def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = froz
         if own:
             shares = "/".join(f"{100 * share:.0f}" for share in m.shares("nezha", size) or ())  # percents by rail
             cells += [shares or fmt.NOTHING, fmt.times(m.gain("nezha", size))]
-            cells.append(_over_predicted(m.at("nezha", size), m.predicted("nezha", size)))
+            is_coarse = allreduce_interval(m.rails.label, "nezha", size) in coarse
+            compared = _over_predicted(m.at("nezha", size), m.predicted("nezha", size))
+            cells.append("below resolution" if is_coarse else compared)
         rows.append([size_name(size), *cells])
     if paper:
         gains = [fmt.times(paper[policy]) if policy in paper else "" for policy in m.policies]
@@ -327,6 +332,9 @@ def fabrics_table(found: AllreduceResults) -> Table:
     return text_table(titles, rows, numbers=1)
 
 
-def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
-    verdicts = analysis.judgement.intervals.items()
-    return frozenset(replace(i, repeat=0) for i, verdict in verdicts if verdict == "invalid")
+def _doubtful_points(analysis: Analysis) -> tuple[frozenset[IntervalId], frozenset[IntervalId]]:
+    """Return the intervals of points, without their repeat, that are invalid, and those that are below resolution."""
+    judgement = analysis.judgement
+    invalid = (interval for interval, verdict in judgement.intervals.items() if verdict == "invalid")
+    coarse = (interval for (interval, *_), verdict in judgement.rows.items() if verdict == "below resolution")
+    return frozenset(replace(i, repeat=0) for i in invalid), frozenset(replace(i, repeat=0) for i in coarse)
