@@ -5,9 +5,12 @@ click is an event of the run, and a script of all clicks can be saved and run ag
 """
 
 import os
+import shlex
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +27,7 @@ from railyard.failure.scenario import script
 from railyard.failure.scenario.script import Timed
 from railyard.topologies.build.network import EmulatedNet
 
+_KEPT_KEYS: Final = ("name", "title", "fabrics", "seed", "heartbeats")  # of the experiment, in the saved script
 _MIN_REPAIR_S: Final = 0.1
 _FIRST_AT_S: Final = 1.0  # in the saved script: recovery is measured by what flows before
 
@@ -40,13 +44,14 @@ class Click:
 
 
 class Controls:
-    """Record of clicks, and their execution. `show` gets each click, with what is active; `script_fd`: the open file of
-    the saved script, or -1.
+    """Record of clicks on a fabric of `experiment`, and their execution.
+
+    `show` gets each click, with what is active; `script_fd`: the open file of the saved script, or -1.
     """
 
-    def __init__(self, show: OnClick, name: str, script_fd: int = -1) -> None:
+    def __init__(self, show: OnClick, experiment: dict[str, Any], script_fd: int = -1) -> None:
         self.clicks: list[Click] = []
-        self._show, self._name, self._script_fd = show, name, script_fd
+        self._show, self._experiment, self._script_fd = show, experiment, script_fd
         self._record: OnClick = lambda what, fault: None
         self._net: EmulatedNet | None = None
         self._lock = threading.Lock()
@@ -82,6 +87,9 @@ class Controls:
                     raise BadInput("do", request.get("do"), "is not known: allowed are inject, repair")
         except (RailyardError, OSError) as error:
             return {"error": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            return {"error": f"{type(error).__name__}: {error}"}  # a defect must not end the thread that answers
         return {"active": self.active, "command": self.command}
 
     @property
@@ -92,8 +100,8 @@ class Controls:
     @property
     def command(self) -> str:
         """The command line that repeats the clicks so far."""
-        faults = yaml.safe_dump(self._faults(), default_flow_style=True, width=10**6).strip()
-        return f"run_experiment.py run {self._name} -o 'scripts=[{{name: clicks, faults: {faults}}}]'"
+        given = yaml.safe_dump(self._scripts(), default_flow_style=True, width=10**6).strip()
+        return shlex.join(["run_experiment.py", "run", *_without_live(sys.argv[2:]), "-o", f"scripts={given}"])
 
     @property
     def _active(self) -> list[Click]:
@@ -122,14 +130,15 @@ class Controls:
         self._record(act, found)
         self._show(act, {**found, "active": self.active, "command": self.command})
         if self._script_fd >= 0:
-            text = yaml.safe_dump({"scripts": [{"name": "clicks", "faults": self._faults()}]}, sort_keys=False).encode()
+            kept = {key: self._experiment[key] for key in _KEPT_KEYS if key in self._experiment}
+            text = yaml.safe_dump(kept | {"scripts": self._scripts()}, sort_keys=False).encode()
             os.pwrite(self._script_fd, text, 0)
             os.ftruncate(self._script_fd, len(text))
 
-    def _faults(self) -> list[dict[str, Any]]:
-        """Return the clicks as a script's faults. One that is active still lasts until now."""
+    def _scripts(self) -> list[dict[str, Any]]:
+        """Return the clicks as an experiment's scripts. A fault that is still active lasts until now."""
         now, first = time.monotonic(), self.clicks[0].injected_s if self.clicks else 0.0
-        return [
+        faults = [
             fault_dict(
                 Timed(
                     click.fault,
@@ -139,9 +148,25 @@ class Controls:
             )
             for click in self.clicks
         ]
+        return [{"name": "clicks", "faults": faults}]
 
 
-def fault_of(net: EmulatedNet, request: Mapping[str, Any]) -> Fault:
+def _without_live(arguments: Sequence[str]) -> list[str]:
+    """Return a command line's arguments without the options of the page."""
+    kept = list[str]()
+    skipped = ""
+    for word in arguments:
+        if skipped == "--save-script" or (skipped == "--live" and word == "control"):
+            skipped = ""
+        elif word.partition("=")[0] in ("--live", "--save-script"):
+            skipped = word
+        else:
+            skipped = ""
+            kept.append(word)
+    return kept
+
+
+def fault_of(net: EmulatedNet, request: dict[str, Any]) -> Fault:
     """Return the fault that a request names by `kind`, `target` and the kind's own keys, as in an experiment's file.
 
     BadInput for one that the fabric can't have.
@@ -158,4 +183,8 @@ def fault_of(net: EmulatedNet, request: Mapping[str, Any]) -> Fault:
 
 def as_dict(fault: Fault) -> dict[str, Any]:
     """Return a fault as an experiment's file has it, without its times."""
-    return {key: value for key, value in fault_dict(Timed(fault, 0, 1)).items() if key not in ("at", "repair")}
+    return {
+        key: value
+        for key, value in fault_dict(Timed(fault, _FIRST_AT_S, _FIRST_AT_S)).items()
+        if key not in ("at", "repair")
+    }

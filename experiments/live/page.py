@@ -78,14 +78,14 @@ _page: Page | None = None
 
 
 @contextmanager
-def served(task: Mapping[str, Any] | None, title: str) -> Iterator[None]:
+def served(task: Mapping[str, Any] | None, experiment: dict[str, Any]) -> Iterator[None]:
     """Serve a page while entered, in a sandbox; nothing without a task of `Listener.task`."""
     global _page
     if task is None:
         yield
         return
-    serve = Serve(title=title, **{key: value for key, value in task.items() if key != "script"})
-    page = Page(serve, Controls(show, title, task["script"]))
+    serve = Serve(title=experiment["name"], **{key: value for key, value in task.items() if key != "script"})
+    page = Page(serve, Controls(show, experiment, task["script"]))
     for fd in (task["listener"], task["diagnosis"]):
         os.close(fd)
     _page = page

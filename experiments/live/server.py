@@ -114,8 +114,9 @@ class Live:
         match message:
             case ShowFabric():
                 self._end_fabric()
-                self._fabric = structure(message.label, message.plan)
-                self._sampler = Sampler(message.plan)
+                with contextlib.suppress(OSError):  # it is gone already
+                    self._sampler = Sampler(message.plan)
+                    self._fabric = structure(message.label, message.plan)
                 self._publish("fabric", self._fabric)
             case HideFabric():
                 self._end_fabric()

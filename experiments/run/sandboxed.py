@@ -32,7 +32,7 @@ def main() -> int:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
         init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
-        with page.served(task["live"], spec.name):
+        with page.served(task["live"], task["spec"]):
             status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status

@@ -45,7 +45,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     with opened_page(request.param, None) as opened:
         assert opened.task
         task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
-        with page.served(task, "quickstart"):
+        with page.served(task, {"name": "quickstart"}):
             yield Served(task["port"], task["token"])
 
 
@@ -139,7 +139,7 @@ def test_nothing_listens_after_the_page_is_closed() -> None:
     with opened_page("", None) as opened:
         assert opened.task
         task: dict[str, Any] = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
-        with page.served(task, "quickstart"):
+        with page.served(task, {"name": "quickstart"}):
             pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((access.HOST, task["port"]), timeout=5)
