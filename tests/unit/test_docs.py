@@ -59,6 +59,8 @@ def command_lines(page: Path) -> Iterator[list[str]]:
         line = line.replace("\\|", "|").partition("  #")[0].partition(" > ")[0]
         for command in re.findall(r"(?:^|\s)(?:sudo )?\S*(?:script/run|run_experiment\.py)(?=\s|$)(.*)", line):
             yield shlex.split(re.split(r"[;&|] ", command)[0], comments=True)
+        if installed := re.match(r"\s*(?:sudo )?(?:\S*/)?railyard (?!.*COMMAND)(.*)", line):
+            yield shlex.split(installed[1], comments=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
