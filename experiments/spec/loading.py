@@ -137,9 +137,9 @@ def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterab
     if step == "*":
         from railyard.workloads.spec import WORKLOADS
 
-        kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in items]
+        kinds = [str(item.get("kind")) if isinstance(item, Mapping) else "" for item in items]  # a list isn't hashable
         key = rest[0] if rest else ""
-        having = [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[str(kind)].model_fields]
+        having = [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[kind].model_fields]
         return having or range(len(items))
     if step.isascii() and step.isdigit() and int(step) < len(items):
         return [int(step)]

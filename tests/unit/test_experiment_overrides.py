@@ -72,6 +72,12 @@ def test_what_has_no_place_is_reported(override: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("section", ["fabrics", "workloads"])
+def test_kind_that_is_a_list_is_refused_beside_other_keys(section: str) -> None:
+    with pytest.raises(BadInput, match=f"^{section}.0.kind: "):
+        load("quickstart", [f"{section}.0.kind=[[{{a: 1}}]]", f"{section}.*.platform=a100"])
+
+
 def test_a_slip_in_a_key_gets_the_nearest_of_all_keys() -> None:
     with pytest.raises(BadInput, match="-o: 'domians' is not a known key: did you mean 'domains'\\?"):
         changed("domians=8")
