@@ -47,7 +47,7 @@ def draw(fabric: FabricRun) -> style.Plot:
         for layer in _layers(fabric) if fabric.optics != _PER_DOMAIN else ():
             y, colour = (_Y["optics"], style.MUTED) if layer == "rail" else (_Y["domain"] - 0.6, style.ORANGE)
             axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
-            axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=6)
+            axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=8)
         caption, part = _caption(fabric), (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         alt = f"Drawing of the {fabric.label} fabric: {caption}"
@@ -69,7 +69,7 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> Points:
         left = pitch * (d + 0.5) - box / 2
         _box(axes, (left, _Y["domain"]), (box, side + 4), 1, style.ORANGE + "26", style.ORANGE, 0.9)
         name = f"HB {d}" if domains <= _MAX_NAMED_DOMAINS else f"{d}"
-        axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=7)
+        axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=9)
         for g in range(rails):
             x = left + box * (g + 0.5) / rails
             square = (x - side * 0.42, _Y["domain"] + 2)
@@ -121,7 +121,7 @@ def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: floa
         axes.add_patch(Rectangle(corner, *size, facecolor=style.MUTED + "40", edgecolor=style.MUTED, linewidth=0.6))
         if domains <= _MAX_NAMED_DOMAINS:
             middle = (pitch * (d + 0.5), _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT / 2)
-            axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=6)
+            axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=8)
     for (_, rank), top in gpus.items():
         _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank), 0.9)
     return {gpu: (x, _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT) for gpu, (x, _) in gpus.items()}
@@ -134,7 +134,7 @@ def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: fl
 
 def _switch(axes: Axes, centre: Point, width: float, name: str, colour: str) -> None:
     _box(axes, (centre[0] - width / 2, centre[1]), (width, 4.5), 0.8, style.PAPER, colour, 1.3)
-    axes.text(centre[0], centre[1] + 2.1, name, ha="center", va="center", fontsize=7)
+    axes.text(centre[0], centre[1] + 2.1, name, ha="center", va="center", fontsize=9)
 
 
 def _box(axes: Axes, corner: Point, size: Point, radius: float, face: str, edge: str, line: float) -> None:

@@ -61,7 +61,7 @@ def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
             if _is_known(middle, step):
                 marker = "o" if ms is not None else "x"
                 axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-                _annotate_time(axes, y, ms, colour)
+                _annotate_time(axes, y, ms)
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
@@ -81,9 +81,9 @@ def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[flo
     style.quiet(axes, grid="x")
 
 
-def _annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
+def _annotate_time(axes: Axes, y: float, ms: float | None) -> None:
     where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
-    axes.annotate(milliseconds(ms), (1, y), **where, annotation_clip=False, va="center", fontsize=8, color=colour)
+    axes.annotate(milliseconds(ms), (1, y), **where, annotation_clip=False, va="center", fontsize=9)
 
 
 def steps_text(row: RecoveryRow) -> str:
@@ -236,7 +236,7 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
             at = [max(ms, _MIN_MS) for ms in reached.values()]
             axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
             for y, ms in reached.items():
-                _annotate_time(axes, y, ms, style.BLUE)
+                _annotate_time(axes, y, ms)
             _step_axes(axes, steps, number == 0, ticks)
             axes.set(xlabel="ms after the fault", xlim=(_MIN_MS * 0.85, max(x[_LAST_STEP] for x in known) * 1.5))
             times = ", ".join(f"{step} {milliseconds(ms)}" for step, ms in middle.items())
@@ -321,7 +321,7 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
         is_late = r.t_fault - zero > 0.75 * (end - zero)
         x, shift, side = (start, -4, "right") if is_late else (stop, 4, "left")
         where: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center", "ha": side}
-        axes.annotate(f"{r.fault} {r.target}", (x, y), fontsize=7, **where)
+        axes.annotate(f"{r.fault} {r.target}", (x, y), fontsize=8, **where)
     style.quiet(axes, grid="x", ylim=(max(4, len(faults)) - 0.4, -0.6), yticks=[], ylabel="faults")
 
 

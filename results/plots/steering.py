@@ -58,7 +58,7 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
         for span in spans:
             width, y = span.end - span.begin, rows.index(span.what)
             grid[0].barh(y, width, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
-        grid[0].set_yticks(range(len(rows)), rows, fontsize=8)
+        grid[0].set_yticks(range(len(rows)), rows, fontsize=9)
         grid[0].set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
         grid[0].spines[["left", "bottom"]].set_visible(False)
         grid[0].set_ylim(max(1, len(rows)) - 0.4, -0.6)
@@ -161,7 +161,7 @@ def _areas(axes: Axes, times: Sequence[float], shares: pd.DataFrame) -> None:
 
 def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
     if handles:
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=8, handlelength=1.2)
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9, handlelength=1.2)
 
 
 def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: pd.DataFrame) -> str:

@@ -15,6 +15,7 @@ from matplotlib.artist import Artist
 _MARK: Final = "mark:"
 _XLINK: Final = "{http://www.w3.org/1999/xlink}href"
 _DROPPED: Final = {"fill-opacity": "1", "stroke-opacity": "1", "opacity": "1", "stroke-width": "1", "font-family": ""}
+_LEGIBLE_PX: Final = 9.0  # text is never shown smaller: a figure that would be scrolls sideways instead
 _MANY: Final = 12  # coordinates above which a path is a curve and not a shape
 
 
@@ -31,7 +32,9 @@ def compact(text: str, prefix: str, root: dict[str, str]) -> str:
     ids = {name: f"{prefix}-{number}" for number, name in enumerate(sorted(used))}
     box = svg.attrib["viewBox"]
     svg.attrib.clear()
-    svg.attrib.update({**root, "stroke-linejoin": "round", "viewBox": box})
+    smallest = min((float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)), default=_LEGIBLE_PX)
+    width = f"min-width:{float(box.split()[2]) * _LEGIBLE_PX / smallest:.0f}px"
+    svg.attrib.update({**root, "stroke-linejoin": "round", "viewBox": box, "style": width})
     _tidy(svg, ids, decimals=1)
     return ET.tostring(svg, encoding="unicode")
 

@@ -54,7 +54,7 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
         axes = figure.subplots()
         axes.set_facecolor(_EMPTY_COLOUR)
         if total.any():
-            bar = byte_image(axes, total, _RAMP, 0.85, 8)
+            bar = byte_image(axes, total, _RAMP, 0.85, 9)
             if total.max() / total[total > 0].min() >= 100:
                 bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=9))
             bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
@@ -65,8 +65,8 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
         step = max(1, grid.domains // 8)
         places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
         names = [f"d{d}" for d in range(0, grid.domains, step)]
-        axes.set_xticks(places, names, fontsize=8)
-        axes.set_yticks(places, names, fontsize=8)
+        axes.set_xticks(places, names, fontsize=9)
+        axes.set_yticks(places, names, fontsize=9)
         axes.spines[:].set_visible(False)
         style.quiet(axes, xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
         most = size(float(total.max()))

@@ -102,9 +102,12 @@ class Table:
     def to_html(self, look: str = "") -> Markup:
         """Return the element for report.html; `look`: its CSS class beside "wide"."""
         spans = [(name, len(list(columns))) for name, columns in groupby(c.group for c in self.shown)]
-        groups = Markup().join(Markup('<th colspan="{}" scope="colgroup">{}</th>').format(n, name) for name, n in spans)
+        group, column = Markup('<th colspan="{}" scope="colgroup">{}</th>'), Markup('<th scope="col"{}>{}</th>')
+        groups = Markup().join(
+            group.format(n, name) if name else Markup('<td colspan="{}"></td>').format(n) for name, n in spans
+        )
         titles = (
-            Markup('<th scope="col"{}>{}</th>').format(Markup("" if c.is_text else ' class="n"'), c.title)
+            column.format(Markup("" if c.is_text else ' class="n"'), c.title) if c.title else Markup("<td></td>")
             for c in self.shown
         )
 
