@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import psutil
 
@@ -22,6 +22,7 @@ SLEEP_S: Final = 0.001
 SAMPLE_S: Final = 0.01
 STEP_S: Final = 0.05
 """CPU times are read so often; a window is two of these, since the kernel shows idle time in steps of 10 ms."""
+RECENT_LAGS: Final = 1000
 PAUSE_S: Final = 0.005  # what a thread may be late by on a machine that is only busy
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PROCESS_CLOCK: Final = 2  # CPUCLOCK_SCHED of a process (linux/posix-timers_types.h): exact, and costs a microsecond
@@ -65,6 +66,9 @@ class LoadMeter:
     second, so work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
     """
 
+    current: ClassVar["LoadMeter | None"] = None
+    """The meter that is entered now, for views of the interval under way."""
+
     def __init__(self) -> None:
         self._cores = usable_cores()
         self._affinity = frozenset(os.sched_getaffinity(0))
@@ -74,6 +78,7 @@ class LoadMeter:
         self._pause_s = 0.0
         self._lags: list[float] = []
         self._worst: dict[str, float] = dict.fromkeys(("busy", "foreign", "stolen"), 0.0)
+        self._recent = dict(self._worst)
 
     @property
     def load(self) -> MachineLoad:
@@ -91,6 +96,16 @@ class LoadMeter:
             **{f"{name}_100ms": min(1.0, share) for name, share in self._worst.items()},
         )
 
+    @property
+    def recent(self) -> MachineLoad:
+        """The load of the last 100 ms, and the lag of the last 10 s, while entered; the pauses are those so far."""
+        lags, shares = sorted(self._lags[-RECENT_LAGS:]) or [0.0], self._recent
+        lag_ms = lags[int(len(lags) * 0.99)] * 1e3
+        return MachineLoad(
+            min(1.0, shares["busy"]), min(1.0, shares["foreign"]), lag_ms, min(1.0, shares["stolen"]),
+            pause_ms=self._pause_s * 1e3,
+        )  # fmt: skip
+
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -99,9 +114,11 @@ class LoadMeter:
         self._clocks: dict[int, float] = {}
         self._cpu0 = self._cpu()
         self._thread.start()
+        LoadMeter.current = self
         return self
 
     def __exit__(self, *_: object) -> None:
+        LoadMeter.current = None
         self._end.set()
         self._thread.join()
         now, own = self._cpu(), _own_seconds() - self._own0
@@ -126,7 +143,8 @@ class LoadMeter:
             if now - window[-1].at >= STEP_S:
                 window.append(self._cpu())
                 if len(window) == window.maxlen:
-                    for name, share in self._shares(window[0], window[-1])[1].items():
+                    self._recent = self._shares(window[0], window[-1])[1]
+                    for name, share in self._recent.items():
                         self._worst[name] = max(self._worst[name], share)
             last = time.monotonic()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from railyard.controller.health.estimator import HealthSpec
@@ -13,7 +14,8 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.run.session import FabricSession, Steps, repeat_suffix, surviving_interruptions
+from railyard.experiments.run.progress import Steps, measure_undisturbed
+from railyard.experiments.run.session import FabricSession, repeat_suffix, surviving_interruptions
 from railyard.experiments.run.traffic import Workload, expected, record
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
@@ -150,6 +152,7 @@ class FaultInjector:
             self.run.events.append(Event(row.t_fault, "fault", row.fault, what))
             self.run.events.append(Event(row.t_repair, "fault", "repair", what))
             self.run.recoveries.append(row)
+            self.session.faults.append((Fault(row.fault, row.target), row.t_fault, row.t_repair))
         first, row = seen.faults[0], seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once
@@ -180,19 +183,18 @@ def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Lite
         if what == "silence":
             session.controller.on_heartbeats(detail)
 
-    plan, earlier = session.plan, len(run.recoveries)
+    plan, earlier = session.plan, len(session.faults)
     heartbeat_process = HeartbeatProcess(plan, heartbeats.period, heartbeats.multiplier, relay)
     try:
         yield
         cost = heartbeat_process.cost()
-        faults = [(Fault(row.fault, row.target), row.t_fault, row.t_repair) for row in run.recoveries[earlier:]]
         packets = cost.sent / cost.seconds
         link_packets = packets / 2 / len(plan.gpus)  # half of them cross rails: their sender's and receiver's links
         measured = (
             ("packets", packets, "1/s"),
             ("rail_link_share", link_packets * HEARTBEAT_BYTES * 8 / plan.rail_bps, "share"),
             ("core_share", cost.cpu_s / cost.seconds, "share"),
-            ("false_alarms", false_alarms(session.events(), faults, plan), "1"),
+            ("false_alarms", false_alarms(session.events(), session.faults[earlier:], plan), "1"),
         )
         run.measurements += [Measurement(session.interval(WORKLOAD), WHOLE, *values) for values in measured]
     finally:
@@ -229,5 +231,6 @@ def inject_faults(
                     steps.step(what + repeat_suffix(repeat, times), total=2 * script.injections),
                     surviving_interruptions(run, IntervalId(session.label)),
                 ):
-                    injector.inject(script, repeat, seed, beside, steps.reached)
+                    inject = partial(injector.inject, script, repeat, seed, beside, steps.reached)
+                    measure_undisturbed(run, inject)
         injector.check_restored(before)

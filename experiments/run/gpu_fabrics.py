@@ -19,11 +19,11 @@ from railyard.core.units import format_rate
 from railyard.core.wait import sleep_until
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.fault_script import inject_faults
+from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.replacement import planned, run_replacements
 from railyard.experiments.run.session import (
     ControllerEvent,
     FabricSession,
-    Steps,
     built,
     check_links,
     repeat_suffix,
@@ -62,8 +62,9 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
                 what = f"{steered_session.name}: {', '.join(filter(None, (workload.label, scene)))}"
                 what += repeat_suffix(repeat, spec.repeats)
                 interval = steered_session.interval(workload.label, repeat, scene)
-                with steps.step(what, sum(workload.schedule.matrix.values())), surviving_interruptions(run, interval):
-                    steered_run.measure(agents, address, steps.reached)
+                size = sum(workload.schedule.matrix.values())
+                with steps.step(what, size, in_bytes=True), surviving_interruptions(run, interval):
+                    measure_undisturbed(run, partial(steered_run.measure, agents, address, steps.reached))
     finally:
         agents.stop()
         session.controller.stop_health()
@@ -230,5 +231,7 @@ def _load(session: FabricSession, make: MakeWorkloads, spec: ExperimentSpec, run
         for workload in workloads:
             what = f"{session.label}: {workload.label}" + repeat_suffix(repeat, spec.repeats)
             interval = session.interval(workload.label, repeat, workload.scene)
-            with steps.step(what, sum(workload.schedule.matrix.values())), surviving_interruptions(run, interval):
-                run_workload(session, workload, repeat, spec.seed, run, steps.reached)
+            size = sum(workload.schedule.matrix.values())
+            with steps.step(what, size, in_bytes=True), surviving_interruptions(run, interval):
+                replay = partial(run_workload, session, workload, repeat, spec.seed, run, steps.reached)
+                measure_undisturbed(run, replay)

@@ -12,9 +12,10 @@ from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
 from railyard.core.wait import sleep_until
 from railyard.core.watch import ProgramFailed
+from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_results import InjectedFault, cut, nic_rates
 from railyard.experiments.run.rail_session import MultirailSession, built
-from railyard.experiments.run.session import Steps, surviving_interruptions
+from railyard.experiments.run.session import surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.failure.scenario.script import apply, confirm, prepare, repair

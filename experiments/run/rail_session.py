@@ -17,8 +17,9 @@ from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.core.wait import poll
 from railyard.experiments.live import page
+from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_results import merge_turns, point
-from railyard.experiments.run.session import Session, Steps, record_interruptions
+from railyard.experiments.run.session import Session, record_interruptions
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s

@@ -20,8 +20,9 @@ from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.wait import sleep_until, wait_until
+from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
-from railyard.experiments.run.session import FabricSession, Steps, built, repeat_suffix, surviving_interruptions
+from railyard.experiments.run.session import FabricSession, built, repeat_suffix, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.failure.faults import Fault

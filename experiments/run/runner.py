@@ -19,7 +19,8 @@ from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
 from railyard.experiments.run.folder import REASON, Spare
-from railyard.experiments.run.session import Steps, record_interruptions
+from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.session import record_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
@@ -50,7 +51,7 @@ def run_experiment(
     journal = Journal(run, folder) if isinstance(folder, Folder) else None
     saved = False
     try:
-        with Steps(console, 1 + family.step_count(spec), journal.flush if journal else None) as steps:
+        with Steps(console, 1 + family.step_count(spec), run, journal.flush if journal else None) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
             with steps.step("measuring what this machine carries"):

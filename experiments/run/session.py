@@ -3,14 +3,11 @@
 import gc
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Self
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from typing import Any, Final
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import watch as presence
@@ -19,6 +16,7 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
+from railyard.failure.faults import Fault
 from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
@@ -115,6 +113,7 @@ class FabricSession(Session):
     """A built fabric of GPUs. `steered_by`: the policy that steers its routes, if any.
 
     `received`: the events of its controller and agents so far, of which `recorded` gets those that aren't samples.
+    `faults`: those that were injected, with the times (ns) of each and of its repair, also of repeated intervals.
     """
 
     net: FabricNet
@@ -122,6 +121,7 @@ class FabricSession(Session):
     received: list[ControllerEvent] = field(default_factory=list)
     steered_by: str = ""
     recorded: list[Event] = field(default_factory=list, repr=False)
+    faults: list[tuple[Fault, int, int]] = field(default_factory=list)
 
     @property
     def plan(self) -> Plan:
@@ -219,36 +219,3 @@ def check_links(session: FabricSession, run: Run) -> None:
 def repeat_suffix(repeat: int, repeats: int) -> str:
     """Return `, 2 of 3` for the title of a step that is repeated; nothing for a single one."""
     return f", {repeat + 1} of {repeats}" if repeats > 1 else ""
-
-
-class Steps:
-    """Progress bars: `with Steps(console, total) as steps: with steps.step("build"): ...`. Silent without a console."""
-
-    def __init__(self, console: Console | None, total: int, on_end: Callable[[], None] | None = None) -> None:
-        """`on_end` is called at the end of each step."""
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=console, disable=console is None, transient=True)
-        self._overall = self._bars.add_task("run", total=total)
-        self._step = self._bars.add_task("", total=None, visible=False)
-        self._on_end = on_end
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    @contextmanager
-    def step(self, what: str, total: float | None = None) -> Iterator[None]:
-        """One step; `total` where `reached` is called."""
-        page.show(page.STEP, {"text": what})
-        self._bars.reset(self._step, total=total, description=what, visible=True)
-        yield
-        if self._on_end:
-            self._on_end()
-        self._bars.advance(self._overall)
-
-    def reached(self, amount: float) -> None:
-        """Set the progress of the step, on the way to its total."""
-        self._bars.update(self._step, completed=amount)

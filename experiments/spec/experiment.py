@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from railyard.core.host import Datapath, Machine
-    from railyard.experiments.run.session import Steps
+    from railyard.experiments.run.progress import Steps
     from railyard.results.runs.records import Run
     from railyard.topologies.build.network import EmulatedNet
 

@@ -16,6 +16,8 @@ from railyard.results.runs.records import (
     BACKGROUND_SENT,
     NOT_COMPARED,
     PROCESS,
+    REPEATED,
+    RUN,
     VERDICTS,
     ByteCheck,
     Event,
@@ -103,6 +105,10 @@ LIMITS: Final = (
 # fmt: on
 
 
+_BUSY: Final = (CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE)
+"""Limits that a machine exceeds which is busy with something else than the run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding(Record):
     """One quantity in one interval, set against its limit.
@@ -164,7 +170,7 @@ def judge(run: Run) -> Judgement:
     times = tuple(_times(run))
     findings = (
         *_links(run.links),
-        *(f for load in run.loads for f in _load(load)),
+        *(f for load in run.loads for f in load_findings(load)),
         *(f for row, found in times for f in found if _counts(row, f)),
         *map(_lost, lost_rails(run.events)),
         *(f for event in run.events for f in _of_event(event)),
@@ -181,6 +187,28 @@ def judge(run: Run) -> Judgement:
     return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings), rows, disturbed)
 
 
+def disturbance(run: Run) -> str:
+    """Return how the machine was busy with something else, so that these records are to be measured again.
+
+    Empty if they are not invalid, or invalid for another reason too: a lost byte would be lost again, or hidden. The
+    same if the run alone loads the machine beyond its limit.
+    """
+    invalid = [finding for finding in judge(run).evidence if finding.verdict == "invalid"]
+    own = [load.cpu_busy - load.cpu_foreign - load.cpu_stolen for load in run.loads]
+    if any(f.limit not in (*_BUSY, BACKGROUND) for f in invalid) or max(own, default=0.0) > CPU_BUSY.invalid:
+        return ""
+    return next((finding.text for finding in invalid if finding.limit in _BUSY), "")
+
+
+def repeats(run: Run) -> dict[IntervalId, list[str]]:
+    """Return the intervals that were measured again, and how the machine was busy each time before."""
+    found: dict[IntervalId, list[str]] = {}
+    for event in run.events:
+        if (event.source, event.what) == (RUN, REPEATED):
+            found.setdefault(IntervalId.of(event.detail), []).append(str(event.detail["text"]))
+    return found
+
+
 def _links(links: Sequence[LinkCheck]) -> Iterator[Finding]:
     """Yield the link of each class that is furthest off: a collective takes as long as its slowest link."""
 
@@ -193,7 +221,8 @@ def _links(links: Sequence[LinkCheck]) -> Iterator[Finding]:
         yield Finding(IntervalId(fabric), LINK_RATE, error(worst), text, dilation)
 
 
-def _load(load: Load) -> Iterator[Finding]:
+def load_findings(load: Load) -> Iterator[Finding]:
+    """Yield what the machine's load says of one interval."""
     where = load.interval
     yield Finding(where, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
     text = f"{percent(load.cpu_foreign)} of all cores used by other programs"
@@ -301,7 +330,7 @@ def _missing_records(run: Run) -> Iterator[str]:
     watched, names = {load.interval for load in run.loads}, labels(run)
     for check in run.bytes:
         if check.interval not in watched:
-            yield f"{_where(check.interval, names)}: the machine's load was not recorded"
+            yield f"{place(check.interval, names)}: the machine's load was not recorded"
 
 
 def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
@@ -329,9 +358,10 @@ def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) 
         limit = finding.limit
         allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
         others = f" (and {more} more like it)" if more else ""
-        yield f"{finding.verdict}: {_where(finding.interval, names)}: {finding.text}{allowed}{others}"
+        yield f"{finding.verdict}: {place(finding.interval, names)}: {finding.text}{allowed}{others}"
 
 
-def _where(interval: IntervalId, names: Mapping[tuple[str, str], str]) -> str:
+def place(interval: IntervalId, names: Mapping[tuple[str, str], str]) -> str:
+    """Return an interval as text, with the labels of its fabric and policy."""
     place = (interval.fabric, interval.policy)
     return interval_label(interval, names.get(place, " ".join(filter(None, place))))

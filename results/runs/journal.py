@@ -18,7 +18,7 @@ from railyard.core.records import INTERVAL_FIELDS, Record
 from railyard.core.safe_files import Folder
 from railyard.results.runs.manifest import MOST_BYTES
 from railyard.results.runs.manifest import NAME as MANIFEST
-from railyard.results.runs.records import KINDS, Event, Plain, Run, check_row, from_json, from_plain
+from railyard.results.runs.records import KINDS, RUN, Event, Plain, Run, check_row, from_json, from_plain
 
 NAME: Final = "journal.jsonl"
 KILLED: Final = "the run was killed: the interval that was under way then is lost"
@@ -107,7 +107,7 @@ class Journal:
     def _fail(self, error: OSError) -> None:
         """End it: the records are still written when the run ends."""
         text = f"{NAME} can't be written ({error.strerror or error}): the records are written at the end alone"
-        self._run.events.append(Event(time.monotonic_ns(), "run", "journal-failed", {"text": text}))
+        self._run.events.append(Event(time.monotonic_ns(), RUN, "journal-failed", {"text": text}))
         self.close(remove=False)
 
 

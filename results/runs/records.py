@@ -153,6 +153,10 @@ PROCESS: Final = "process"
 """Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 LIVE: Final = "live"
 """Source of events on what was clicked on the live page: "inject" and "repair"."""
+RUN: Final = "run"
+"""Source of events on the run itself: "step" with its result, "repeated" for an interval that was measured again."""
+REPEATED: Final = "repeated"
+STEP: Final = "step"
 BACKGROUND_SENT: Final = "background-sent"
 """The event that has the bytes `requested` of the background load in an interval, and those `sent`."""
 UPLINK_BYTES: Final = "uplink-bytes"
@@ -316,6 +320,25 @@ class Run:
     def is_interactive(self) -> bool:
         """True if the fabric was changed by hand while it was measured."""
         return any(event.source == LIVE for event in self.events)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of records of each kind so far, for `since` and `discard`."""
+        return {name: len(getattr(self, name)) for name in KINDS}
+
+    def since(self, sizes: Mapping[str, int]) -> "Run":
+        """Return the records that were added since, as a run of the same experiment."""
+        rows = {name: getattr(self, name)[size:] for name, size in sizes.items()}
+        return Run(self.name, self.spec, {}, self.started_utc, **rows)
+
+    def discard(self, sizes: Mapping[str, int]) -> None:
+        """Remove the records of the intervals that were measured since; of events, those that belong to one of them."""
+        intervals = {load.interval for load in self.loads[sizes["loads"] :]}
+        for name, size in sizes.items():
+            if name != "events":
+                del getattr(self, name)[size:]
+        for number in range(len(self.events) - 1, sizes["events"] - 1, -1):  # other threads append to them
+            if IntervalId.of(self.events[number].detail) in intervals:
+                del self.events[number]
 
     @property
     def is_steered(self) -> bool:

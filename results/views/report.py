@@ -18,6 +18,7 @@ from rich.text import Text
 from railyard.core.installation import data_file
 from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.fidelity import place, repeats
 from railyard.results.runs.records import Run
 from railyard.results.runs.targets import missed_targets
 from railyard.results.views import format as fmt
@@ -150,6 +151,7 @@ def render(analysis: Analysis) -> str:
         description=run.spec.get("description") or "",
         facts=facts,
         judgement=analysis.judgement,
+        repeated=repeated_lines(analysis),
         checks=sorted(analysis.checks, key=lambda check: check.passed),
         sentences=[part for part in headline if isinstance(part, str)],
         tables=[part for part in headline if isinstance(part, Table)],
@@ -190,6 +192,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
         "findings": [f.as_dict() for f in judgement.evidence if f.verdict != "ok"],
+        "repeated": [{**interval.as_dict(), "reasons": reasons} for interval, reasons in repeats(run).items()],
         "intervals": [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()],
         "agreement": analysis.agreement.as_dict(),
         "passed": analysis.passed,
@@ -208,6 +211,16 @@ def completeness(run: Run) -> dict[str, Any]:
     return {"complete": is_complete, "damaged": run.damaged}
 
 
+def repeated_lines(analysis: Analysis) -> list[str]:
+    """Return a line for each interval that was measured again, since the machine was busy."""
+    times = {1: "once", 2: "twice"}
+    return [
+        f"measured again {times.get(len(reasons), f'{len(reasons)} times')}: {place(interval, analysis.labels)}: "
+        f"{'; '.join(dict.fromkeys(reasons))}; now {analysis.judgement.intervals.get(interval, 'invalid')}"
+        for interval, reasons in repeats(analysis.run).items()
+    ]
+
+
 def print_summary(analysis: Analysis, console: Console) -> None:
     """Print the summary on one screen of 100 columns by 40 lines; what doesn't fit is in report.html."""
     run, judgement = analysis.run, analysis.judgement
@@ -219,6 +232,8 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
     if len(judgement.reasons) > _MAX_REASONS:
         console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
+    for repeated in repeated_lines(analysis):
+        console.print(Text(f"  {repeated}"), no_wrap=True, overflow="ellipsis", highlight=False)
     for _, found in sections():
         found.show(analysis, console)
     for check in analysis.checks:

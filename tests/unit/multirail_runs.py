@@ -12,8 +12,8 @@ from railyard.core.errors import MissingRequirement
 from railyard.experiments.run import rail_fabrics
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
+from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_session import MultirailSession
-from railyard.experiments.run.session import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis

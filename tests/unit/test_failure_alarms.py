@@ -11,7 +11,6 @@ from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.failure.analysis.evaluate import false_alarms
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
-from tests.unit.recovery_sample import row
 from tests.unit.stand_ins import plan_of, run_of, session_of
 
 S = 1_000_000_000
@@ -117,9 +116,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]
 
 def test_false_alarms_are_measured_beside_cost_and_faults(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
-    run.recoveries.append(row("link-silent", "d1g0", 0, 2 * S, 4 * S, 10.0, ""))  # of another fabric
+    session.faults.append((Fault("link-silent", "d1g0"), 2 * S, 4 * S))  # before
     with fault_script.heartbeats_running(session, HeartbeatsSpec(), run):
-        run.recoveries.append(row("link-silent", "d0g1", 0, 2 * S, 4 * S, 10.0, ""))
+        session.faults.append((Fault("link-silent", "d0g1"), 2 * S, 4 * S))
         for event in [*silent(2.1, LINK), *silent(2.2, ("link", "d1g0"))]:
             session.on_event(*event)
     figures = {m.metric: (m.fabric, m.workload, m.value, m.unit) for m in run.measurements}

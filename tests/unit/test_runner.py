@@ -113,7 +113,7 @@ class Runs:
                 pass
 
             @contextmanager
-            def step(self, what: str, total: float | None = None) -> Iterator[None]:
+            def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
                 yield
                 recorded.append(what)
 

@@ -1,19 +1,17 @@
 """Records of a fabric that an experiment built, and of the machine's load."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from railyard.core import provenance
 from railyard.core.errors import BadInput
 from railyard.core.host_load import MachineLoad
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
-from railyard.experiments.run.session import FabricSession, Steps, built
+from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.faults import MIN_AT_S
 from railyard.failure.analysis.evaluate import WARM_UP_S
@@ -137,17 +135,3 @@ def test_provenance_outside_a_checkout_has_no_commit(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(provenance, "PROJECT", tmp_path)
     found = provenance.provenance(FULL, "netdev", "", 1.0, 1)
     assert (found["git_commit"], found["git_changed"]) == ("", False)
-
-
-def test_progress_shows_steps_and_is_silent_without_a_console() -> None:
-    shown = io.StringIO()
-    with Steps(Console(file=shown, force_terminal=True, width=100), 2) as steps:
-        with steps.step("building"):
-            pass
-        with steps.step("replaying", total=10):
-            steps.reached(5)
-    assert "building" in shown.getvalue()
-    assert "replaying" in shown.getvalue()
-    assert "100%" in shown.getvalue()
-    with Steps(None, 1) as steps, steps.step("quietly"):
-        steps.reached(1)

@@ -1,0 +1,172 @@
+"""Steps of a run, each with its time and result, on a terminal or as lines of a log; intervals measured again."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from railyard.core.host_load import LoadMeter
+from railyard.core.records import IntervalId
+from railyard.experiments.live import page
+from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.runs.fidelity import disturbance, judge, load_findings
+from railyard.results.runs.records import REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
+from railyard.results.views.format import digits, percent, rate, seconds
+
+REFRESH_S: Final = 0.25
+MAX_EVENTS: Final = 5  # lines for events at each refresh
+MAX_REPEATS: Final = 2
+MAX_REPEATED_S: Final = 120.0
+"""An interval that took longer is not repeated: some pause in it is likely each time."""
+_COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
+_HIDDEN: Final = frozenset({RUN, "workload", "steering"})  # sources of events that a step's line shows, or too many
+
+
+def measure_undisturbed(run: Run, measure: Callable[[], None]) -> None:
+    """Measure an interval, and again, twice at most, if the machine was busy with something else.
+
+    The records of a repeated interval are removed; an event has the reason. An interval that is invalid for any other
+    reason is kept as it is.
+    """
+    for repeat in range(MAX_REPEATS + 1):
+        before, begun = run.sizes(), time.monotonic()
+        measure()
+        if repeat == MAX_REPEATS or time.monotonic() - begun > MAX_REPEATED_S:
+            return
+        measured = run.since(before)
+        if not (text := disturbance(measured)):
+            return
+        run.discard(before)
+        for interval in dict.fromkeys(load.interval for load in measured.loads):
+            run.events.append(Event(time.monotonic_ns(), RUN, REPEATED, {**interval.as_dict(), "text": text}))
+
+
+def outcome(run: Run, measured: Run) -> tuple[str, str]:
+    """Return the verdict of the intervals in `measured`, "" without any, and their result in a few words."""
+    found, verdict = [], ""
+    if measured.loads:
+        measured.links = run.links
+        verdict = worst_verdict(judge(measured).intervals.values())
+    whole = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
+    for row in whole[:1]:
+        ratio = f", {digits(row.ratio, 4)} of its prediction" if row.ratio else ""
+        found.append(f"{seconds(row.value)}{ratio}")
+    found += [f"and {len(whole) - 1} more times"] if len(whole) > 1 else []
+    first = [row.first_packet_ms for row in measured.recoveries]
+    if first:
+        known = [ms for ms in first if ms is not None]
+        found.append(f"first packet after {digits(max(known), 3)} ms" if known else "no packet before the repair")
+    if measured.links and not measured.loads:
+        errors = [abs(link.measured_bps / link.expected_bps - 1) for link in measured.links if link.expected_bps]
+        found.append(f"{len(measured.links)} links within {percent(max(errors, default=0.0), 1)}")
+    again = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
+    found += [f"measured again {'twice' if len(again) > 1 else 'once'}: {again[-1]}"] if again else []
+    return verdict, ", ".join(found).replace("\u00a0", " ")
+
+
+class Steps:
+    """Steps of a run: `with Steps(console, total, run) as steps: with steps.step("build"): ...`.
+
+    On a terminal finished steps stay above the current one, which has its rate, the machine's load and the time left,
+    and events appear as they come. Without a terminal there is a line for each step; without a console nothing.
+    """
+
+    def __init__(self, console: Console | None, total: int, run: Run, on_end: Callable[[], None] | None = None) -> None:
+        """`total`: number of steps. `on_end` is called at the end of each step."""
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+        is_terminal = console is not None and console.is_terminal
+        self._bars = Progress(
+            *columns, *left, console=console, disable=not is_terminal, transient=True, auto_refresh=False
+        )
+        self._overall = self._bars.add_task("run", total=total, state="")
+        self._step = self._bars.add_task("", total=None, visible=False, state="")
+        self._console, self._total, self._run, self._on_end = console, total, run, on_end
+        self._is_terminal, self._in_bytes = is_terminal, False
+        self._done = self._shown = 0  # steps; events
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        if self._is_terminal:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._is_terminal:
+            self._thread.join()
+        self._bars.stop()
+
+    @contextmanager
+    def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
+        """One step; `total` where `reached` is called, `in_bytes` or in other units."""
+        self._in_bytes = in_bytes
+        page.show(page.STEP, {"text": what})
+        self._bars.reset(self._step, total=total, description=what, visible=True, state="")
+        before, begun_ns = self._run.sizes(), time.monotonic_ns()
+        yield
+        took_s = (time.monotonic_ns() - begun_ns) / 1e9
+        verdict, result = outcome(self._run, self._run.since(before))
+        self._done += 1
+        detail = {"text": what, "number": self._done, "of": self._total, "seconds": took_s}
+        self._run.events.append(Event(begun_ns, RUN, STEP, {**detail, "verdict": verdict, "result": result}))
+        self._print(what, took_s, verdict, result)
+        if self._on_end:
+            self._on_end()
+        self._bars.advance(self._overall)
+
+    def reached(self, amount: float) -> None:
+        """Set the progress of the step, on the way to its total."""
+        self._bars.update(self._step, completed=amount)
+
+    def _print(self, what: str, took_s: float, verdict: str, result: str) -> None:
+        if self._console is None:
+            return
+        width = len(str(self._total))
+        line = Text(f"[{self._done:>{width}}/{self._total}] {took_s:7.1f} s  {what}")
+        if verdict:
+            line.append("  ").append(verdict, _COLOUR[verdict])
+        line.append(f"  {result}" if result else "", "dim" if self._is_terminal else "")
+        self._console.print(line, soft_wrap=True, highlight=False)
+
+    def _refresh(self) -> None:
+        """In a thread, on a terminal: print new events, and draw the bars again."""
+        while not self._ended.wait(REFRESH_S):
+            if meter := LoadMeter.current:
+                now = meter.recent
+                load = Load(IntervalId(), now.busy, now.foreign, now.lag_p99_ms, 0, 0, 0, cpu_stolen=now.stolen)
+                verdict = worst_verdict(finding.verdict for finding in load_findings(load))
+                cpu = f"CPU {percent(now.busy, 0)}, others {percent(now.foreign, 0)}"
+                state = f"{self._rate()}{cpu}, lag {now.lag_p99_ms:.1f} ms: {verdict} so far"
+                self._bars.update(self._step, state=state)
+            self._print_events()
+            self._bars.refresh()
+
+    def _rate(self) -> str:
+        """Return the rate of a step that counts bytes."""
+        (step,) = (task for task in self._bars.tasks if task.id == self._step)
+        return f"{rate(8 * step.speed)}, " if self._in_bytes and step.speed else ""
+
+    def _print_events(self) -> None:
+        new = self._run.events[self._shown :]
+        self._shown += len(new)
+        lines = [_event_line(event) for event in new if event.source not in _HIDDEN]
+        if lines and self._console:
+            more = len(lines) - MAX_EVENTS
+            text = "\n".join(lines[:MAX_EVENTS] + ([f"  and {more} more events"] if more > 0 else []))
+            self._console.print(Text(text, "dim"), no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def _event_line(event: Event) -> str:
+    def text(value: Any) -> str:
+        return f"{len(value)} of them" if isinstance(value, list | tuple | dict) else str(value)
+
+    detail = ", ".join(f"{key} {text(value)}" for key, value in event.detail.items() if value not in ("", 0, None))
+    return f"  {event.source} {event.what}: {detail}"

@@ -1,0 +1,129 @@
+"""Steps of a run in a log and on a terminal, and intervals that are measured again."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from railyard.core.records import IntervalId
+from railyard.experiments.run.progress import MAX_REPEATS, Steps, measure_undisturbed, outcome
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.fidelity import repeats
+from railyard.results.runs.records import PROCESS, ByteCheck, Event, LinkCheck, Load, Measurement, Run
+from railyard.results.views import report
+
+WHERE = IntervalId("rail-only", "all-to-all", "rd")
+QUIET = Load(WHERE, 0.3, 0.01, 1.0, 0, 1000, 0)
+BUSY = replace(QUIET, cpu_busy=0.99, cpu_foreign=0.6)
+LOST = ByteCheck(WHERE, 1000, 999, 1, 0, 0, 0)
+
+
+def run_of() -> Run:
+    links = [LinkCheck("rail-only", "rail", "d0g0 -> rail0", 100.0, 100.0)]
+    return Run("mine", {}, {}, "now", links=links)
+
+
+def measured(run: Run, loads: list[Load], *others: ByteCheck | Event) -> int:
+    """Measure an interval that has the next of these loads each time; return how often."""
+    left = list(loads)
+
+    def measure() -> None:
+        run.loads.append(left.pop(0))
+        run.measurements.append(Measurement(WHERE, "", "completion_time", 1.0 + len(left), "s", 1.0, 1.0, 1.0))
+        run.events.append(Event(1, "controller", "ready", {"fabric": "rail-only"}))
+        run.events.append(Event(2, "workload", "started", WHERE.as_dict()))
+        run.bytes += [one for one in others if isinstance(one, ByteCheck)]
+        run.events += [one for one in others if isinstance(one, Event)]
+
+    measure_undisturbed(run, measure)
+    return len(loads) - len(left)
+
+
+@given(busy=st.integers(0, 4))
+def test_an_interval_is_repeated_while_the_machine_is_busy(busy: int) -> None:
+    run = run_of()
+    times = measured(run, [BUSY] * busy + [QUIET])
+    assert times == min(busy, MAX_REPEATS) + 1
+    assert run.loads == [QUIET if busy <= MAX_REPEATS else BUSY]
+    assert len(run.measurements) == 1
+    assert [event.what for event in run.events].count("ready") == times  # what happened stays
+    assert [event.what for event in run.events].count("started") == 1
+    assert len(repeats(run).get(WHERE, [])) == times - 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [LOST, Event(3, PROCESS, "interrupted", {**WHERE.as_dict(), "text": "a worker died"})],
+    ids=["lost byte", "dead process"],
+)
+def test_what_is_invalid_for_another_reason_stays(other: ByteCheck | Event) -> None:
+    run = run_of()
+    assert measured(run, [BUSY, QUIET], other) == 1
+    assert run.loads == [BUSY]
+    assert other in (*run.bytes, *run.events)
+
+
+def test_a_load_of_the_runs_own_is_not_repeated() -> None:
+    assert measured(run_of(), [replace(QUIET, cpu_busy=0.99), QUIET]) == 1
+
+
+def test_a_long_interval_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("railyard.experiments.run.progress.MAX_REPEATED_S", -1.0)
+    assert measured(run_of(), [BUSY, QUIET]) == 1
+
+
+def test_summary_and_terminal_name_a_repeated_interval() -> None:
+    run, console = run_of(), Console(file=io.StringIO(), width=200, record=True)
+    measured(run, [BUSY, BUSY, QUIET])
+    report.print_summary(Analysis(run), console)
+    line = "measured again twice: rail-only, all-to-all, repeat 0: 99.0% of all cores busy; now "
+    assert line in console.export_text()
+    assert report.summarise(Analysis(run))["repeated"][0]["reasons"] == ["99.0% of all cores busy"] * 2
+    assert line in report.render(Analysis(run))
+
+
+def test_a_log_has_a_line_for_each_step_with_its_result() -> None:
+    run, shown, ended = run_of(), io.StringIO(), list[int]()
+    with Steps(Console(file=shown, width=40), 12, run, lambda: ended.append(len(run.events))) as steps:
+        with steps.step("rail-only: building"):
+            pass
+        with steps.step("rail-only: all-to-all, 64 KiB, over both rails", total=10, in_bytes=True):
+            measured(run, [BUSY, QUIET])
+            steps.reached(10)
+    first, second = shown.getvalue().splitlines()
+    assert first == "[ 1/12]     0.0 s  rail-only: building"
+    assert second.endswith(
+        "over both rails  ok  1.000 s, 1.000 of its prediction, measured again once: 99.0% of all cores busy"
+    )
+    assert [event.detail["text"] for event in run.events if event.what == "step"] == [
+        "rail-only: building", "rail-only: all-to-all, 64 KiB, over both rails",
+    ]  # fmt: skip
+    assert ended == [1, len(run.events)]
+
+
+def test_a_terminal_keeps_finished_steps_and_shows_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("railyard.experiments.run.progress.REFRESH_S", 0.01)
+    run, shown = run_of(), io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=150)
+    with Steps(console, 2, run) as steps:
+        with steps.step("building"):
+            run.events.append(Event(1, "controller", "port-down", {"port": "d0g1"}))
+            while "port-down" not in shown.getvalue():
+                pass
+        with steps.step("replaying", total=10):
+            steps.reached(5)
+            while "50%" not in shown.getvalue():
+                pass
+    assert "controller port-down: port d0g1" in shown.getvalue()
+    assert "[1/2]" in shown.getvalue()
+    with Steps(None, 1, run) as steps, steps.step("quietly"):
+        steps.reached(1)
+
+
+def test_the_outcome_of_faults_and_links_is_short() -> None:
+    run = run_of()
+    assert outcome(run, run_of()) == ("", "1 links within 0.0%")
+    assert outcome(run, Run("", {}, {}, "")) == ("", "")
