@@ -39,7 +39,7 @@ FAULTS: Final[dict[str, Any]] = {
 }
 CASES: Final = [
     ("background.sender", "the background sender", STEERED),
-    ("etcd --data-dir", "etcd", {**STEERED, "repeats": 1}),  # a second one would wait 30 s for routes
+    ("etcd --data-dir", "etcd", {**STEERED, "repeats": 1}),  # a second one has no scores, and ends the run
     ("failure.probes.traffic", "the traffic process", FAULTS),
 ]
 
