@@ -61,7 +61,7 @@ def test_policy_that_raises_is_reported_and_ends_steering(tmp_path: Path) -> Non
 
 
 def await_event(reported: list[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not (found := [detail for what, detail in reported if what == wanted]):
         assert time.monotonic() < deadline, reported
         time.sleep(0.01)

@@ -224,11 +224,11 @@ def test_a_dead_gpu_is_no_ones_way_and_has_none() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_64_gpus_take_well_under_a_second(kind: str) -> None:
     plan = fabric(kind, 8, 8)
-    start = time.perf_counter()
+    start = time.process_time()
     survivors = Survivors(plan, Impact(nodes=frozenset({"d0g1"}), cables=frozenset({cable("d1g1", "hb1")})))
     assert len(survivors.reachable) > 3800
     assert len(survivors.connected) == 63 * 62
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
