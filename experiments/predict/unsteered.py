@@ -18,7 +18,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.runs.records import to_csv
-from railyard.results.theory.predict import WHOLE, equation, predict_schedule
+from railyard.results.theory.predict import WHOLE, PathSeconds, equation, latency, predict_schedule
 from railyard.results.views import format as fmt
 from railyard.workloads.schedule import payload_rates
 from railyard.workloads.spec import build
@@ -30,6 +30,8 @@ class Prediction(NamedTuple):
     """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s.
 
     `predicted_by_uplink`: with the loads of uplinks that ECMP or the policy is expected to give; None without a choice.
+    `sequential_steps`: how often a run waits for the latency of a path, which calibration measures in a run; it comes
+    on top of `predicted`.
     """
 
     fabric: str
@@ -41,6 +43,7 @@ class Prediction(NamedTuple):
     unit: str
     equation: str
     predicted_by_uplink: float | None = None
+    sequential_steps: int = 0
 
 
 def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
@@ -64,12 +67,16 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             times, where = predict_schedule(schedule, rates, fabric), (label, plan.spec.chosen_policy, name)
             loaded = predict_schedule(schedule, rates, fabric, "expected") if fabric.spine_count > 1 else {}
+            steps = {phase: round(n) for phase, n in latency(schedule, PathSeconds(1, 1, 1)).items()}
             if WHOLE in times:
                 named = ("iteration_time", "Eq. 6") if workload.is_iteration else ("completion_time", "all rounds")
-                found.append(Prediction(*where, WHOLE, named[0], times[WHOLE], "s", named[1], loaded.get(WHOLE)))
+                whole_s, by_uplink = times[WHOLE], loaded.get(WHOLE)
+                row = Prediction(*where, WHOLE, named[0], whole_s, "s", named[1], by_uplink, steps[WHOLE])
+                found.append(row)
             for phase, run in {phase.name: phase for phase in schedule.phases}.items():
                 by = equation(run, rates, fabric)
-                row = Prediction(*where, phase, "completion_time", times[phase], "s", by, loaded.get(phase))
+                phase_s, by_uplink = times[phase], loaded.get(phase)
+                row = Prediction(*where, phase, "completion_time", phase_s, "s", by, by_uplink, steps[phase])
                 found.append(row)
     return tuple(found)
 
@@ -159,13 +166,17 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
     """Print the times with fabrics side by side."""
     title = f"{spec.name}: predicted times"
     table = plain_table("workload", "phase", *spec.labels, right=spec.labels, title=title)
+    table.add_column("steps", justify="right", style="dim")
     table.add_column("equation", style="dim")
     for workload, phase in dict.fromkeys((row.workload, row.phase) for row in rows):
         found = {row.fabric: row for row in rows if (row.workload, row.phase) == (workload, phase)}
         times = [fmt.seconds(found[name].predicted) if name in found else fmt.NOTHING for name in spec.labels]
         equations = ", ".join(dict.fromkeys(row.equation for row in found.values()))
-        table.add_row(workload, phase or "iteration", *times, equations)
+        steps = ", ".join(dict.fromkeys(str(row.sequential_steps) for row in found.values()))
+        table.add_row(workload, phase or "iteration", *times, steps, equations)
     console.print(table)
+    note = "steps: how often a run waits for the latency of a path, which a run measures; it is not in these times"
+    console.print(note, style="dim", highlight=False, soft_wrap=True)
     for row in rows:
         if row.predicted_by_uplink and row.predicted_by_uplink > row.predicted * 1.005:
             time, longer = fmt.seconds(row.predicted_by_uplink), row.predicted_by_uplink / row.predicted

@@ -49,6 +49,11 @@ class Spread:
         """Measured over predicted; None if that isn't compared."""
         return self.median / self.predicted if self.predicted and self.verdict not in NOT_COMPARED else None
 
+    @property
+    def ratio_with_latency(self) -> float | None:
+        """Measured over the prediction with latency; None without one, or if that isn't compared."""
+        return None if self.ratio is None or not self.with_latency else self.median / self.with_latency
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
         extremes = {"min": min(self.values), "max": max(self.values), "repeats": len(self.values)}

@@ -252,7 +252,8 @@ def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dic
     """
     pairs: defaultdict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     for _, t in schedule.transfers:
-        pairs[schedule.phases[t.phase].name][t.src, t.dst] = t.bytes
+        if not (phase := schedule.phases[t.phase]).collective:
+            pairs[phase.name][t.src, t.dst] = t.bytes
     grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
 
     def run_s(phase: Phase) -> float:

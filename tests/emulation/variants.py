@@ -11,7 +11,7 @@ VARIANTS: Final = (
     "test_background.py::test_no_route_moves_it[rail-optimized-pxn-loads2]",
     "test_background.py::test_no_route_moves_it[rail-optimized-spine-loads1]",
     "test_background.py::test_uplinks_are_loaded_evenly",
-    "test_disturbance.py::test_six_disturbed_intervals_of_each_kind",
+    "test_disturbance.py::test_two_hundred_disturbed_intervals",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-1-129]",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-15-143]",
     "test_cli.py::test_a_run_by_name_writes_its_folder[root]",

@@ -33,6 +33,7 @@ _MAX_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 4
 _MAX_SIDE_BY_SIDE: Final = 2  # fabrics that the table of times on the terminal sets side by side
 _MAX_SLOWDOWN_LINES: Final = 2
 _RATIO: Final = "m/p"
+_WITH_LATENCY: Final = "m/pl"
 
 
 @section("fabrics")
@@ -294,23 +295,38 @@ def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[S
     for fabric in fabrics:
         columns.append(Column(fabric, partial(_of_spread, fabric, "median"), unit="s"))
         columns.append(Column(_RATIO, partial(_judged_ratio, fabric), drop=1, style="dim"))
+        with_latency = partial(_of_spread, fabric, "ratio_with_latency")
+        if _has_latency(shown):
+            columns.append(Column(_WITH_LATENCY, with_latency, unit="ratio", drop=3, style="dim"))
     if found := _slowdown_columns(slow):
         columns += [replace(found[0], title="difference"), replace(found[1], drop=2, style="dim")]
-    return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=len(rows) - len(shown))
+    return Table(columns, shown, _times_title(shown), more=len(rows) - len(shown))
 
 
 def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     """Return a line a fabric, where there are too many to stand beside each other: a sweep."""
     whole = [row for row in rows if not row.phase] or list(rows)
+    latency = (Column(_WITH_LATENCY, lambda x: x[2].ratio_with_latency, unit="ratio", drop=3),)
     shown = [(row, f, row.by_fabric[f]) for row in whole for f in fabrics if f in row.by_fabric][:_MAX_TIME_ROWS]
     columns = (
         *(text("workload", lambda x: f"{x[0].workload} {x[0].phase}".strip()), text("fabric", lambda x: x[1])),
         Column("measured", lambda x: x[2].median, unit="s"),
         Column("predicted", lambda x: x[2].predicted, unit="s"),
         Column(_RATIO, lambda x: _judged_ratio(x[1], x[0])),
+        *(latency if _has_latency(rows) else ()),
     )
     more = sum(len(row.by_fabric) for row in rows) - len(shown)
-    return Table(columns, shown, f"Time ({_RATIO}: measured over predicted)", more=more)
+    return Table(columns, shown, _times_title(rows), more=more)
+
+
+def _has_latency(rows: Sequence[Row]) -> bool:
+    """Return whether any of these times has a prediction with latency; runs of earlier versions have none."""
+    return any(spread.with_latency for row in rows for spread in row.by_fabric.values())
+
+
+def _times_title(rows: Sequence[Row]) -> str:
+    latency = f", {_WITH_LATENCY}: predicted with latency" if _has_latency(rows) else ""
+    return f"Time ({_RATIO}: measured over predicted{latency})"
 
 
 def _volumes(flows: Mapping[str, Mapping[Place, Sequence[Flow]]], names: Mapping[Place, str]) -> Plot | None:
