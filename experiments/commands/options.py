@@ -89,6 +89,13 @@ SaveScript = Annotated[
     Path | None,
     typer.Option("--save-script", metavar="FILE", help="Write the faults that are clicked, to run them again."),
 ]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write checks and steps as JUnit XML, for CI.")
+]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="Write the result as Markdown, for a job's summary.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print summary.json to stdout; everything else goes to stderr.")]
 _NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\])")  # a bracket of no tag that we use
 PROGRESS_AFTER_S: Final = 2.0
 PROGRESS_EVERY_S: Final = 5.0
@@ -146,9 +153,10 @@ def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(c if c in "\n\t\u00a0" else printable(c) for c in text)
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or 120 columns where there is none."""
-    return PrintableConsole(width=None if sys.stdout.isatty() else 120)
+    stream = sys.stderr if stderr else sys.stdout
+    return PrintableConsole(width=None if stream.isatty() else 120, stderr=stderr)
 
 
 def plain_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> Table:

@@ -8,18 +8,24 @@ import typer
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder, become_owner_of
-from railyard.experiments.commands.options import console
+from railyard.experiments.commands.options import AsJson, Junit, Markdown, console
 from railyard.experiments.run import folder
 from railyard.results.runs import journal, store
 
 
-def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> int:
+def command(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    junit: Junit = None,
+    markdown: Markdown = None,
+    as_json: AsJson = False,
+) -> int:
     """Draw a run's report, summary and timeline again from its records; print the summary.
 
     The folder of a run that was killed is finished: it gets the files that the run did not come to write.
 
     The records are verified by the run's manifest: damaged ones are left out and named, and the exit status is 1.
     """
+    folder.check_outputs({"--junit": junit, "--markdown": markdown})
     with folder.reporting_path_errors("DIR", run):
         try:
             become_owner_of(run)  # for reading too: root could follow links to more than their owner can read
@@ -32,10 +38,11 @@ def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fol
             found = store.load(opened)
             for line in found.damaged:
                 print(f"damaged: {line}", file=sys.stderr)
-            store.redraw(found, opened, console())
+            store.redraw(found, opened, console(stderr=as_json))
             if was_killed:  # a notice comes last: an error must be the only line
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             elif not (found.verified or found.damaged):
                 print("no manifest: not verified", file=sys.stderr)
-    print(run / "report.html")
+            folder.write_outputs(opened, junit, markdown, as_json)
+    print(run / "report.html", file=sys.stderr if as_json else sys.stdout)
     return 1 if found.damaged else 0

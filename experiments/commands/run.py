@@ -10,7 +10,16 @@ import typer
 from railyard.core.errors import print_error
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
-from railyard.experiments.commands.options import Live, Name, Overrides, PluginFiles, SaveScript
+from railyard.experiments.commands.options import (
+    AsJson,
+    Junit,
+    Live,
+    Markdown,
+    Name,
+    Overrides,
+    PluginFiles,
+    SaveScript,
+)
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
 from railyard.experiments.run.sandboxed import check_machine, own_command
@@ -25,11 +34,14 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
     live: Live = None,
     save_script: SaveScript = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    as_json: AsJson = False,
     *,
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
-    return run(name, overrides, out, seed, quiet, live, save_script, plugin_files)
+    return run(name, overrides, out, seed, quiet, live, save_script, plugin_files, junit, markdown, as_json)
 
 
 def run(
@@ -41,26 +53,38 @@ def run(
     live: str | None = None,
     save_script: Path | None = None,
     plugin_files: Sequence[Path] = (),
+    junit: Path | None = None,
+    markdown: Path | None = None,
+    as_json: bool = False,
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
+    folder.check_outputs({"--junit": junit, "--markdown": markdown})
     spec = load_any(name, overrides, seed)
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     check_machine(spec)
     with opened_page(live, save_script) as page, folder.made(*choices) as where, folder.Spare() as spare:
         resolved, path = spec.resolved(), where.real_path
-        task = {"do": "run", "spec": resolved, "folder": str(path), "identity": where.identity, "quiet": quiet}
+        task = {
+            "do": "run",
+            "spec": resolved,
+            "folder": str(path),
+            "identity": where.identity,
+            "quiet": quiet,
+            "json": as_json,
+        }
         task |= {"spare": spare.fd, "live": page.task}
         task["command"] = command_line(name, overrides, seed, plugin_files)
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd, *page.fds])
         problem = spare.problem(where)
+        folder.write_outputs(where, junit, markdown, as_json, problem or f"ended with exit status {status}")
     if status == 128 + signal.SIGKILL:
         remedy = f"run_experiment.py report {where.path} finishes its folder"
         problem = f"the run was killed, by a signal or for lack of memory: {remedy}"
     if problem:
         return print_error(problem, status or 1)
     report = where.path / "report.html"
-    if not quiet and report.exists():
+    if not (quiet or as_json) and report.exists():
         print(f"{report}")
     return status

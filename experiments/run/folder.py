@@ -5,15 +5,16 @@ import io
 import os
 import secrets
 import shutil
+import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.safe_files import Folder, account_of
+from railyard.core.safe_files import Folder, account_of, write_file
 from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
@@ -54,6 +55,46 @@ def check(out: Path) -> None:
             remedy = f"free some, or choose a folder on another disk with --out (df -h {there} shows what is left)"
             sizes = f"{format_size(free, 2)} free at {there}, {format_size(MIN_FREE_BYTES, 2)} needed"
             raise MissingRequirement(f"the disk is full: {sizes}", remedy)
+
+
+def check_outputs(files: Mapping[str, Path | None]) -> None:
+    """Check the files that options name, by option, before anything is run. BadInput if one can't be written."""
+    for field, path in files.items():
+        if path is not None:
+            if path.is_dir():
+                raise BadInput(field, str(path), "is a folder: name a file")
+            if not path.absolute().parent.is_dir():
+                raise BadInput(field, str(path), f"can't be made: there is no folder {path.absolute().parent}")
+            if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+                raise BadInput(field, str(path), "can't be made: its folder is not yours to write")
+
+
+def write_outputs(opened: Folder, junit: Path | None, markdown: Path | None, as_json: bool, problem: str = "") -> None:
+    """Write a run's result for CI, from its folder. `problem`: why there are no records in it, if there are none."""
+    if not (junit or markdown or as_json):
+        return
+    from railyard.results.analysis.run_analysis import Analysis  # takes a second to load
+    from railyard.results.runs import store
+    from railyard.results.runs.records import to_json
+    from railyard.results.views import ci, report
+
+    if opened.has("run.json"):
+        analysis = Analysis(store.load(opened))
+        files = {"--junit": (junit, ci.junit(analysis)), "--markdown": (markdown, ci.markdown(analysis))}
+        summary = report.summarise(analysis)
+    else:
+        text = f"### ❌ {opened.path.name}: {problem}\n".encode()
+        files = {
+            "--junit": (junit, ci.junit_without_records(opened.path.name, problem)),
+            "--markdown": (markdown, text),
+        }
+        summary = {"name": opened.path.name, "passed": False, "complete": False, "problem": problem}
+    for field, (path, data) in files.items():
+        if path is not None:
+            with reporting_path_errors(field, path):
+                write_file(path, data)
+    if as_json:
+        sys.stdout.write(to_json(summary).decode())
 
 
 @contextmanager

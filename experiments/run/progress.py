@@ -48,10 +48,12 @@ def measure_undisturbed(run: Run, measure: Callable[[], None]) -> None:
 
 def outcome(run: Run, measured: Run) -> tuple[str, str]:
     """Return the verdict of the intervals in `measured`, "" without any, and their result in a few words."""
-    found, verdict = [], ""
+    found, reasons, verdict = list[str](), list[str](), ""
     if measured.loads:
         measured.links = run.links
-        verdict = worst_verdict(judge(measured).intervals.values())
+        judgement = judge(measured)
+        verdict = worst_verdict(judgement.intervals.values())
+        reasons = [f.text for f in judgement.evidence if verdict != "ok" and f.verdict == verdict]
     whole = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
     for row in whole[:1]:
         ratio = f", {digits(row.ratio, 4)} of its prediction" if row.ratio else ""
@@ -66,6 +68,7 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         found.append(f"{len(measured.links)} links within {percent(max(errors, default=0.0), 1)}")
     again = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
     found += [f"measured again {'twice' if len(again) > 1 else 'once'}: {again[-1]}"] if again else []
+    found += reasons[:1]
     return verdict, ", ".join(found).replace("\u00a0", " ")
 
 

@@ -27,7 +27,7 @@ def main() -> int:
     """Do the task, and return the exit status. A signal's status wins over that of what it interrupted."""
     task = init.prepare()
     crash.context["specification"] = task["spec"]
-    crash.parent_has_stdout = task["do"] == "run" and not task["quiet"]
+    crash.parent_has_stdout = task["do"] == "run" and not (task["quiet"] or task["json"])
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
@@ -46,7 +46,9 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
     with opened as folder, Spare(task["spare"]) as spare:
-        return run_experiment(spec, folder, None if task["quiet"] else console(), spare, task.get("command"))
+        return run_experiment(
+            spec, folder, None if task["quiet"] else console(stderr=task["json"]), spare, task.get("command")
+        )
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:

@@ -31,7 +31,7 @@ from railyard.results.views import report as summary
 FORMAT: Final = 3
 Files = Iterator[tuple[str, bytes]]  # name and content
 ORIGINAL_SUMMARY: Final = "summary.original.json"
-NO_RUN: Final = "is not a run's folder: it has no run.json, nor the journal of a run that was killed"
+NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
     "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with",

@@ -35,6 +35,7 @@ VARIANTS: Final = (
     "test_faults.py::test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once",
     "test_interruptions.py::test_each_process_in_each_phase_is_named[",
     "test_faults.py::test_two_hung_gpus_of_a_domain_mend_one_by_one",
+    "test_killed_run.py::test_a_run_killed_at_ten_random_moments_is_reported",
     "test_heartbeats.py::test_full_tcp_load_on_all_rails_causes_no_false_alarm[100Mbit]",
     "test_replay_collectives.py::test_only_experts_send_between_rails[rail-optimized]",
     "test_replay_collectives.py::test_every_collective_arrives_as_its_matrix_says[2-",

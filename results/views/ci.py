@@ -1,0 +1,115 @@
+"""A run for continuous integration: JUnit XML, and Markdown for the summary of a job.
+
+JUnit XML is as pytest writes it and Jenkins and GitLab read it: testsuites, testsuite, testcase with failure
+or error. A suite has the checks of the run, another one its steps, of which one with an invalid interval failed.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from railyard.core.errors import printable
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import RUN, STEP
+from railyard.results.views import format as fmt
+from railyard.results.views.report import repeated_lines
+
+_MARKS: Final = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A test case. `problem`: "failure", "error" or "" if it passed."""
+
+    name: str
+    text: str
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def junit(analysis: Analysis) -> bytes:
+    """Return the run's checks and steps as JUnit XML."""
+    checks = [Case(c.name, c.detail, problem="" if c.passed else "failure") for c in analysis.checks]
+    steps = [
+        Case(s["text"], s["result"], s["seconds"], "failure" if s["verdict"] == "invalid" else "")
+        for s in _steps(analysis)
+    ]
+    run = analysis.run
+    return _xml(run.name, run.started_utc, {"checks": checks, "steps": steps}, run.duration_s)
+
+
+def junit_without_records(name: str, problem: str) -> bytes:
+    """Return the JUnit XML of a run that ended before it had measured anything."""
+    return _xml(name, "", {"checks": [Case("the run went to its end", problem, problem="error")]}, 0.0)
+
+
+def _steps(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    for event in analysis.run.events:
+        if (event.source, event.what) == (RUN, STEP):
+            yield event.detail
+
+
+def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: float) -> bytes:
+    def counts(cases: Sequence[Case], took_s: float) -> dict[str, str]:
+        problems = [case.problem for case in cases]
+        found = {"tests": len(cases), "failures": problems.count("failure"), "errors": problems.count("error")}
+        return {name: str(value) for name, value in found.items()} | {"skipped": "0", "time": f"{took_s:.3f}"}
+
+    everything = [case for cases in suites.values() for case in cases]
+    root = ElementTree.Element("testsuites", {"name": _text(run), **counts(everything, seconds)})
+    for suite, cases in suites.items():
+        took_s = sum(case.seconds for case in cases)
+        attributes = {"name": _text(f"{run}: {suite}"), "timestamp": _text(started), **counts(cases, took_s)}
+        parent = ElementTree.SubElement(root, "testsuite", attributes)
+        for case in cases:
+            own = {"classname": _text(f"{run}.{suite}"), "name": _text(case.name), "time": f"{case.seconds:.3f}"}
+            element = ElementTree.SubElement(parent, "testcase", own)
+            if case.problem:
+                found = ElementTree.SubElement(element, case.problem, {"message": _text(case.text), "type": suite})
+                found.text = _text(case.text)
+            elif case.text:
+                ElementTree.SubElement(element, "system-out").text = _text(case.text)
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def markdown(analysis: Analysis) -> bytes:
+    """Return the run's result, checks and steps as Markdown."""
+    run, judgement, checks = analysis.run, analysis.judgement, analysis.checks
+    passed, result = sum(check.passed for check in checks), "passed" if analysis.passed else "failed"
+    mark = {True: "✅", False: "❌"}
+    lines = [
+        f"### {mark[analysis.passed]} {_cell(run.name)}: {result}",
+        "",
+        f"Fidelity **{judgement.verdict}**{', interrupted' if run.interrupted else ''}, "
+        f"{passed} of {len(checks)} checks passed, took {_cell(fmt.seconds(run.duration_s))}.",
+        "",
+        *(f"- {_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))),
+        "",
+        *("| | check | |", "|---|---|---|"),
+        *(
+            f"| {mark[c.passed]} | {_cell(c.name)} | {_cell(c.detail)} |"
+            for c in sorted(checks, key=lambda c: c.passed)
+        ),
+        "",
+    ]
+    if steps := list(_steps(analysis)):
+        lines += [f"<details><summary>{len(steps)} steps</summary>", ""]
+        lines += ["| step | time | verdict | result |", "|---|---:|---|---|"]
+        for step in steps:
+            cells = (step["text"], f"{step['seconds']:.1f} s", step["verdict"], step["result"])
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
+        lines += ["", "</details>", ""]
+    return "\n".join(lines).encode()
+
+
+def _text(text: str) -> str:
+    """Return a text without characters that XML can't have."""
+    return "".join(c if c.isprintable() or c in "\n\t" else printable(c) for c in text.replace("\u00a0", " "))
+
+
+def _cell(text: str) -> str:
+    """Return a text that is no markup, in one line."""
+    return _MARKS.sub(r"\\\1", _text(text).replace("\n", " ").replace("\t", " "))
