@@ -1,5 +1,6 @@
-"""The wheel in a virtual environment outside the checkout: live runs, and files that a user can't read."""
+"""The wheel in a virtual environment outside the checkout runs experiments, for root and for an ordinary user."""
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -7,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulation.programs import Program, as_user
+from railyard.core.host import SEARCH_PATH
+from tests.emulation.programs import Program, as_root, as_user
+from tests.emulation.test_cli import Wrap
 from tests.wheel import build_wheel, install_wheel
+
+RUN_S = 300
+SHORT = ["-o", "repair=1s", "-o", "duration=1s", "-o", "reroute=on", "-o"]
+FAULT = "faults=[{kind: link-down, target: d0g1, at: 500ms, repair: 1s}]"
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +26,27 @@ def folder() -> Iterator[Path]:
         (Path(name) / "build").mkdir()
         install_wheel(build_wheel(Path(name) / "build"), Path(name) / "venv")
         yield Path(name)
+
+
+@pytest.fixture(params=[as_root, as_user])
+def who(request: pytest.FixtureRequest) -> Wrap:
+    wrap: Wrap = request.param
+    return wrap
+
+
+def test_quickstart_runs_from_the_wheel(folder: Path, who: Wrap, slow: float) -> None:
+    """Without the checkout, from another folder, and with no PYTHONPATH."""
+    out = folder / who.__name__
+    argv = who([str(folder / "venv/bin/railyard"), "run", "quickstart", *SHORT, FAULT, "--out", str(out)])
+    environment = {"PATH": SEARCH_PATH, "HOME": str(folder)}
+    done = subprocess.run(
+        argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=RUN_S * slow
+    )
+    assert done.returncode in (0, 1), done.stderr  # 1: this machine was too busy for a figure
+    assert (out / "report.html").exists(), done.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert all(check["passed"] for check in summary["checks"] if "every byte delivered" in check["name"])
+    assert json.loads((out / "provenance.json").read_text())["git_commit"] == ""
 
 
 def test_live_run_of_the_wheel_is_entered(folder: Path, slow: float) -> None:
