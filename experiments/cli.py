@@ -57,13 +57,25 @@ class _MemoryLimit:
             raise MissingRequirement(what, "raise the limit: ulimit -v unlimited")
 
 
+class _Command(TyperCommand):
+    """A command whose options may have an optional value, which is in brackets as their metavar: `[control]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with an empty value for each such option that is given without one."""
+        words = {name: param.metavar for param in self.params for name in param.opts if "--" in name and param.metavar}
+        optional = {name: word[1:-1] for name, word in words.items() if word.startswith("[")}
+        pairs = pairwise([*args, ""])
+        given = [f"{word}=" if word in optional and following != optional[word] else word for word, following in pairs]
+        return list(super().parse_args(ctx, given))
+
+
 def load_command(name: str) -> Any:
     """Import a command's module and return the Click command that calls its `command`."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and no threads to run out of
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home folder that it can't write
     module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
     only = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    only.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
+    only.command(name, cls=_Command, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
     return typer.main.get_command(only)
 
 
@@ -78,19 +90,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that a command line names, imported."""
         name, found, rest = super().resolve_command(ctx, args)
-        found = load_command(name) if name else found
-        return name, found, _with_optional_values(found, rest)
-
-
-def _with_optional_values(command: Any, arguments: list[str]) -> list[str]:
-    """Return the arguments with an empty value for each option that is given without its optional one.
-
-    Such an option has that value in brackets as its metavar: `[control]`.
-    """
-    words = {name: param.metavar for param in command.params for name in param.opts if "--" in name and param.metavar}
-    optional = {name: word[1:-1] for name, word in words.items() if word.startswith("[")}
-    pairs = pairwise([*arguments, ""])
-    return [f"{word}=" if word in optional and following != optional[word] else word for word, following in pairs]
+        return name, load_command(name) if name else found, rest
 
 
 app = typer.Typer(

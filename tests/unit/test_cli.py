@@ -430,14 +430,14 @@ def test_it_runs_from_another_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "live"),
     [
-        ([], []),
-        (["quickstart", "--live"], ["quickstart", "--live="]),
-        (["--live", "quickstart"], ["--live=", "quickstart"]),
-        (["quickstart", "--live", "control", "--quiet"], ["quickstart", "--live", "control", "--quiet"]),
-        (["--live=control", "quickstart"], ["--live=control", "quickstart"]),
+        (["quickstart"], None),
+        (["quickstart", "--live"], ""),
+        (["--live", "quickstart"], ""),
+        (["quickstart", "--live", "control", "--quiet"], "control"),
+        (["--live=control", "quickstart"], "control"),
     ],
 )
-def test_live_takes_its_value_or_none(arguments: list[str], expected: list[str]) -> None:
-    assert cli._with_optional_values(cli.load_command("run"), arguments) == expected
+def test_live_takes_its_value_or_none(arguments: list[str], live: str | None) -> None:
+    assert cli.load_command("run").make_context("run", arguments).params["live"] == live
