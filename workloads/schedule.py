@@ -7,11 +7,13 @@ did last, and for what was sent to it then, as with blocking collectives. A job 
 (docs/workloads.md): time factor = bytes factor / rate factor; HB and rail rates have the same factor.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
@@ -46,6 +48,102 @@ class Compute:
 
 
 Task = Transfer | Compute
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Sequence[Task]):
+    """Tasks in arrays of one length: each is made when it is read, as a million objects take seconds and a gigabyte.
+
+    A computation has its GPU as `src` and as `dst`, and no bytes. Task n waits for `after[after_end[n - 1]:
+    after_end[n]]`.
+    """
+
+    src: Numbers
+    dst: Numbers
+    bytes: Numbers
+    seconds: npt.NDArray[np.float64]
+    is_compute: npt.NDArray[np.bool_]
+    phase: Numbers
+    stripe: Numbers
+    after_end: Numbers
+    after: Numbers
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task]) -> "Columns":
+        """Return tasks in arrays."""
+        if isinstance(tasks, Columns):
+            return tasks
+        rows = [
+            (t.src, t.dst, t.bytes, 0.0, False, t.phase, t.stripe)
+            if isinstance(t, Transfer)
+            else (t.gpu, t.gpu, 0, t.seconds, True, t.phase, 0)
+            for t in tasks
+        ]
+        src, dst, size, seconds, is_compute, phase, stripe = zip(*rows, strict=True) if rows else ((),) * 7
+
+        def ints(column: Sequence[int]) -> Numbers:
+            return np.array(column, dtype=np.int64)
+
+        return cls(
+            *(ints(src), ints(dst), ints(size)),
+            *(np.array(seconds, dtype=np.float64), np.array(is_compute, dtype=bool)),
+            *(ints(phase), ints(stripe)),
+            *(np.cumsum(ints([len(t.after) for t in tasks])), ints([number for t in tasks for number in t.after])),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["Columns"]) -> "Columns":
+        """Return the tasks of all parts, one part after the other."""
+        joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        offsets = np.cumsum([0, *(len(part.after) for part in parts[:-1])])
+        joined["after_end"] += np.repeat(offsets, [len(part) for part in parts])
+        return cls(**joined)
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        n = range(len(self))[index]  # IndexError, and numbers from the end
+        first = int(self.after_end[n - 1]) if n else 0
+        after = tuple(self.after[first : self.after_end[n]].tolist())
+        if self.is_compute[n]:
+            return Compute(int(self.src[n]), float(self.seconds[n]), int(self.phase[n]), after)
+        ends = int(self.src[n]), int(self.dst[n])
+        return Transfer(*ends, int(self.bytes[n]), int(self.phase[n]), after, int(self.stripe[n]))
+
+    def __iter__(self) -> Iterator[Task]:
+        start, after = 0, self.after.tolist()
+        columns = (getattr(self, f.name).tolist() for f in fields(self)[:-1])
+        for src, dst, size, seconds, is_compute, phase, stripe, end in zip(*columns, strict=True):
+            waits = tuple(after[start:end])
+            start = end
+            yield Compute(src, seconds, phase, waits) if is_compute else Transfer(src, dst, size, phase, waits, stripe)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Columns):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    def __hash__(self) -> int:
+        return hash((len(self), int(self.bytes.sum()), int(self.after.sum())))
+
+    def suspects(self) -> list[int]:
+        """Return the numbers of the tasks that break a rule of `Schedule.check`."""
+        transfers, number = ~self.is_compute, np.arange(len(self))
+        wrong = transfers & ((self.src == self.dst) | (self.bytes <= 0) | (self.stripe < 0))
+        waiting = np.repeat(number, np.diff(self.after_end, prepend=0))
+        late = (self.after < 0) | (self.after >= waiting)
+        other = np.where(late, 0, self.after)
+        elsewhere = (self.src[other] != self.src[waiting]) & (self.dst[other] != self.src[waiting])
+        wrong[waiting[late | elsewhere]] = True
+        return np.flatnonzero(wrong).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +198,7 @@ class Schedule:
     gpus: int
     rails: int
     phases: tuple[Phase, ...]
-    tasks: tuple[Task, ...]
+    tasks: Sequence[Task]
     iteration: Iteration | None = None
 
     @cached_property
@@ -109,16 +207,27 @@ class Schedule:
         return tuple((i, t) for i, t in enumerate(self.tasks) if isinstance(t, Transfer))
 
     @cached_property
+    def columns(self) -> Columns:
+        """The tasks in arrays."""
+        return Columns.of(self.tasks)
+
+    @cached_property
     def matrix(self) -> dict[tuple[int, int], int]:
-        """Bytes for each pair (src, dst) that sends any."""
-        total: defaultdict[tuple[int, int], int] = defaultdict(int)
-        for _, t in self.transfers:
-            total[t.src, t.dst] += t.bytes
-        return dict(total)
+        """Bytes for each pair (src, dst) that sends any, in the order of their first transfers."""
+        columns, transfers = self.columns, ~self.columns.is_compute
+        pairs = columns.src[transfers] * self.gpus + columns.dst[transfers]
+        found, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+        total = np.zeros(len(found), dtype=np.int64)
+        np.add.at(total, place, columns.bytes[transfers])
+        order = np.argsort(first)
+        ends = (ends.tolist() for ends in np.divmod(found[order], self.gpus))
+        return dict(zip(zip(*ends, strict=True), total[order].tolist(), strict=True))
 
     def check(self) -> None:
         """ValueError unless every task waits only for earlier tasks that end where it runs."""
-        for number, task in enumerate(self.tasks):
+        columns = self.tasks if isinstance(self.tasks, Columns) else None
+        for number in range(len(self.tasks)) if columns is None else columns.suspects():
+            task = self.tasks[number]
             own_gpu = task.src if isinstance(task, Transfer) else task.gpu
             if isinstance(task, Transfer) and (task.src == task.dst or task.bytes <= 0):
                 raise ValueError(f"task {number}: a transfer needs two GPUs and at least one byte: {task}")
@@ -166,13 +275,20 @@ class Program:
         self.domains, self.rails = domains, rails
         self._most = max(MAX_TASKS, MAX_GPU_TASKS * domains * rails)
         self._phases: list[Phase] = []
-        self._tasks: list[Task] = []
+        self._blocks: list[Columns] = []  # the first tasks
+        self._tasks: list[Task] = []  # those after them
+        self._count = 0
         self._last: dict[int, tuple[int, ...]] = {}
 
     @property
     def grid(self) -> Grid:
         """Every GPU."""
         return tuple(tuple(range(d * self.rails, (d + 1) * self.rails)) for d in range(self.domains))
+
+    @property
+    def count(self) -> int:
+        """The number of tasks so far, and so of the next one."""
+        return self._count
 
     def phase(self, phase: Phase) -> int:
         """Start one run of a collective (or of any other named step); returns the phase's number."""
@@ -198,17 +314,39 @@ class Program:
 
     def check_count(self, more: int) -> None:
         """Raise TooManyTasks if so many more tasks than now are more than the schedule may have."""
-        if len(self._tasks) + more > self._most:
+        if self._count + more > self._most:
             raise TooManyTasks(f"must make {self._most:,} transfers and computations or fewer on this fabric")
 
     def _append(self, task: Task) -> int:
         self.check_count(1)
         self._tasks.append(task)
-        return len(self._tasks) - 1
+        self._count += 1
+        return self._count - 1
+
+    def send_all(self, ends: Numbers, sizes: Numbers, phase: int, first: Sequence[Sequence[int]], rest: Numbers) -> int:
+        """Append transfers, (n, 2) sources and destinations with the bytes of each; returns the first one's number.
+
+        `first`: what each of the first ones waits for. `rest`: the same for all others, an array with a row each. The
+        numbers that a transfer waits for must differ.
+        """
+        self.check_count(n := len(ends))
+        if self._tasks:
+            self._blocks.append(Columns.of(self._tasks))
+            self._tasks = []
+        after_end = np.cumsum([*map(len, first), *[rest.shape[1]] * len(rest)], dtype=np.int64)
+        after = np.concatenate([np.array([number for each in first for number in each], dtype=np.int64), rest.ravel()])
+        zero, number = np.zeros(n, dtype=np.int64), np.full(n, phase, dtype=np.int64)
+        never = np.zeros(n, dtype=bool)
+        self._blocks.append(Columns(ends[:, 0], ends[:, 1], sizes, np.zeros(n), never, number, zero, after_end, after))
+        self._count += n
+        return self._count - n
 
     def schedule(self, name: str, iteration: Iteration | None = None) -> Schedule:
         """The finished schedule, checked."""
-        done = Schedule(name, self.domains * self.rails, self.rails, tuple(self._phases), tuple(self._tasks), iteration)
+        tasks: Sequence[Task] = tuple(self._tasks)
+        if self._blocks:
+            tasks = Columns.joined([*self._blocks, Columns.of(tasks)])
+        done = Schedule(name, self.domains * self.rails, self.rails, tuple(self._phases), tasks, iteration)
         done.check()
         return done
 

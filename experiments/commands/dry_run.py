@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import typer
 from rich.console import Console
 
@@ -27,7 +29,7 @@ from railyard.topologies.forwarding import Shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
-from railyard.workloads.schedule import Compute, Schedule, Transfer
+from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build
 from railyard.workloads.traces.common import is_trace_prefix
 
@@ -113,16 +115,21 @@ class Step(NamedTuple):
 
 def steps(schedule: Schedule) -> list[Step]:
     """Return every step by its name, in the order of first runs; steps that send nothing are left out."""
-    runs: defaultdict[tuple[str, str], defaultdict[int, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
-    for _, t in sorted(schedule.transfers, key=lambda item: item[1].phase):
-        phase = schedule.phases[t.phase]
-        runs[phase.name, phase.kind][t.phase].append(t)
+    columns = schedule.columns
+    transfers = np.flatnonzero(~columns.is_compute)
+    transfers = transfers[np.argsort(columns.phase[transfers], kind="stable")]
+    phases, first = np.unique(columns.phase[transfers], return_index=True)
+    runs: defaultdict[tuple[str, str], list[npt.NDArray[np.int64]]] = defaultdict(list)
+    for number, run in zip(phases.tolist(), np.split(transfers, first[1:]), strict=True):
+        runs[schedule.phases[number].name, schedule.phases[number].kind].append(run)
     found = []
     for (name, kind), own in runs.items():
-        sent = [t for run in own.values() for t in run]
-        groups = dict.fromkeys(tuple(sorted({gpu for t in run for gpu in (t.src, t.dst)})) for run in own.values())
-        on_rails = sum(t.bytes for t in sent if t.src // schedule.rails != t.dst // schedule.rails)
-        found.append(Step(name, kind, len(own), len(sent), sum(t.bytes for t in sent), on_rails, tuple(groups)))
+        sent, groups = np.concatenate(own), list[tuple[int, ...]]()
+        for run in own:
+            groups.append(tuple(np.unique((columns.src[run], columns.dst[run])).tolist()))
+        crosses = columns.src[sent] // schedule.rails != columns.dst[sent] // schedule.rails
+        sizes = int(columns.bytes[sent].sum()), int(columns.bytes[sent][crosses].sum())
+        found.append(Step(name, kind, len(own), len(sent), *sizes, tuple(dict.fromkeys(groups))))
     return found
 
 
@@ -145,11 +152,9 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
     total, crossing = sum(schedule.matrix.values()), cross_rail_bytes(schedule)
     share = f"{format_size(crossing)} ({100 * crossing / total:.3g}%)" if crossing else "none"
     console.print(f"total {format_size(total)}: {kinds}; crossing rails: {share}", highlight=False)
-    seconds: defaultdict[int, float] = defaultdict(float)
-    for task in schedule.tasks:
-        if isinstance(task, Compute):
-            seconds[task.gpu] += task.seconds
-    computing = f"{format_time(max(seconds.values()))} at the busiest GPU" if seconds else "none"
+    columns = schedule.columns
+    seconds = np.bincount(columns.src[columns.is_compute], columns.seconds[columns.is_compute])
+    computing = f"{format_time(float(seconds.max()))} at the busiest GPU" if len(seconds) else "none"
     console.print(f"computing: {computing}", highlight=False)
     largest = sorted(schedule.matrix.items(), key=lambda item: (-item[1], item[0]))[:LARGEST]
     pairs = ", ".join(f"{names[src]} to {names[dst]} {format_size(size)}" for (src, dst), size in largest)

@@ -74,7 +74,7 @@ def predicted_s(workload: Plain, fabric: Plain = RAIL_ONLY) -> float:
 
 def tasks(workload: Plain, fabric: Plain = RAIL_ONLY) -> int:
     """A fingerprint of the schedule."""
-    return hash(on_fabric(workload, fabric)[0].tasks)
+    return hash(tuple(on_fabric(workload, fabric)[0].tasks))
 
 
 def sent(workload: Plain) -> int:

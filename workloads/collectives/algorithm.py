@@ -7,7 +7,6 @@ Eq. 2-3 (all-to-all).
 """
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -128,19 +127,25 @@ class Exchange:
         return len(sliced(whole_bytes(self.size))) * sum(map(len, self.rounds))
 
     def emit(self, program: Program, phase: int, in_flight: int) -> None:
-        sent: defaultdict[int, list[int]] = defaultdict(list)
-        received: defaultdict[int, list[int]] = defaultdict(list)
-        rounds = [pairs.tolist() for pairs in self.rounds]
-        sequence = [(part, pairs) for part in sliced(whole_bytes(self.size)) for pairs in rounds]
-        for number, (part, pairs) in enumerate(sequence):
-            window = number - in_flight
-            for src, dst in pairs:
-                after = program.last(src) if window < 0 else (sent[src][window], received[src][window])
-                task = program.send(src, dst, part, phase, after)
-                sent[src].append(task)
-                received[dst].append(task)
-        for gpu in sent:
-            program.wait_for(gpu, sent[gpu][-in_flight:] + received[gpu][-in_flight:])
+        if not self.rounds:
+            return
+        parts = sliced(whole_bytes(self.size))
+        gpus = np.unique(self.rounds[0])
+        # of each GPU, by its place among `gpus`: where in each round it sends, and where it receives
+        sends, receives = (np.argsort(np.stack(self.rounds)[:, :, way], axis=1) for way in (0, 1))
+        rounds, n = sends.shape
+        turns = len(parts) * rounds
+        slots = np.arange(turns)[:, None] * n + program.count
+        sent, received = slots + np.tile(sends, (len(parts), 1)), slots + np.tile(receives, (len(parts), 1))
+        ends = np.tile(np.concatenate(self.rounds), (len(parts), 1))
+        begun = min(in_flight, turns)
+        first = [program.last(src) for src in ends[: begun * n, 0].tolist()]
+        windows = np.repeat(np.arange(turns - begun), n)
+        places = np.searchsorted(gpus, ends[begun * n :, 0])
+        rest = np.column_stack((sent[windows, places], received[windows, places]))
+        program.send_all(ends, np.repeat(parts, rounds * n), phase, first, rest)
+        for place, gpu in enumerate(gpus.tolist()):
+            program.wait_for(gpu, [*sent[-in_flight:, place].tolist(), *received[-in_flight:, place].tolist()])
 
 
 @dataclass(frozen=True)
@@ -210,21 +215,20 @@ class Ring:
         group, chunk = self.group, whole_bytes(self.chunk)
         if len(group) < 2:
             return
-        slices = (chunk - chunk // 2, chunk // 2) if chunk >= 2 * SLICE_BYTES else (chunk,)
-        received: dict[tuple[int, int], int] = {}
-        last_sent: dict[int, int] = {}
-        for step in range(self.steps):
-            received_now: dict[tuple[int, int], int] = {}
-            for part, size in enumerate(slices):
-                for place, src in enumerate(group):
-                    dst = group[(place + 1) % len(group)]
-                    ready = program.last(src) if step == 0 else (received[src, part],)
-                    own_previous = (last_sent[src],) if src in last_sent else ()
-                    task = program.send(src, dst, size, phase, (*ready, *own_previous))
-                    last_sent[src] = received_now[dst, part] = task
-            received = received_now
-        for gpu in group:
-            program.wait_for(gpu, (last_sent[gpu], *(received[gpu, part] for part in range(len(slices)))))
+        slices = [chunk - chunk // 2, chunk // 2] if chunk >= 2 * SLICE_BYTES else [chunk]
+        n, turns = len(group), self.steps * len(slices)
+        gpus = np.asarray(group, dtype=np.int64)
+        ends = np.tile(np.column_stack((gpus, np.roll(gpus, -1))), (turns, 1))
+        numbers = np.arange(turns * n).reshape(turns, n) + program.count  # of what each GPU sends, by step and slice
+        begun = len(slices)
+        first = [program.last(src) for src in group]
+        if begun > 1:
+            first += [(*program.last(src), own) for own, src in zip(numbers[0].tolist(), group, strict=True)]
+        received = np.roll(numbers, 1, axis=1)  # of what each GPU receives
+        rest = np.column_stack((received[: turns - begun].ravel(), numbers[begun - 1 : turns - 1].ravel()))
+        program.send_all(ends, np.tile(np.repeat(slices, n), self.steps), phase, first, rest)
+        for place, gpu in enumerate(group):
+            program.wait_for(gpu, [int(numbers[-1, place]), *received[-begun:, place].tolist()])
 
 
 class Algorithm(ABC):

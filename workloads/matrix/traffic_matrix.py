@@ -6,12 +6,12 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
-from railyard.workloads.schedule import Rates, Schedule, Transfer
+from railyard.workloads.schedule import Columns, Rates, Schedule, Transfer
 
 Side = Literal["hb", "rail"]
 _Port = int  # 4 GPU + 2 for the rail link + 1 for its receiving side
+MIN_BATCH: Final = 4  # tasks that numpy handles in the time that Python takes for one by one
 
 
 def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
@@ -31,6 +32,11 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | 
 
     `fabric`: by default rail-only, to which durations in specifications refer.
     """
+    if isinstance(schedule.tasks, Columns):
+        hops = _hops(schedule, rates, fabric)
+        ends = _batch_ends(schedule.tasks, hops)
+        if len(ends) * MIN_BATCH <= len(schedule.tasks):
+            return _batched_duration_s(schedule.tasks, hops, ends, 4 * schedule.gpus)
     return max((end for end, _ in _line_rate(schedule, rates, fabric, with_ports=False)), default=0.0)
 
 
@@ -49,6 +55,8 @@ class LineRate(NamedTuple):
 @lru_cache(maxsize=8)  # repeats have the same schedule, which may have a hundred thousand tasks
 def at_line_rate(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> LineRate:
     """Return how long a schedule takes at line rate, and which phases share links then."""
+    if len(schedule.phases) == 1:
+        return LineRate(line_rate_duration_s(schedule, rates, fabric), {})
     seconds, runs = 0.0, defaultdict[int, list[float]](lambda: [inf, 0.0])
     uses: defaultdict[_Port, list[tuple[float, float, int]]] = defaultdict(list)
     for task, (end, hops) in zip(schedule.tasks, _line_rate(schedule, rates, fabric, with_ports=True), strict=True):
@@ -67,8 +75,8 @@ def at_line_rate(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> LineRa
             for start, done, other in used[first : last + 1]:
                 if other != phase:
                     others[schedule.phases[other].name] += done - start
-            for name, seconds in others.items():
-                most[phase, name] = max(most[phase, name], seconds)
+            for name, shared_s in others.items():
+                most[phase, name] = max(most[phase, name], shared_s)
     shares: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     names = dict.fromkeys(name for _, name in most)
     for phase, (begin, end) in runs.items():
@@ -78,12 +86,97 @@ def at_line_rate(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> LineRa
     return LineRate(seconds, {pair: found for pair, each in shares.items() if (found := median(each))})
 
 
+def _rail_only(schedule: Schedule) -> FabricSpec:
+    domains = max(1, schedule.gpus // schedule.rails)
+    return FabricSpec.model_construct(kind="rail-only", domains=domains, rails=schedule.rails)
+
+
+class _TaskHop(NamedTuple):
+    """One hop of the tasks that have it, in order: its ports by number, and the seconds that the bytes take."""
+
+    task: Numbers
+    out: Numbers
+    into: Numbers
+    seconds: npt.NDArray[np.float64]
+
+
+def _hops(schedule: Schedule, rates: Rates, fabric: FabricSpec | None) -> list[_TaskHop]:
+    """Return all hops of all transfers, in the order of `_line_rate`."""
+    columns, gpus = schedule.columns, schedule.gpus
+    task = np.flatnonzero(~columns.is_compute)
+    pairs, pair = np.unique(columns.src[task] * gpus + columns.dst[task], return_inverse=True)
+    src, dst = np.divmod(pairs, gpus)
+    found = []
+    for way in ways(src, dst, schedule.rails, fabric or _rail_only(schedule)):
+        for a, b, port, rate in (
+            (src, way.enter, 0, rates.hb),
+            (way.enter, way.leave, 2, rates.rail),
+            (way.leave, dst, 0, rates.hb),
+        ):
+            has = ((a != b) & (way.share > 0))[pair]
+            own = pair[has]
+            seconds = way.share[own] * columns.bytes[task[has]] / rate
+            found.append(_TaskHop(task[has], 4 * a[own] + port, 4 * b[own] + port + 1, seconds))
+    return [hop for hop in found if len(hop.task)]
+
+
+def _batch_ends(tasks: Columns, hops: Sequence[_TaskHop]) -> list[int]:
+    """Split tasks into runs in which none waits for another one, or for its port; return where each one ends."""
+    waiting = np.repeat(np.arange(len(tasks)), np.diff(tasks.after_end, prepend=0))
+    latest = np.full(len(tasks), -1)  # of the earlier tasks that a task must not share a run with
+    np.maximum.at(latest, waiting, tasks.after)
+    users = np.concatenate([part for hop in hops for part in (hop.task, hop.task)] or [waiting[:0]])
+    ports = np.concatenate([part for hop in hops for part in (hop.out, hop.into)] or [waiting[:0]])
+    order = np.lexsort((users, ports))
+    users, ports = users[order], ports[order]
+    follows = np.flatnonzero((ports[1:] == ports[:-1]) & (users[1:] != users[:-1]))
+    np.maximum.at(latest, users[follows + 1], users[follows])
+    ends, start, end = list[int](), 0, 0
+    while start < len(tasks):
+        step, end = max(64, 2 * (end - start)), start + 1
+        start_of_run = start
+        while end < len(tasks):
+            conflicts = latest[end : end + step] >= start_of_run
+            first = int(conflicts.argmax())
+            if conflicts[first]:
+                end += first
+                break
+            end = min(len(tasks), end + step)
+        ends.append(end)
+        start = end
+    return ends
+
+
+def _batched_duration_s(tasks: Columns, hops: Sequence[_TaskHop], batch_ends: Sequence[int], ports: int) -> float:
+    """Return the end of the last task as `_line_rate` computes it, a run of independent tasks at a time."""
+    waiting = np.repeat(np.arange(len(tasks)), np.diff(tasks.after_end, prepend=0))
+    free_at, ends, start, first_after = np.zeros(ports), np.zeros(len(tasks)), 0, 0
+    bounds = [np.searchsorted(hop.task, batch_ends).tolist() for hop in hops]
+    last_after = tasks.after_end[np.array(batch_ends) - 1].tolist()
+    first_hop = [0] * len(hops)
+    for number, (end, after_end) in enumerate(zip(batch_ends, last_after, strict=True)):
+        ready = np.zeros(end - start)
+        np.maximum.at(ready, waiting[first_after:after_end] - start, ends[tasks.after[first_after:after_end]])
+        done = ready + tasks.seconds[start:end]
+        for n, hop in enumerate(hops):
+            own = slice(first_hop[n], bounds[n][number])
+            first_hop[n] = own.stop
+            if own.start == own.stop:
+                continue
+            place, out, into = hop.task[own] - start, hop.out[own], hop.into[own]
+            hop_end = np.maximum(np.maximum(ready[place], free_at[out]), free_at[into]) + hop.seconds[own]
+            free_at[out] = free_at[into] = hop_end
+            done[place] = np.maximum(done[place], hop_end)
+        ends[start:end] = done
+        start, first_after = end, after_end
+    return float(ends.max(initial=0.0))
+
+
 def _line_rate(
     schedule: Schedule, rates: Rates, fabric: FabricSpec | None, with_ports: bool
 ) -> Iterator[tuple[float, list[tuple[_Port, float, float]]]]:
     """Yield the end of each task at line rate, and, `with_ports`, from when to when it has which ports."""
-    domains = max(1, schedule.gpus // schedule.rails)
-    fabric = fabric or FabricSpec.model_construct(kind="rail-only", domains=domains, rails=schedule.rails)
+    fabric = fabric or _rail_only(schedule)
     hops: defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]] = defaultdict(list)
     sizes = Sizes.of(schedule.matrix)
     for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
@@ -136,9 +229,13 @@ def traffic_matrix(schedule: Schedule, kind: str | None = None) -> Matrix:
 
 def bytes_by_kind(schedule: Schedule) -> dict[str, int]:
     """Payload bytes that all GPUs together send, of each kind that occurs."""
+    columns = schedule.columns
+    phases = columns.phase[~columns.is_compute]
+    sent = np.zeros(len(schedule.phases), dtype=np.int64)
+    np.add.at(sent, columns.phase, columns.bytes)
     total: Counter[str] = Counter()
-    for _, t in schedule.transfers:
-        total[schedule.phases[t.phase].kind] += t.bytes
+    for number in dict.fromkeys(phases.tolist()):
+        total[schedule.phases[number].kind] += int(sent[number])
     return dict(total)
 
 

@@ -125,7 +125,7 @@ def jobs(schedule: Schedule, workers: int, seed: int, windows: Windows, watched:
     rails, count = schedule.rails, min(workers, schedule.gpus // schedule.rails)
     common = {
         "gpus": tuple(Gpu(*divmod(n, rails)) for n in range(schedule.gpus)),
-        "tasks": schedule.tasks,
+        "tasks": tuple(schedule.tasks),
         "seed": seed,
         "windows": windows,
         "watched": frozenset(watched),

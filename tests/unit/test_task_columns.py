@@ -1,0 +1,137 @@
+"""Tasks in arrays are those that the same rules give one by one, and take as long at line rate."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives import algorithm as algorithms
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Exchange, Ring, collective_schedule
+from railyard.workloads.matrix import traffic_matrix
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
+from railyard.workloads.schedule import Columns, Compute, Phase, Program, Rates, Schedule, Task, Transfer
+
+RATES = Rates(hb=30e6, rail=2.5e6)
+NAMES = sorted(name for name, a in ALGORITHMS.items() if a.collective)
+PHASE = Phase("a", "collective", "", 1, 1, 1)
+
+
+def emit_exchange(exchange: Exchange, program: Program, phase: int, in_flight: int) -> None:
+    """Reference: one transfer at a time."""
+    sent: defaultdict[int, list[int]] = defaultdict(list)
+    received: defaultdict[int, list[int]] = defaultdict(list)
+    rounds = [pairs.tolist() for pairs in exchange.rounds]
+    parts = algorithms.sliced(algorithms.whole_bytes(exchange.size))
+    for number, (part, pairs) in enumerate((part, pairs) for part in parts for pairs in rounds):
+        window = number - in_flight
+        for src, dst in pairs:
+            after = program.last(src) if window < 0 else (sent[src][window], received[src][window])
+            task = program.send(src, dst, part, phase, after)
+            sent[src].append(task)
+            received[dst].append(task)
+    for gpu in sent:
+        program.wait_for(gpu, sent[gpu][-in_flight:] + received[gpu][-in_flight:])
+
+
+def emit_ring(ring: Ring, program: Program, phase: int, in_flight: int = 8) -> None:
+    """Reference: one transfer at a time."""
+    group, chunk = ring.group, algorithms.whole_bytes(ring.chunk)
+    if len(group) < 2:
+        return
+    slices = (chunk - chunk // 2, chunk // 2) if chunk >= 2 * algorithms.SLICE_BYTES else (chunk,)
+    received: dict[tuple[int, int], int] = {}
+    last_sent: dict[int, int] = {}
+    for step in range(ring.steps):
+        received_now: dict[tuple[int, int], int] = {}
+        for part, size in enumerate(slices):
+            for place, src in enumerate(group):
+                dst = group[(place + 1) % len(group)]
+                ready = program.last(src) if step == 0 else (received[src, part],)
+                own_previous = (last_sent[src],) if src in last_sent else ()
+                task = program.send(src, dst, size, phase, (*ready, *own_previous))
+                last_sent[src] = received_now[dst, part] = task
+        received = received_now
+    for gpu in group:
+        program.wait_for(gpu, (last_sent[gpu], *(received[gpu, part] for part in range(len(slices)))))
+
+
+def step(domains: int, rails: int, sizes: Sequence[tuple[str, float]], in_flight: int) -> Schedule:
+    """Collectives one after the other, each after some computing."""
+    program = Program(domains, rails)
+    for name, size in sizes:
+        phase = algorithms.whole_phase("a", "collective", name, rails, domains, size)
+        algorithms.run(program, phase, program.grid, compute_s=0.5, in_flight=in_flight)
+    return program.schedule("s")
+
+
+collectives = st.tuples(st.sampled_from(NAMES), st.sampled_from([1.0, 1000.0, 250_000.0, 3e6]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 4), st.integers(2, 4), st.lists(collectives, min_size=1, max_size=2), st.sampled_from([1, 3, 8]))
+def test_array_tasks_equal_the_scalar_reference(
+    domains: int, rails: int, sizes: list[tuple[str, float]], in_flight: int
+) -> None:
+    found = step(domains, rails, sizes, in_flight)
+    with patch.object(Exchange, "emit", emit_exchange), patch.object(Ring, "emit", emit_ring):
+        expected = step(domains, rails, sizes, in_flight)
+    assert isinstance(found.tasks, Columns)
+    assert tuple(found.tasks) == tuple(expected.tasks)
+    assert (list(found.matrix.items()), bytes_by_kind(found)) == (
+        list(expected.matrix.items()),
+        bytes_by_kind(expected),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["rail-only", "rail-optimized", "single-switch", "dual-plane"]),
+    st.integers(2, 4),
+    st.integers(2, 4),
+    collectives,
+)
+def test_batches_take_exactly_as_long_as_single_tasks(
+    kind: str, domains: int, rails: int, collective: tuple[str, float]
+) -> None:
+    found = collective_schedule(collective[0], domains, rails, collective[1])
+    fabric = FabricSpec.model_validate({"kind": kind, "domains": domains, "rails": rails})
+    with patch.object(traffic_matrix, "MIN_BATCH", 0):
+        batched = line_rate_duration_s(found, RATES, fabric)
+    assert batched == line_rate_duration_s(replace(found, tasks=tuple(found.tasks)), RATES, fabric)
+
+
+TASKS: tuple[Task, ...] = (Compute(0, 0.5, 0), Transfer(0, 1, 7, 0, (0,)), Transfer(1, 2, 8, 0, (1,), 3))
+
+
+def test_columns_give_back_the_tasks_they_were_made_of() -> None:
+    columns = Columns.joined([Columns.of(TASKS[:1]), Columns.of(()), Columns.of(TASKS[1:])])
+    assert tuple(columns) == TASKS
+    assert [columns[0], columns[-1], *columns[1:]] == [TASKS[0], TASKS[2], *TASKS[1:]]
+    assert columns == Columns.of(TASKS)
+    assert hash(columns) == hash(Columns.of(TASKS))
+    assert columns != Columns.of(TASKS[:2])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Transfer(2, 2, 1, 0),
+        Transfer(2, 1, 0, 0),
+        Transfer(2, 1, 1, 0, (), -1),
+        Transfer(2, 1, 1, 0, (3,)),
+        Transfer(2, 1, 1, 0, (-1,)),
+        Transfer(0, 1, 1, 0, (2,)),
+        Compute(1, 1.0, 0, (0,)),
+    ],
+)
+def test_bad_task_gives_the_same_error_in_columns(bad: Task) -> None:
+    with pytest.raises(ValueError, match="task 3") as expected:
+        Schedule("s", 4, 2, (PHASE,), (*TASKS, bad)).check()
+    with pytest.raises(ValueError, match="task 3") as found:
+        Schedule("s", 4, 2, (PHASE,), Columns.of((*TASKS, bad))).check()
+    assert str(found.value) == str(expected.value)
