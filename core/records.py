@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +140,26 @@ class Recovery(Record):
     def has_goodput_evidence(self) -> bool:
         """True if goodput fell, so that its return is evidence even where no pair was probed."""
         return bool(self.goodput_ms) or not self.recovered
+
+
+IN_FLIGHT_NS: Final = 20_000_000  # a packet on its way takes less
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLog:
+    """One probed pair: when each probe was sent, and when it arrived (-1: never), in ns."""
+
+    sent_ns: tuple[int, ...]
+    arrived_ns: tuple[int, ...]
+
+    def lost(self, start_ns: int, end_ns: int) -> list[int]:
+        """Return the numbers of the probes sent in this interval that never arrived."""
+        return [i for i, at in enumerate(self.sent_ns) if start_ns <= at < end_ns and self.arrived_ns[i] < 0]
+
+    def delayed(self, start_ns: int, until_ns: int) -> list[int]:
+        """Return the numbers of probes sent from `start_ns` on that arrived after `until_ns`, unless sent just before.
+
+        A stopped process keeps packets, and forwards them when it continues.
+        """
+        sent = enumerate(self.sent_ns)
+        return [i for i, at in sent if start_ns <= at < until_ns - IN_FLIGHT_NS and self.arrived_ns[i] >= until_ns]

@@ -54,6 +54,9 @@ class Gpu(NamedTuple):
         return self.mac("hb") if device == "hb0" else self.mac("rail", plane_of_device(device))
 
 
+Pair = tuple[Gpu, Gpu]  # source and destination
+
+
 def rail_device(plane: int) -> str:
     """Return the name of a GPU's rail link: rail0, and rail1, ... where a GPU has a link for each plane."""
     return f"rail{plane}"

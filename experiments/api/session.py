@@ -12,7 +12,7 @@ from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
-from railyard.core.records import Recovery
+from railyard.core.records import IN_FLIGHT_NS, ProbeLog, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
 from railyard.experiments.run.fault_script import RESTORE_S, heartbeats_running
@@ -23,7 +23,6 @@ from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
-from railyard.failure.analysis.recovery_times import IN_FLIGHT_NS, ProbeLog
 from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
 from railyard.failure.scenario.script import Script, inject, repair

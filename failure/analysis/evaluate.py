@@ -8,12 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import IN_FLIGHT_NS, IntervalId, ProbeLog, Recovery
 from railyard.failure.analysis.recovery_times import (
     BIN_MS,
-    IN_FLIGHT_NS,
     LATE_NS,
-    ProbeLog,
     Trace,
     first_packet_ms,
     goodput,
@@ -26,9 +24,9 @@ from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rail_of
 from railyard.failure.oracle.reachability import Bounds, above_max_flow, bounds
 from railyard.failure.probes.traffic import TrafficLog
-from railyard.failure.scenario.pairs import Pair, PairSelection
+from railyard.failure.scenario.pairs import PairSelection
 from railyard.failure.scenario.script import SETTLE_S, Script
-from railyard.topologies.addresses import gpu_of_name, link_of_name
+from railyard.topologies.addresses import Pair, gpu_of_name, link_of_name
 from railyard.topologies.plan import Plan
 
 SIMULTANEOUS_NS: Final = 50_000_000  # actions closer than this are simultaneous

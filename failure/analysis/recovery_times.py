@@ -4,12 +4,13 @@ All times are monotonic ns going in and ms after the fault coming out.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from railyard.core.records import IN_FLIGHT_NS, ProbeLog
 
 BIN_MS: Final = 20.0
 STEADY_BINS: Final = 10  # so long is goodput averaged over: with three streams a send more or less is then 3% of it
@@ -20,30 +21,9 @@ MIN_BIN_SHARE: Final = 0.8  # of the rate before: with less, a bin is still of t
 LATE_NS: Final = 200_000_000
 RESTORED: Final = 0.95
 SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
-IN_FLIGHT_NS: Final = 20_000_000
 NEVER: Final = 1 << 62
 
 Trace = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeLog:
-    """One probed pair: when each probe was sent, and when it arrived (-1: never), in ns."""
-
-    sent_ns: tuple[int, ...]
-    arrived_ns: tuple[int, ...]
-
-    def lost(self, start_ns: int, end_ns: int) -> list[int]:
-        """Return the numbers of the probes sent in this interval that never arrived."""
-        return [i for i, at in enumerate(self.sent_ns) if start_ns <= at < end_ns and self.arrived_ns[i] < 0]
-
-    def delayed(self, start_ns: int, until_ns: int) -> list[int]:
-        """Return the numbers of probes sent from `start_ns` on that arrived after `until_ns`, unless sent just before.
-
-        A stopped process keeps packets, and forwards them when it continues.
-        """
-        sent = enumerate(self.sent_ns)
-        return [i for i, at in sent if start_ns <= at < until_ns - IN_FLIGHT_NS and self.arrived_ns[i] >= until_ns]
 
 
 def first_packet_ms(

@@ -15,8 +15,8 @@ from railyard.core.worker import ANSWER_S, Ready, Worker
 from railyard.failure.connectivity.worker import PAIRS_PER_S, Answered, Open, Probe
 from railyard.failure.faults import Cable, Fault, cable
 from railyard.failure.oracle.reachability import Bounds, bounds, part_name
-from railyard.failure.scenario.pairs import Pair
 from railyard.failure.scenario.script import SETTLE_S, Action, QuietPeriod
+from railyard.topologies.addresses import Pair
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import HEARTBEAT_BPS, burst_bytes
 from railyard.topologies.fabric_kinds import End

@@ -16,11 +16,10 @@ from pydantic import InstanceOf
 
 from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Message, Parent, Ready
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.build import namespaces
 
 PAIRS_PER_S: Final = 8000.0
-Pair = tuple[Gpu, Gpu]
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
 MIN_TRIES: Final = 2
 FINAL_WAIT_S: Final = 0.02  # for unexpected answers

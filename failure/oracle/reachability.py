@@ -19,8 +19,7 @@ from networkx.algorithms.flow import shortest_augmenting_path
 
 from railyard.failure.analysis.recovery_times import STEADY_BINS, Trace
 from railyard.failure.faults import Cable, Fault, Impact, cable
-from railyard.failure.scenario.pairs import Pair
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.plan import Plan
 
 Matrix = npt.NDArray[np.bool_]  # of all GPUs by all GPUs, in the plan's order: from the row's to the column's

@@ -18,8 +18,8 @@ from typing import Final
 
 from pydantic import InstanceOf
 
+from railyard.core.records import ProbeLog
 from railyard.core.worker import Message, Parent, Ready, Worker
-from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.topologies.build import namespaces
 
 PORT: Final = 7900

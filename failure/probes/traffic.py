@@ -18,9 +18,9 @@ from pydantic import InstanceOf
 
 from railyard.core.errors import CheckFailed
 from railyard.core.host import raise_open_file_limit
+from railyard.core.records import ProbeLog
 from railyard.core.worker import ANSWER_S, Failed, Message, Parent, Ready, Worker
-from railyard.failure.analysis.recovery_times import ProbeLog
-from railyard.failure.scenario.pairs import Pair
+from railyard.topologies.addresses import Pair
 from railyard.topologies.build import namespaces
 
 TICK_NS: Final = 1_000_000

@@ -10,10 +10,9 @@ import numpy as np
 from railyard.controller.failover.detours import Broken, is_intact
 from railyard.failure.faults import Fault, Impact
 from railyard.failure.faults.support.impact import impaired_links
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.plan import Plan
 
-Pair = tuple[Gpu, Gpu]
 PairFilter = Callable[[Gpu, Gpu], bool]  # a property of the default path between two GPUs of different domains
 
 PROBES: Final = 4

@@ -13,7 +13,7 @@ import pytest
 
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.core.errors import RailyardError
-from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.core.records import ProbeLog
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import namespaces

@@ -13,14 +13,13 @@ from railyard.failure.scenario.pairs import (
     PROBES,
     SHARED_PROBES,
     AffectedPairs,
-    Pair,
     PairSelection,
     affected_pairs,
     broken_by,
     monitored_pairs,
     select_script_pairs,
 )
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu, Pair, gpu_of_name
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.path_choices import POLICIES, chosen_path, own_path

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core.records import ProbeLog
 from railyard.failure.analysis.recovery_times import (
     BIN_MS,
     RESTORED,
     SAME_OUTAGE,
     STEADY_BINS,
-    ProbeLog,
     first_packet_ms,
     forward_mean,
     goodput,

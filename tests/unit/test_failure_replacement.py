@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.core.records import ProbeLog
 from railyard.failure.probes.replacement import taken_over_ns
 
 DECIDED = 1_000
