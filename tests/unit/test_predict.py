@@ -81,7 +81,7 @@ def test_an_iteration_of_four_terms() -> None:
 
 
 @pytest.mark.parametrize(("layers", "overlaps"), [(1, True), (8, False)])
-def test_iteration_may_take_what_its_tasks_take_at_line_rate(layers: int, overlaps: bool) -> None:
+def test_iteration_may_take_what_its_tasks_take(layers: int, overlaps: bool) -> None:
     """Long messages between stages overlap with other traffic; short ones let the term show that Eq. 6 leaves out."""
     workload = {"kind": "gpt", "layers_per_stage": layers, "micro_batch": 16, "compute": 0.01}
     schedule, scale, *_ = build(parse_workload(workload), ONLY, RAIL, HB)

@@ -231,7 +231,7 @@ def test_pause_of_the_machine_disturbs_its_interval() -> None:
     assert not judged(check=replace(EXACT, pairs_wrong=2)).disturbed
 
 
-def test_short_allreduce_is_below_resolution_and_degrades_nothing() -> None:
+def test_short_allreduce_is_marked_and_degrades_nothing() -> None:
     row = Measurement(GPT, "", "completion_time", 0.02, "s", 0.02, frames=4.0, credit_share=0.03)
     loads = [replace(CALM, lag_p99_ms=2.0, dilation=dilation) for dilation in (1.0, 4.0)]
     runs = [Run("r", {}, {}, "now", loads=[load], links=[replace(TRUE_LINK, dilation=load.dilation)]) for load in loads]
