@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from railyard.experiments.api import pytest_plugin
 from tests.emulation import fabrics, forked, leaks, ryu_venv
 from tests.emulation.variants import is_variant
 
@@ -29,6 +30,8 @@ END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
     config.addinivalue_line("markers", "alone: it asserts times, so no other test may run meanwhile")
+    if not config.pluginmanager.has_plugin("railyard"):  # as in a checkout that isn't installed
+        config.pluginmanager.register(pytest_plugin, "railyard")
     if hasattr(config, "workerinput"):
         forked.furnish()
         _private_tmp(config)
@@ -106,7 +109,9 @@ def datapath() -> None:
 
 
 @pytest.fixture(autouse=True)
-def leaves_nothing() -> Iterator[None]:
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "fabric" in request.fixturenames:  # which may be built for more than this test
+        request.getfixturevalue("fabric")
     before = leaks.snapshot()
     yield
     deadline = time.monotonic() + END_S

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,9 @@ import pytest
 import railyard as ry
 from tests.emulation.programs import Program, assert_as_before, machine_state
 
-SPEC = ry.FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate="20Mbit", hb_rate="200Mbit")
+KEYS = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "200Mbit"}
+SPEC = ry.FabricSpec(**KEYS)  # type: ignore[arg-type]
+pytestmark = pytest.mark.fabric(**KEYS, scope="module")
 SCRIPT = """
 import railyard as ry, time
 nets = [ry.fabric(ry.FabricSpec(domains=2, rails=2, rail_rate="20Mbit")) for _ in range({count})]
@@ -23,31 +25,25 @@ time.sleep(1000)
 """
 
 
-@pytest.fixture(scope="module")
-def net() -> Iterator[ry.Fabric]:
-    with ry.fabric(SPEC) as fabric:
-        yield fabric
-
-
-def test_ping_and_iperf_cross_the_fabric(net: ry.Fabric) -> None:
-    ping = net.ping("d0g1", "d1g0")
+def test_ping_and_iperf_cross_the_fabric(fabric: ry.Fabric) -> None:
+    ping = fabric.ping("d0g1", "d1g0")
     assert ping
     assert ping.received == 3
-    assert 0 < net.iperf("d0g0", "d1g0") < 20e6
+    assert 0 < fabric.iperf("d0g0", "d1g0") < 20e6
 
 
-def test_command_runs_in_the_network_of_its_gpu(net: ry.Fabric) -> None:
-    done = net.exec("d0g1", "ip -o addr show dev lo; hostname")
-    assert net.addresses["d0g1"] in done.stdout
+def test_command_runs_in_the_network_of_its_gpu(fabric: ry.Fabric) -> None:
+    done = fabric.exec("d0g1", "ip -o addr show dev lo; hostname")
+    assert fabric.addresses["d0g1"] in done.stdout
     assert done.stdout.splitlines()[-1] == "d0g1"
-    assert net.exec("rail0", ["ovs-vsctl", "show"]).returncode == 0
-    assert net.exec("d0g0", "exit 7").returncode == 7
+    assert fabric.exec("rail0", ["ovs-vsctl", "show"]).returncode == 0
+    assert fabric.exec("d0g0", "exit 7").returncode == 7
     with pytest.raises(subprocess.CalledProcessError):
-        net.exec("d0g0", "exit 7", check=True)
+        fabric.exec("d0g0", "exit 7", check=True)
 
 
-def test_workload_has_predictions_and_a_verdict(net: ry.Fabric) -> None:
-    found = net.run(ry.AllToAll(bytes="400KB"), repeats=2)
+def test_workload_has_predictions_and_a_verdict(fabric: ry.Fabric) -> None:
+    found = fabric.run(ry.AllToAll(bytes="400KB"), repeats=2)
     times = found.results[(found.results.metric == "completion_time") & (found.results.phase == "")]
     assert list(times["repeat"]) == [0, 1]
     assert found.predicted
@@ -56,39 +52,39 @@ def test_workload_has_predictions_and_a_verdict(net: ry.Fabric) -> None:
     assert all(check.passed for check in found.checks if "byte" in check.name)
 
 
-def test_fault_is_rerouted_and_repaired(net: ry.Fabric) -> None:
-    with net.fault("link-down", "d0g1") as fault:
-        assert "NO-CARRIER" in net.exec("d0g1", "ip link show rail0").stdout
+def test_fault_is_rerouted_and_repaired(fabric: ry.Fabric) -> None:
+    with fabric.fault("link-down", "d0g1") as fault:
+        assert "NO-CARRIER" in fabric.exec("d0g1", "ip link show rail0").stdout
         recovery = fault.recovery
-        assert net.ping("d0g1", "d1g1")
-        during = net.run(ry.AllToAll(bytes="100KB"))
+        assert fabric.ping("d0g1", "d1g1")
+        during = fabric.run(ry.AllToAll(bytes="100KB"))
     assert recovery.recovered
     assert recovery.detect_ms is not None
     assert recovery.first_packet_ms is not None
     assert during.predicted is None
     assert fault.recovery.primary_path_ms is not None
-    assert "NO-CARRIER" not in net.exec("d0g1", "ip link show rail0").stdout
+    assert "NO-CARRIER" not in fabric.exec("d0g1", "ip link show rail0").stdout
     assert list(fault.results.recoveries.fault) == ["link-down"]
 
 
-def test_program_has_pipes_signals_and_an_exit_status(net: ry.Fabric) -> None:
+def test_program_has_pipes_signals_and_an_exit_status(fabric: ry.Fabric) -> None:
     code = "import sys; print(sys.stdin.readline().strip(), file=sys.stderr); print('done')"
-    with net.processes("d1g0").popen(["python", "-c", code], stdin=-1, stdout=-1, stderr=-1) as process:
+    with fabric.processes("d1g0").popen(["python", "-c", code], stdin=-1, stdout=-1, stderr=-1) as process:
         assert process.communicate("hello\n", timeout=30) == ("done\n", "hello\n")
     assert process.returncode == 0
-    with net.processes("d1g0").popen("sleep 100") as sleeper:
+    with fabric.processes("d1g0").popen("sleep 100") as sleeper:
         assert sleeper.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             sleeper.wait(0.05)
         sleeper.terminate()
         assert sleeper.wait(10) == -signal.SIGTERM
-    with net.processes("d1g0").popen(["sh", "-c", "sleep 100 & sleep 100"]) as parent:
+    with fabric.processes("d1g0").popen(["sh", "-c", "sleep 100 & sleep 100"]) as parent:
         pass
     assert parent.returncode == -signal.SIGKILL
-    assert "sleep" not in net.exec("d1g0", "ps -e -o comm").stdout
+    assert "sleep" not in fabric.exec("d1g0", "ps -e -o comm").stdout
 
 
-def test_ranks_know_each_other(net: ry.Fabric, tmp_path: Path) -> None:
+def test_ranks_know_each_other(ranks: "Callable[..., list[ry.Process]]") -> None:
     code = (
         "import os, socket; rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
         "at = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
@@ -102,58 +98,69 @@ def test_ranks_know_each_other(net: ry.Fabric, tmp_path: Path) -> None:
         "        except OSError: time.sleep(0.05)\n"
         "    sock.sendall(b'%d\\n' % rank)\n"
     )
-    ranks = net.ranks(["python", "-c", code], stdout=subprocess.PIPE)
-    assert [rank.wait(60) for rank in ranks] == [0, 0, 0, 0]
-    assert ranks[0].stdout is not None
-    assert ranks[0].stdout.read() == "[1, 2, 3]\n"
-    net.end_processes()
+    started = ranks(["python", "-c", code], stdout=subprocess.PIPE)
+    assert [rank.wait(60) for rank in started] == [0, 0, 0, 0]
+    assert started[0].stdout is not None
+    assert started[0].stdout.read() == "[1, 2, 3]\n"
+
+
+def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: "Callable[..., ry.Fault]") -> None:
+    cut = fault("link-down", "d1g0")
+    assert "NO-CARRIER" in fabric.exec("d1g0", "ip link show rail0").stdout
+    assert list(cut.repair().recoveries.target) == ["d1g0"]
+    fault("link-down", "d1g0")  # the fixture repairs it
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda net: net.ping("d0g9", "d1g0"), "src: 'd0g9' is not a GPU of"),
-        (lambda net: net.exec("d0g9", "true"), "node: 'd0g9' is not known: did you mean"),
-        (lambda net: net.exec("d0g0", ["no-such-program"]), "args: 'no-such-program' is no program"),
-        (lambda net: net.fault("link-down", "d9g9"), "target: 'd9g9' is no"),
-        (lambda net: net.fault("link-dwon", "d0g1"), "kind: 'link-dwon' is not known: did you mean 'link-down'?"),
-        (lambda net: net.run(ry.Gpt(model="nope")), "model: "),
-        (lambda net: net.processes("d0g0").popen("true", cwd="/nonexistent"), "cwd: '/nonexistent' is not visible"),
+        (lambda fabric: fabric.ping("d0g9", "d1g0"), "src: 'd0g9' is not a GPU of"),
+        (lambda fabric: fabric.exec("d0g9", "true"), "node: 'd0g9' is not known: did you mean"),
+        (lambda fabric: fabric.exec("d0g0", ["no-such-program"]), "args: 'no-such-program' is no program"),
+        (lambda fabric: fabric.fault("link-down", "d9g9"), "target: 'd9g9' is no"),
+        (lambda fabric: fabric.fault("link-dwon", "d0g1"), "kind: 'link-dwon' is not known: did you mean 'link-down'?"),
+        (lambda fabric: fabric.run(ry.Gpt(model="nope")), "model: "),
+        (
+            lambda fabric: fabric.processes("d0g0").popen("true", cwd="/nonexistent"),
+            "cwd: '/nonexistent' is not visible",
+        ),
     ],
 )
-def test_bad_input_names_field_and_value(net: ry.Fabric, call: "object", message: str) -> None:
+def test_bad_input_names_field_and_value(
+    fabric: ry.Fabric, call: "Callable[[ry.Fabric], object]", message: str
+) -> None:
     with pytest.raises(ry.BadInput) as caught:
-        call(net)  # type: ignore[operator]
+        call(fabric)
     assert str(caught.value).startswith(message)
-    assert net.ping("d0g0", "d1g0")
+    assert fabric.ping("d0g0", "d1g0")
 
 
-def test_interrupted_workload_leaves_a_usable_fabric(net: ry.Fabric) -> None:
+def test_interrupted_workload_leaves_a_usable_fabric(fabric: ry.Fabric) -> None:
     timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            net.run(ry.AllToAll(duration="60s"))
+            fabric.run(ry.AllToAll(duration="60s"))
     finally:
         timer.cancel()
-    assert net.ping("d0g0", "d1g0")
+    assert fabric.ping("d0g0", "d1g0")
 
 
-def test_two_fabrics_exist_side_by_side(net: ry.Fabric) -> None:
+def test_two_fabrics_exist_side_by_side(fabric: ry.Fabric) -> None:
     with ry.fabric(SPEC) as other:
         other.exec("d0g0", "ip link set rail0 down")
-        assert net.ping("d0g0", "d1g0")
-        assert net.addresses == other.addresses
+        assert fabric.ping("d0g0", "d1g0")
+        assert fabric.addresses == other.addresses
 
 
 def test_closed_fabric_leaves_nothing_and_refuses() -> None:
     before = machine_state()
-    with ry.fabric(SPEC) as fabric:
-        assert fabric.ping("d0g0", "d1g0")
-        assert "<svg" in fabric._repr_html_()
+    with ry.fabric(SPEC) as closed:
+        assert closed.ping("d0g0", "d1g0")
+        assert "<svg" in closed._repr_html_()
     assert_as_before(before, 2.0)
     with pytest.raises(ry.RailyardError, match="has ended"):
-        fabric.ping("d0g0", "d1g0")
+        closed.ping("d0g0", "d1g0")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -194,12 +201,12 @@ def test_experiment_returns_its_tables(tmp_path: Path) -> None:
         ry.run(spec, overrides={"repeats": 0}, out=tmp_path / "other")
 
 
-def test_script_figures_are_those_of_the_command(net: ry.Fabric, tmp_path: Path) -> None:
+def test_script_figures_are_those_of_the_command(fabric: ry.Fabric, tmp_path: Path) -> None:
     spec = tmp_path / "small.yaml"
     spec.write_text(
         "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
         "workloads: [{kind: collective, collective: all-to-all, bytes: 400KB}]\n"
     )
-    command, script = ry.run(spec, out=tmp_path / "out"), net.run(ry.AllToAll(bytes="400KB"))
+    command, script = ry.run(spec, out=tmp_path / "out"), fabric.run(ry.AllToAll(bytes="400KB"))
     assert command.predicted == script.predicted
     assert list(command.results.metric) == list(script.results.metric)

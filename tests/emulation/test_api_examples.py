@@ -30,7 +30,8 @@ def test_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
 def test_user_tests_pass_or_are_inconclusive(tmp_path: Path) -> None:
     (tmp_path / "test_fabric.py").write_text((FOLDER / "test_fabric.py").read_text())
     with Program(
-        [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", str(tmp_path)], cwd=tmp_path
+        [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/base", "."],
+        cwd=tmp_path,
     ) as program:
         assert program.end(150) == 0, program.output
     assert "2 passed" in program.output or "inconclusive" in program.output
