@@ -13,11 +13,11 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.errors import MarkupError
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from railyard.core import plugins
 from railyard.core.errors import printable
+from railyard.core.terminal import FittingTable
 
 
 def load_plugins(files: list[Path]) -> list[Path]:
@@ -159,9 +159,9 @@ def console(stderr: bool = False) -> Console:
     return PrintableConsole(width=None if stream.isatty() else 120, stderr=stderr)
 
 
-def plain_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> Table:
+def plain_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> FittingTable:
     """Return a table without lines; the columns in `right` are right-aligned."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = FittingTable(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table

@@ -3,9 +3,9 @@
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
 
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.terminal import FittingTable
 from railyard.experiments.commands import options
 from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import weigh
@@ -57,7 +57,7 @@ def command(
         f"{cluster.memory_bytes / 1e9:,.0f} GB"
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table = FittingTable(box=None, pad_edge=False, padding=(0, 1))
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     times = found.times

@@ -11,12 +11,12 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from railyard.controller.agent.steering import ask
 from railyard.core.errors import BadInput, RailyardError, print_error, unknown_name_hint
 from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROJECT, module_command
+from railyard.core.terminal import FittingTable
 from railyard.core.units import format_time
 from railyard.experiments.commands import options, ps
 from railyard.experiments.commands.ps import LiveRunName, complete_node
@@ -195,7 +195,7 @@ def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Conso
         first = group[0][1]
         count = f"{len(group)} of {len(ways)} probes: " if len(ways) > 1 else ""
         console.print(f"\n{count}{first.name}" + (f"\n  {first}" if first.hops else ""), highlight=False)
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
+        table = FittingTable(box=None, pad_edge=False, padding=(0, 1, 0, 2))
         for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
             table.add_column(column, justify="right" if column == "AFTER" else "left")
         for n, hop in enumerate(first.hops):

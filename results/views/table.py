@@ -11,8 +11,8 @@ from markupsafe import Markup
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement as RichMeasurement
-from rich.table import Table as RichTable
 
+from railyard.core.terminal import FittingTable
 from railyard.results.runs.records import NOT_COMPARED
 from railyard.results.views.format import NOTHING, quantity
 
@@ -125,14 +125,14 @@ class Table:
             Markup().join(Markup("<tr>{}</tr>\n").format(row) for row in rows),
         )
 
-    def to_terminal(self, console: Console) -> RichTable:
+    def to_terminal(self, console: Console) -> FittingTable:
         """Return it with as many columns as the screen has room for, so that no cell is cut."""
         more = f"… {self.more} more in report.html" if self.more > 0 else ""
         caption = "\n".join(filter(None, (self.note, more))) or None
         wide = console.options.update(width=UNLIMITED_WIDTH)
         highest = max((column.drop for column in self.shown if column.drop is not None), default=0)
         while True:
-            found = RichTable(
+            found = FittingTable(
                 title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
                 box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
             )  # fmt: skip

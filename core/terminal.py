@@ -1,0 +1,91 @@
+"""Tables for the terminal that never cut a name or a number."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
+
+_GAP: Final = 2  # columns between two columns of a table, at most
+_WIDE: Final = 10_000
+_MAX_KEYS: Final = 3
+
+
+class FittingTable(Table):
+    """A table that is printed in several blocks, one below the other, where the terminal is too narrow for one.
+
+    Every block begins with the columns that tell the rows apart. Text breaks between words, numbers don't break.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, or its blocks."""
+        limits = [self._limits(console, options, column) for column in self.columns]
+        available = options.max_width
+        blocks = list(self._blocks([least for least, _ in limits], available))
+        title, caption = self.title, self.caption
+        for number, block in enumerate(blocks):
+            part = self._part(block, [limits[n] for n in block], available) if block else Table()
+            part.title = title if number == 0 else None
+            part.caption = caption if number == len(blocks) - 1 else None
+            if number:
+                yield ""
+            yield from Table.__rich_console__(part, console, options)
+
+    @staticmethod
+    def _limits(console: Console, options: ConsoleOptions, column: Column) -> tuple[int, int]:
+        """Return the width that a column needs, and the width that it would like."""
+        wide = options.update(width=_WIDE, max_width=_WIDE)
+        found = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+        most = max(each.maximum for each in found)
+        least = most if column.no_wrap or column.justify == "right" else max(each.minimum for each in found)
+        return least, most
+
+    def _keys(self) -> int:
+        """Return how many of the first columns tell the rows apart, 1 if none do."""
+        cells = [[str(cell) for cell in column.cells] for column in self.columns[:_MAX_KEYS]]
+        for count in range(1, len(cells) + 1):
+            rows = list(zip(*cells[:count], strict=True))
+            if len(set(rows)) == len(rows):
+                return min(count, max(1, len(self.columns) - 1))
+        return 1
+
+    def _blocks(self, least: list[int], available: int) -> Iterator[list[int]]:
+        """Yield the columns of each block, by number."""
+        if sum(least) + _GAP * (len(least) - 1) <= available or len(least) < 2:
+            yield list(range(len(least)))
+            return
+        keys = self._keys()
+        while keys > 1 and sum(least[:keys]) + max(least[keys:]) + _GAP * keys > available:
+            keys -= 1
+        block = list(range(keys))
+        for n in range(keys, len(least)):
+            if len(block) > keys and sum(least[k] for k in block) + least[n] + _GAP * len(block) > available:
+                yield block
+                block = list(range(keys))
+            block.append(n)
+        yield block
+
+    def _part(self, block: list[int], limits: list[tuple[int, int]], available: int) -> Table:
+        """Return a table of some of the columns, each as wide as it needs, and wider where there is room."""
+        widths = [least for least, _ in limits]
+        room = available - sum(widths) - _GAP * (len(widths) - 1)
+        while room > 0 and any(w < most for w, (_, most) in zip(widths, limits, strict=True)):
+            at = max(range(len(widths)), key=lambda n: limits[n][1] / widths[n])  # the one that would break most
+            if widths[at] >= limits[at][1]:
+                break
+            widths[at] += 1
+            room -= 1
+        part = Table(**self._looks())
+        for width, n in zip(widths, block, strict=True):
+            old = self.columns[n]
+            part.add_column(
+                old.header, style=old.style, justify=old.justify, overflow="fold", no_wrap=old.no_wrap, width=width
+            )
+        for row in zip(*(list(self.columns[n].cells) for n in block), strict=True):
+            part.add_row(*row)
+        return part
+
+    def _looks(self) -> dict[str, Any]:
+        names = ("box", "show_edge", "pad_edge", "padding", "collapse_padding", "title_style", "title_justify")
+        return {name: getattr(self, name) for name in (*names, "caption_justify")}

@@ -1,0 +1,54 @@
+"""Tables on a narrow terminal: every name and number is whole."""
+
+from io import StringIO
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+
+from railyard.core.terminal import FittingTable
+
+_WORD = st.text("abcdefghijklmnop0123456789.,-", min_size=1, max_size=14)
+_TEXT = st.lists(_WORD, min_size=1, max_size=4).map(" ".join)
+
+
+def printed(table: FittingTable, width: int) -> list[str]:
+    out = StringIO()
+    Console(file=out, width=width).print(table)
+    return out.getvalue().splitlines()
+
+
+@given(
+    st.lists(st.tuples(_TEXT, *[_WORD] * 6, _TEXT), min_size=1, max_size=5),
+    st.sampled_from([40, 60, 80, 100]),
+    st.booleans(),
+)
+def test_no_word_is_cut_and_no_line_too_long(rows: list[tuple[str, ...]], width: int, boxed: bool) -> None:
+    look = {"box": SIMPLE_HEAD, "show_edge": False, "collapse_padding": True} if boxed else {"box": None}
+    table = FittingTable(pad_edge=False, padding=(0, 1), **look)
+    for n in range(8):
+        table.add_column(f"column {n}", justify="right" if 0 < n < 7 else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    lines = printed(table, width)
+    assert max(map(len, lines)) <= width
+    words = {word for line in lines for word in line.split()}
+    assert {word for row in rows for cell in row for word in cell.split()} <= words
+
+
+def test_narrow_table_repeats_the_columns_that_name_a_row() -> None:
+    table = FittingTable(box=None, pad_edge=False, title="costs")
+    for name in ("gpus", "radix", "design", "switches", "transceivers", "cost_usd", "power_w"):
+        table.add_column(name, justify="right")
+    for radix in ("64", "128"):
+        for design in ("rail-only", "rail-optimized"):
+            table.add_row("32,768", radix, design, "2,560", "196,608", "152,829,952", "4,718,592")
+    assert len(printed(table, 100)) == 6
+    lines = printed(table, 60)
+    assert sum("rail-optimized" in line for line in lines) == 4
+    assert [line.split()[3:] for line in lines if "design" in line] == [
+        ["switches", "transceivers"],
+        ["cost_usd", "power_w"],
+    ]
+    assert sum("costs" in line for line in lines) == 1
