@@ -116,6 +116,7 @@ class Controls:
             self._note("inject", fault)
             script.confirm(net, fault)
         except BaseException:
+            self.clicks.remove(click)
             with suppress(RailyardError, OSError):
                 self._repair(net, click)
             raise

@@ -1,18 +1,34 @@
 """Clicks of the live page: requests, the saved script, and a sample of links."""
 
+import http.client
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.experiments.live import controls
+from railyard.experiments.live import controls, page
 from railyard.experiments.live.controls import Controls
+from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.sampler import link_sample, structure
 from railyard.experiments.spec.faults import BaseFaultSpec
+from railyard.experiments.spec.loading import load_any
 from railyard.failure.faults import FAULTS, Fault
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import Event
 from railyard.topologies.measure.counters import PortStats
+from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import plan_of
+from tests.unit.test_failure_player import World, world
+
+__all__ = ["world"]
+CUT = {"kind": "link-down", "target": "d0g1"}
+FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2}
 
 
 def test_without_a_fabric_a_click_is_refused() -> None:
@@ -66,3 +82,49 @@ def test_a_new_or_missing_interface_has_no_traffic() -> None:
     assert link_sample(PortStats(True, counters), None, 10**6, 0.2).up is False
     assert link_sample(None, PortStats(True, counters), 10**6, 0.2).to_network == 0
     assert link_sample(PortStats(True, counters), PortStats(True, (1, 1, 0, 0, 0, 0)), 10**6, 0.2).to_network == 0
+
+
+def ask(task: dict[str, Any], do: str, **fault: Any) -> tuple[int, dict[str, Any]]:
+    """Send a click as the page does; return the status and the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", task["port"], timeout=30)
+    body, headers = json.dumps({"do": do, **fault}), {"content-type": "application/json"}
+    connection.request("POST", f"/{task['token']}/control", body, headers)
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    connection.close()
+    return answer.status, found
+
+
+def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> None:
+    script, events, net = tmp_path / "clicks.yaml", list[Event](), SimpleNamespace(plan=plan_of())
+    with opened_page("control", script) as opened:
+        assert opened.task
+        task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
+        with page.served(task, {"name": "two", "fabrics": [FABRIC]}):
+            with page.fabric("rail-only", net, events):  # type: ignore[arg-type]
+                status, answer = ask(task, "inject", **CUT)
+                assert (status, answer["active"]) == (200, [CUT])
+                assert "error" in ask(task, "inject", **CUT)[1]
+                assert ask(task, "repair", **CUT)[1]["active"] == []
+                assert [fault.kind for fault in load_any(str(script)).scripts[0].faults] == ["link-down"]
+                assert "has no link-down" in ask(task, "repair", **CUT)[1]["error"]
+                assert "'link-dwn' is not known" in ask(task, "inject", kind="link-dwn", target="d0g1")[1]["error"]
+                assert "is no GPU" in ask(task, "inject", kind="link-down", target="d9g9")[1]["error"]
+                assert "'explode' is not known" in ask(task, "explode", **CUT)[1]["error"]
+                world.toothless.add("d1g0")
+                assert "had no effect" in ask(task, "inject", kind="gpu-crash", target="d1g0")[1]["error"]
+                assert ask(task, "inject", **CUT)[0] == 200
+            assert not world.broken, "what is active at the end is repaired"
+    assert [(event.source, event.what) for event in events][:3] == [
+        ("live", "inject"), ("live", "repair"), ("live", "inject"),
+    ]  # fmt: skip
+    (saved,) = yaml.safe_load(script.read_text())["scripts"]
+    assert [(fault["kind"], fault["target"]) for fault in saved["faults"]] == [("link-down", "d0g1")] * 2
+
+
+def test_no_check_of_an_interactive_run_passes() -> None:
+    run = sample_run()
+    run.events.append(page.click_event("rail-only", "inject", CUT))
+    checks = Analysis(run).checks
+    assert checks[0].name == "the run was not changed by hand"
+    assert not any(check.passed for check in checks)
