@@ -75,8 +75,8 @@ NAMES: Final = {
     "peers.training": "training: rank",
     RUN_ITSELF: "the run's own process",
 }
-RANKS: Final = ("engines.mpi", "engines.gloo", "peers.training")
-"""Words of two ranks, and of their launcher, which comes first."""
+RANKS: Final = {"engines.mpi": 3, "engines.gloo": 2, "peers.training": 2}
+"""Words of two ranks, and how many processes have them. The first is the launcher, which may be rank 0 itself."""
 ACTIONS: Final = ("kill", "stop", "pause")
 SWITCH: Final = ("ovs-vswitchd unix", "ovsdb-server conf.db", "controller_main")
 CASES: Final = [
@@ -128,7 +128,7 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
         eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S * slow)
         time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5}.get(phase, 0.7))
     is_rank = words in RANKS
-    eventually(lambda: len(list(found(program, words))) > (2 if is_rank else 0), within_s=RUN_S * slow)
+    eventually(lambda: len(list(found(program, words))) >= RANKS.get(words, 1), within_s=RUN_S * slow)
     if is_rank:
         time.sleep(1.5)  # until they have joined
     victim = list(found(program, words))[-1 if is_rank or words == RUN_ITSELF else 0].pid
