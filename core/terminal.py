@@ -71,7 +71,8 @@ class FittingTable(Table):
         widths = [least for least, _ in limits]
         room = available - sum(widths) - _GAP * (len(widths) - 1)
         while room > 0 and any(w < most for w, (_, most) in zip(widths, limits, strict=True)):
-            at = max(range(len(widths)), key=lambda n: limits[n][1] / widths[n])  # the one that would break most
+            # the one that would break most; an empty column has no width
+            at = max(range(len(widths)), key=lambda n: limits[n][1] / max(1, widths[n]))
             if widths[at] >= limits[at][1]:
                 break
             widths[at] += 1

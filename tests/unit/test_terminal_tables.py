@@ -52,3 +52,11 @@ def test_narrow_table_repeats_the_columns_that_name_a_row() -> None:
         ["cost_usd", "power_w"],
     ]
     assert sum("costs" in line for line in lines) == 1
+
+
+def test_column_without_any_text_is_printed_beside_others() -> None:
+    table = FittingTable(box=None, pad_edge=False)
+    table.add_column("fault")
+    table.add_column("")
+    table.add_row("link-down at d0g1", "")
+    assert [line.rstrip() for line in printed(table, 60)] == ["fault", "link-down at d0g1"]
