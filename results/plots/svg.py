@@ -15,6 +15,7 @@ from matplotlib.artist import Artist
 _MARK: Final = "mark:"
 _XLINK: Final = "{http://www.w3.org/1999/xlink}href"
 _DROPPED: Final = {"fill-opacity": "1", "stroke-opacity": "1", "opacity": "1", "stroke-width": "1", "font-family": ""}
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2
 _LEGIBLE_PX: Final = 9.0  # text is never shown smaller: a figure that would be scrolls sideways instead
 _MANY: Final = 12  # coordinates above which a path is a curve and not a shape
 
@@ -27,7 +28,7 @@ def mark(artists: Artist | Iterable[Artist], series: str = "", *tips: str) -> No
 
 def compact(text: str, prefix: str, root: dict[str, str]) -> str:
     """Return Matplotlib's SVG as an element for a page: `root` are its attributes, `prefix` starts its ids."""
-    svg = ET.fromstring(text)
+    svg = ET.fromstring(_NOT_XML.sub("\ufffd", text))
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
     ids = {name: f"{prefix}-{number}" for number, name in enumerate(sorted(used))}
     box = svg.attrib["viewBox"]

@@ -37,7 +37,8 @@ def test_the_fastest_come_first_and_add_up(capsys: pytest.CaptureFixture[str]) -
 
 def test_no_more_are_shown_than_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*JOB, "--top", "100000"]) == 0
-    assert len(rows(capsys)) == len(weigh(make_job("gpt-22b", "h100", 64, None, 32)).gpu_bytes)
+    places = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.lstrip()[:1].isdigit()}
+    assert len(places) == len(weigh(make_job("gpt-22b", "h100", 64, None, 32)).gpu_bytes)
 
 
 def test_the_size_of_hb_domains_is_the_platform_s_unless_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,7 +293,7 @@ def test_report_has_every_table_and_draws_every_fault(run: Run) -> None:
         == 1
     )
     assert html.count("controller-away on rail-only over time") == 1
-    assert html.count(", the worst of 2</h4>") == 1
+    assert html.count(", the worst of 2") == 1
     assert html.count("Steps of replacements, idle-gpu. median repeat of rail-only, optical, d0g1: detected 7.0") == 1
     for figure in re.findall(r"<svg .*?</svg>", html, flags=re.DOTALL):
         ElementTree.fromstring(figure)
