@@ -21,8 +21,9 @@ SHORTENED = {"moe-slowdown": SHORT + TWO_FABRICS, "quickstart": SHORT + ONE_FAUL
 def short_runs() -> list[list[str]]:
     """Return the arguments of the docs' runs of these experiments, shortened, each once, without `--out`."""
     lines = []
-    for _, experiment, *options in examples("run"):
-        if experiment in SHORTENED:
+    for _, *words in examples("run"):
+        if words and words[0] in SHORTENED:
+            experiment, *options = words
             end = options.index("--out") if "--out" in options else len(options)
             pairs = zip(options[:end:2], options[1:end:2], strict=True)
             new = [word for pair in pairs if pair[1] not in SHORT for word in pair]
