@@ -21,6 +21,7 @@ from railyard.core.units import format_size
 MIN_FREE_BYTES: Final = 50_000_000  # more than flows.parquet and the report of a long run
 REASON: Final = ".reason"
 """The file of a `Spare` that says why it was needed."""
+IN_USE: Final = "is in use by another run: choose another folder"
 NOT_EMPTY: Final = "exists and is not empty: choose another folder, or move this one away"
 
 
@@ -40,7 +41,8 @@ def check(out: Path) -> None:
         if out.exists() and not out.is_dir():
             raise BadInput("--out", str(out), "exists and is no folder: choose another")
         if out.is_dir() and any(out.iterdir()):
-            raise BadInput("--out", str(out), NOT_EMPTY)
+            with Folder(out) as opened:
+                raise BadInput("--out", str(out), IN_USE if opened.is_claimed() else NOT_EMPTY)
         there = next(path for path in (out, *out.absolute().parents) if path.exists())
         if not there.is_dir():
             raise BadInput("--out", str(out), f"can't be made: {there} is no folder")
@@ -125,7 +127,7 @@ def _claimed(out: Path) -> Folder:
             opened.check_writable()
             opened.claim()
         except BlockingIOError as error:
-            raise BadInput("--out", str(out), "is in use by another run: choose another folder") from error
+            raise BadInput("--out", str(out), IN_USE) from error
         except FileExistsError as error:
             raise BadInput("--out", str(out), NOT_EMPTY) from error
         except OSError:

@@ -69,7 +69,7 @@ def assert_finished(out: Path, printed: list[str]) -> None:
     assert len(run.bytes) == len(run.loads) - len(run.recoveries) == len(replayed)
     assert len(run.recoveries) == sum("link-down" in step for step in steps)
     names = [case.attrib["name"] for case in ElementTree.parse(out.with_suffix(".xml")).iter("testcase")]
-    assert names[-len(steps) :] == steps
+    assert names[len(names) - len(steps) :] == steps
 
 
 def assert_survives_kills(count: int, place: Path, slow: float) -> None:
