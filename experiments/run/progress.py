@@ -120,9 +120,9 @@ class Steps:
         self._done += 1
         detail = {"text": what, "number": self._done, "of": self._total, "seconds": took_s}
         self._run.events.append(Event(begun_ns, RUN, STEP, {**detail, "verdict": verdict, "result": result}))
-        self._print(what, took_s, verdict, result)
         if self._on_end:
             self._on_end()
+        self._print(what, took_s, verdict, result)  # last: what is shown as finished is in the run's folder
         self._bars.advance(self._overall)
 
     def reached(self, amount: float) -> None:
