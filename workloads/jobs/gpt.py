@@ -144,8 +144,10 @@ def gpt_schedule(job: GptJob) -> Schedule:
     """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
     place, p = job.placement, job.placement.parallelism
     program, iteration = Program(place.domains, place.rails), gpt_iteration(job)
-    # before the lists of passes are made; with tensor parallelism 1 a pair has no transfers, but takes time to emit
-    program.check_count(p.data * p.micro_batches * job.pairs_per_pass)
+    # Before any task is made, since 262,144 take seconds. Each GPU of a tensor group sends in an AllGather and in a
+    # ReduceScatter; with tensor parallelism 1 a pair has no transfers, but takes time to emit.
+    passes = 2 * p.pipeline * p.virtual_stages * p.micro_batches * p.data
+    program.check_count(passes * job.pairs_per_pass * (2 * p.tensor if p.tensor > 1 else 1))
     for replica in range(p.data):
         _emit_replica(program, iteration, job, replica)
     for phase in iteration.sync:
