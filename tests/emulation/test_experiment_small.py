@@ -105,7 +105,8 @@ def test_every_file_of_the_contract_is_there_and_can_be_read(first: Folder) -> N
     assert {path.name for path in first.path.iterdir()} == FILES
     results = pd.read_csv(first.path / "results.csv")
     columns = ["fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat"]
-    columns += ["scene", "script", "reroute", "predicted_by_uplink", "verdict"]
+    columns += ["scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with"]
+    columns += ["predicted_with_latency", "verdict"]
     assert list(results.columns) == columns
     pd.testing.assert_frame_equal(
         results[["fabric", "metric", "value"]],
