@@ -448,8 +448,7 @@ class Process:
     def close(self) -> None:
         """Kill the program and the processes that it started, and close its pipes."""
         with suppress(RailyardError):
-            if self.poll() is None:
-                self._fabric._ask(m.SignalProcess, pid=self.pid, signal=int(signal.SIGKILL), group=True)
+            self._fabric._ask(m.SignalProcess, pid=self.pid, signal=int(signal.SIGKILL), group=True)
         self.wait(END_S)
         for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:

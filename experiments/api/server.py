@@ -106,6 +106,7 @@ class _Server:
         self._waiting: queue.SimpleQueue[m.Request] = queue.SimpleQueue()
         self._lock, self._serving = threading.Lock(), -1  # the number of the request that the main thread serves
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._groups: set[int] = set()  # process groups of programs, also of those that ended
         self._live: Any = None
 
     def serve(self) -> None:
@@ -199,6 +200,7 @@ class _Server:
             if isinstance(process, BaseException):
                 raise process
             self._processes[process.pid] = process
+            self._groups.add(process.pid)
             threading.Thread(target=self._report_end, args=(process, os.dup(fds[3])), daemon=True).start()
             return process.pid
         finally:
@@ -234,8 +236,8 @@ class _Server:
     def _signal_process(self, request: m.SignalProcess) -> None:
         process = self._processes.get(request.pid)
         with suppress(ProcessLookupError):
-            if process is not None and request.group:
-                os.killpg(process.pid, request.signal)
+            if request.group and request.pid in self._groups:  # what the program started may outlive it
+                os.killpg(request.pid, request.signal)
             elif process is not None:
                 process.send_signal(request.signal)
 
