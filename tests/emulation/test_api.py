@@ -73,16 +73,16 @@ def test_program_has_pipes_signals_and_an_exit_status(fabric: ry.Fabric) -> None
     with fabric.processes("d1g0").popen(["python", "-c", code], stdin=-1, stdout=-1, stderr=-1) as process:
         assert process.communicate("hello\n", timeout=30) == ("done\n", "hello\n")
     assert process.returncode == 0
-    with fabric.processes("d1g0").popen("sleep 100") as sleeper:
+    with fabric.processes("d1g0").popen("sleep 4711") as sleeper:
         assert sleeper.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             sleeper.wait(0.05)
         sleeper.terminate()
         assert sleeper.wait(10) == -signal.SIGTERM
-    with fabric.processes("d1g0").popen(["sh", "-c", "sleep 100 & sleep 100"]) as parent:
+    with fabric.processes("d1g0").popen(["sh", "-c", "sleep 4711 & sleep 4711"]) as parent:
         pass
     assert parent.returncode == -signal.SIGKILL
-    eventually(lambda: "sleep" not in fabric.exec("d1g0", "ps -e -o comm").stdout)  # SIGKILL takes a moment
+    eventually(lambda: "sleep 4711" not in fabric.exec("d1g0", "ps -e -o args").stdout)  # SIGKILL takes a moment
 
 
 def test_ranks_know_each_other(ranks: "Callable[..., list[ry.Process]]") -> None:
