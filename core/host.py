@@ -38,7 +38,7 @@ USER_NAMESPACE_OPTIONS: Final = ("--user", "--map-root-user")
 TSO_OVS: Final = (2, 14)
 TSO_KERNEL: Final = (4, 19)
 CONGESTION_CONTROLS: Final = ("cubic", "reno", "bbr")
-PEER_LIBRARIES: Final = ("torch", "mpi4py")
+PEER_LIBRARIES: Final = ("torch", "mpi4py", "torchft")
 
 # A qdisc is there if it can be put on a throwaway loopback; some refuse to be made without arguments.
 _QDISCS: Final = {
@@ -282,6 +282,8 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     yield Capability("PyTorch", torch, "", "Gloo to compare with, training over DDP", python_extra("gloo"))
     mpi = "mpi4py" in machine.libraries and "mpirun" in machine.programs
     yield Capability("Open MPI", mpi, machine.programs.get("mpirun", ""), "MPI to compare with", python_extra("mpi"))
+    torchft = "torchft" in machine.libraries
+    yield Capability("torchft", torchft, "", "fault-tolerant training", python_extra("torchft"))
     for name in CONGESTION_CONTROLS:
         found = name in machine.congestion_controls
         yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module_remedy(machine, f"tcp_{name}"))

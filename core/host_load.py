@@ -48,6 +48,15 @@ class MachineLoad:
     stolen_100ms: float = 0.0
 
 
+class LoadSample(NamedTuple):
+    """Shares of the usable cores, 0 to 1, in the 100 ms before; `lag_ms`: the most by which a sleep was late."""
+
+    monotonic_ns: int
+    busy: float
+    foreign: float
+    lag_ms: float
+
+
 class _Cpu(NamedTuple):
     """Seconds of all usable cores together until a moment: not idle, stolen, in interrupts; our own processes."""
 
@@ -77,6 +86,7 @@ class LoadMeter:
         self._elapsed_s = self._busy_s = self._foreign_s = self._stolen_s = self._throttled_s = self._paused_s = 0.0
         self._pause_s = 0.0
         self._lags: list[float] = []
+        self._samples: list[LoadSample] = []
         self._worst: dict[str, float] = dict.fromkeys(("busy", "foreign", "stolen"), 0.0)
         self._recent = dict(self._worst)
 
@@ -105,6 +115,11 @@ class LoadMeter:
             min(1.0, shares["busy"]), min(1.0, shares["foreign"]), lag_ms, min(1.0, shares["stolen"]),
             pause_ms=self._pause_s * 1e3,
         )  # fmt: skip
+
+    def take_samples(self) -> list[LoadSample]:
+        """Return the samples since the last call, one for each 100 ms."""
+        taken, self._samples = self._samples, []
+        return taken
 
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
@@ -146,7 +161,16 @@ class LoadMeter:
                     self._recent = self._shares(window[0], window[-1])[1]
                     for name, share in self._recent.items():
                         self._worst[name] = max(self._worst[name], share)
+                    self._sample()
             last = time.monotonic()
+
+    def _sample(self) -> None:
+        """Keep a sample of the last 100 ms, unless the one before is from these."""
+        now_ns = time.monotonic_ns()
+        if not self._samples or now_ns - self._samples[-1].monotonic_ns >= 1.9e9 * STEP_S:
+            lag_ms = 1e3 * max(self._lags[-round(2 * STEP_S / SAMPLE_S) :])
+            busy, foreign = (min(1.0, self._recent[name]) for name in ("busy", "foreign"))
+            self._samples.append(LoadSample(now_ns, busy, foreign, lag_ms))
 
     def _shares(self, before: _Cpu, after: _Cpu) -> tuple[float, dict[str, float]]:
         """Return the elapsed time (s), and shares of the usable cores in it."""

@@ -48,7 +48,7 @@ def program_command(*arguments: str) -> list[str]:
 
 
 def python_extra(name: str) -> str:
-    """Return what to type to install the Python packages of an extra (gloo, mpi), with its programs."""
+    """Return what to type to install the Python packages of an extra (gloo, mpi, torchft), with its programs."""
     if IS_CHECKOUT:
         return f"{INSTALL} {name}"
     return f"{shlex.quote(sys.executable)} -m pip install 'railyard[{name}]'"

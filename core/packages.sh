@@ -1,7 +1,7 @@
 #!/bin/bash
 # System packages that Railyard needs, and their installation on Debian and Ubuntu. script/bootstrap and `railyard
 # install` use it:
-#   packages.sh missing [gloo] [mpi]    print the packages whose programs are absent, one per line
+#   packages.sh missing [EXTRA...]      print the packages whose programs are absent, one per line
 #   packages.sh install PACKAGE...      install them, as root
 # Exit status 2: an unknown argument; 3: the machine lacks something.
 set -euo pipefail
@@ -25,9 +25,10 @@ missing_packages() { # missing_packages EXTRA...
     local pair extra
     for extra in "$@"; do
         case $extra in
-        gloo) ;; # a Python package only
+        gloo | torchft | labs | cluster) ;; # Python packages only
         mpi) programs+=(mpirun:openmpi-bin) ;;
-        *) echo "error: EXTRA: '$extra' is not known: allowed are gloo, mpi" >&2 && return 2 ;;
+        browser) programs+=(chromium:chromium) ;;
+        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mpi, torchft" >&2 && return 2 ;;
         esac
     done
     for pair in "${programs[@]}"; do

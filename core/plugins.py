@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import traceback
+import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
@@ -89,7 +90,9 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
     sys.modules[name] = module
     token = origin.set("plugin")
     try:
-        spec.loader.exec_module(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # two lines of text, and the plugin is checked anyway
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         if isinstance(error, BadDefinition):

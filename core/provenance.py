@@ -19,7 +19,7 @@ LIBRARIES: Final = ("mininet", "os-ken", "pyroute2", "numpy", "pandas", "pyarrow
 
 
 def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float, seed: int) -> dict[str, Any]:
-    """Plain data for provenance.json. `frames_per_s`: what the machine was measured to carry."""
+    """Plain data for provenance.json. `frames_per_s`: what the machine was measured to carry, else 0."""
     return {
         "kernel": machine.kernel,
         "cpu": machine.cpu_model,

@@ -12,6 +12,7 @@ import fcntl
 import os
 import pwd
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -120,10 +121,16 @@ class Folder:
                 raise PermissionError(errno.EACCES, f"is not writable {who}")
 
     def claim(self) -> None:
-        """Keep it to this process, empty as it is, until it is closed; a claim ends with the process that has it.
+        """Lock it, empty as it is. FileExistsError if it is not empty."""
+        self.lock()
+        with os.scandir(self._claim) as entries:
+            if any(entries):
+                raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
-        BlockingIOError if another process has it, FileExistsError if it is not empty. On a file system that can't lock
-        folders only the second is known.
+    def lock(self) -> None:
+        """Keep it to this process until it is closed; a lock ends with the process that has it.
+
+        BlockingIOError if another process has it. On a file system that can't lock folders that is not known.
         """
         with _acting_as(self._account):
             self._claim = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
@@ -133,9 +140,6 @@ class Folder:
             raise
         except OSError:
             pass  # NFS, for one
-        with os.scandir(self._claim) as entries:
-            if any(entries):
-                raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         if not os.fstat(self._claim).st_nlink:  # the process that had it has removed it
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -212,6 +216,26 @@ class Folder:
         """Remove a file, if it is there."""
         with _acting_as(self._account), suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
+
+    def names(self) -> list[str]:
+        """Return the names of everything in it."""
+        with _acting_as(self._account):
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            with os.scandir(fd) as entries:
+                return sorted(entry.name for entry in entries)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or folder in it. OSError if there is a folder of the new name that is not empty."""
+        with _acting_as(self._account):
+            os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a folder in it with its content, if it is there. No symbolic link is followed."""
+        with _acting_as(self._account), suppress(FileNotFoundError):
+            shutil.rmtree(name, dir_fd=self._fd)
 
     def remove_if_empty(self) -> None:
         """Remove what was made for it and has nothing in it."""

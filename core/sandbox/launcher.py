@@ -72,7 +72,7 @@ def enter(
             ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
             env=environment,
             pass_fds=[child_socket.fileno(), *inherited],
-            preexec_fn=partial(_die_with_parent, os.getpid()),
+            preexec_fn=partial(_prepare_child, os.getpid()),
         )
         child_socket.close()
         with suppress(BrokenPipeError):
@@ -119,9 +119,14 @@ def _die_with_sudo() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_with_parent(parent: int) -> None:
-    """Between fork and exec: die with the parent, and block signals until the sandbox init can handle them."""
+def _prepare_child(parent: int) -> None:
+    """Die with the parent, and block signals until the sandbox init can handle them. Runs between fork and exec."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    die_with_parent(parent)
+
+
+def die_with_parent(parent: int) -> None:
+    """Die with the thread that forked this process. Runs between fork and exec."""
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)

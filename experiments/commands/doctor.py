@@ -1,19 +1,32 @@
 """`doctor`: what this machine can do, and how many frames a second its switches carry, measured in a sandbox."""
 
 import subprocess
-from typing import Final
+from math import ceil
+from typing import Annotated, Final
 
+import psutil
+import typer
 from rich.console import Console
 
 from railyard.core import provenance
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.installation import PROJECT, module_command
+from railyard.core.units import format_size, format_time
+from railyard.experiments.run.sandboxed import runs_at_once
 
 TIMEOUT_S: Final = 60.0
 
 
-def command() -> int:
+RUN_S: Final = 60.0
+"""How long a run of a lab takes on two cores, at most and with the seconds between two runs."""
+
+
+def command(
+    students: Annotated[
+        int | None, typer.Option("--class", metavar="N", min=1, max=1000, help="Say how N students share this machine.")
+    ] = None,
+) -> int:
     """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
     from railyard.experiments.commands.options import console
 
@@ -25,7 +38,21 @@ def command() -> int:
     with Console(stderr=True).status("measuring the switches"):
         frames = frames_per_s() if runs else None
     provenance.print_machine(machine, console(), frames)
+    if students is not None:
+        console().print(class_size(students, machine.cores, psutil.virtual_memory().total), highlight=False)
     return 0 if runs else 3
+
+
+def class_size(students: int, cores: float, memory_bytes: float) -> str:
+    """Return how many runs of labs fit, at once and per hour, and how long the last of a class waits for one run."""
+    at_once = runs_at_once(cores, memory_bytes)
+    per_hour, last_s = int(3600 / RUN_S * at_once), ceil(students / at_once) * RUN_S
+    runs = f"{at_once} run{'s' if at_once > 1 else ''} at once, the others queue"
+    return (
+        f"A class of {students} on {cores:g} cores and {format_size(memory_bytes, 2)}: {runs}. "
+        f"{per_hour} lab runs an hour, {per_hour / students:.3g} for each student; "
+        f"if all start one together, the last has its result after {format_time(last_s, 2)}."
+    )
 
 
 def frames_per_s() -> float | None:

@@ -18,7 +18,10 @@ def command(
     extras: Annotated[
         list[str],
         typer.Argument(
-            metavar="[gloo] [mpi]", default_factory=list, show_default=False, help="Engines to compare with, too."
+            metavar="[gloo] [mpi] [torchft]",
+            default_factory=list,
+            show_default=False,
+            help="Engines to compare with and training programs, too.",
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed.")] = False,

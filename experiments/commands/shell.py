@@ -3,8 +3,6 @@
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import Live, Name, Overrides, PluginFiles, SaveScript
-from railyard.experiments.live.launch import opened_page
-from railyard.experiments.run.sandboxed import check_machine, own_command
 from railyard.experiments.spec.loading import load_any
 
 
@@ -17,6 +15,10 @@ def command(
     plugin_files: PluginFiles,
 ) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
+    # slow to load, and shell completion needs neither
+    from railyard.experiments.live.launch import opened_page
+    from railyard.experiments.run.sandboxed import check_machine, own_command
+
     spec = load_any(name, overrides)
     check_machine(spec)
     run = f"{spec.name} shell-{spec.name}"

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -25,6 +26,7 @@ from tests.emulation.programs import (
 from tests.emulation.test_cli import Wrap, command
 
 WITHIN_S = 30.0
+USUAL = ("/run", "/var/run", "/tmp", "/var/tmp", "/dev/shm")  # /var/run leads to /run
 WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1].replace('@', chr(0)))"
 Gpu = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -103,7 +105,7 @@ def test_system_v_ipc_of_the_machine_is_out_of_reach(who: Wrap) -> None:
 def test_posix_queues_of_the_machine_are_out_of_reach(who: Wrap) -> None:
     """Opened by name, which needs no mount of them."""
     libc = ctypes.CDLL(None, use_errno=True)
-    name = f"/railyard-test-{os.getpid()}"
+    name = f"/railyard-test-{uuid4().hex}"
     old = os.umask(0)
     queue = libc.mq_open(name.encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
     os.umask(old)
@@ -118,19 +120,21 @@ def test_posix_queues_of_the_machine_are_out_of_reach(who: Wrap) -> None:
         libc.mq_close(queue)
 
 
-@pytest.mark.parametrize("folder", ["/run", "/var/run", "/tmp", "/var/tmp", "/dev/shm"])
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_sockets_in_usual_places_are_out_of_reach(folder: str, when: str, who: Wrap) -> None:
-    """Also one that a service makes while the run is going on."""
-    path = f"{folder}/railyard-test-{os.getpid()}.sock"
-    if when == "before":
-        with listening(path), gpu_of(who) as gpu:
-            assert reaches(outside, path)
-            assert not reaches(gpu, path)
-    else:
-        with gpu_of(who) as gpu, listening(path):
-            assert reaches(outside, path)
-            assert not reaches(gpu, path)
+def test_sockets_in_usual_places_are_out_of_reach(who: Wrap) -> None:
+    """Also those that a service makes while the run is going on."""
+    unique = uuid4().hex  # process IDs are alike in namespaces of their own
+    with ExitStack() as services:
+        paths = {
+            when: [f"{folder}/railyard-test-{when}{n}-{unique}.sock" for n, folder in enumerate(USUAL)]
+            for when in ("before", "during")
+        }
+        for path in paths["before"]:
+            services.enter_context(listening(path))
+        with gpu_of(who) as gpu:
+            for path in paths["during"]:
+                services.enter_context(listening(path))
+            assert [path for found in paths.values() for path in found if not reaches(outside, path)] == []
+            assert [path for found in paths.values() for path in found if reaches(gpu, path)] == []
 
 
 def test_a_socket_elsewhere_is_covered_if_it_was_there(who: Wrap) -> None:
@@ -138,7 +142,7 @@ def test_a_socket_elsewhere_is_covered_if_it_was_there(who: Wrap) -> None:
     with tempfile.TemporaryDirectory(dir="/opt") as other:
         Path(other).chmod(0o755)
         Path(other, "file").write_text("seen")
-        for path in (f"{ROOT}/railyard-test.sock", f"{other}/service.sock"):
+        for path in (f"{ROOT}/railyard-test-{uuid4().hex}.sock", f"{other}/service.sock"):
             with listening(path), gpu_of(who) as gpu:
                 assert reaches(outside, path)
                 assert not reaches(gpu, path)
@@ -146,22 +150,20 @@ def test_a_socket_elsewhere_is_covered_if_it_was_there(who: Wrap) -> None:
 
 
 def test_abstract_sockets_of_the_machine_are_out_of_reach(who: Wrap) -> None:
-    path = f"@railyard-test-{os.getpid()}"
+    path = f"@railyard-test-{uuid4().hex}"
     with listening(path), gpu_of(who) as gpu:
         assert reaches(outside, path)
         assert not reaches(gpu, path)
 
 
-@pytest.mark.parametrize(
-    "setting", ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/sys/class/net/lo/ifalias"]
-)
-def test_settings_of_the_machine_cannot_be_written(setting: str, who: Wrap) -> None:
-    before = Path(setting).read_text()
+def test_settings_of_the_machine_cannot_be_written(who: Wrap) -> None:
     with gpu_of(who) as gpu:
-        done = gpu("sh", "-c", f"cat {setting} >/tmp/value; cat /tmp/value >{setting}")
-        assert done.returncode != 0
-        assert "Read-only" in done.stderr or "denied" in done.stderr
-    assert Path(setting).read_text() == before
+        for setting in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/sys/class/net/lo/ifalias"):
+            before = Path(setting).read_text()
+            done = gpu("sh", "-c", f"cat {setting} >/tmp/value; cat /tmp/value >{setting}")
+            assert done.returncode != 0, setting
+            assert "Read-only" in done.stderr or "denied" in done.stderr, setting
+            assert Path(setting).read_text() == before
 
 
 def test_a_network_setting_of_a_gpu_is_its_own(who: Wrap) -> None:
@@ -228,7 +230,7 @@ def test_what_a_run_writes_in_tmp_goes_with_it(who: Wrap) -> None:
 
 def test_the_working_folder_is_not_the_hidden_one() -> None:
     """From /tmp, a relative path would else lead past what covers it."""
-    path = f"/tmp/railyard-test-{os.getpid()}.sock"
+    path = f"/tmp/railyard-test-{uuid4().hex}.sock"
     line = [SANDBOXED[0], "-m", "railyard.core.sandbox", "sh", "-c", f"pwd; ls {Path(path).name}"]
     with listening(path):
         done = subprocess.run(

@@ -17,11 +17,12 @@ from railyard.experiments.families import gpus
 from railyard.experiments.spec import experiment, faults
 from railyard.experiments.spec.experiment import parse
 from railyard.failure.scenario import random_faults
-from railyard.results.runs import manifest, records
+from railyard.results.runs import manifest, record_files
 from railyard.topologies import addresses
 from railyard.topologies.multirail import spec as multirail
 from railyard.workloads import schedule
 from railyard.workloads import spec as workload_spec
+from railyard.workloads.jobs import collective
 from railyard.workloads.traces import common
 from railyard.workloads.traces.common import read_files
 
@@ -37,16 +38,17 @@ LIMITS: Final = {
     "bytes of a trace, its files together": common.MAX_BYTES,
     "operations of a trace whose file stands for all ranks": common.MAX_OPERATIONS,
     "bytes of a file in a run's folder": manifest.MOST_BYTES,
-    "rows of a table in a run's folder": records.MOST_ROWS,
+    "rows of a table in a run's folder": record_files.MOST_ROWS,
     "fabrics, workloads, faults, scripts and backgrounds, each": experiment.MAX_ITEMS,
     "random faults, or faults of a script": random_faults.MAX_FAULTS,
     "repeats of a workload, fault, script or replacement, each": faults.MAX_REPEATS,
     "HB domains of a fabric": addresses.MAX_DOMAINS,
     "rails of a fabric": addresses.MAX_RAILS,
-    "GPUs of a fabric with workloads": gpus.MAX_GPUS,
+    "GPUs of a fabric with workloads": schedule.MAX_GPUS,
     "nodes of a multi-rail fabric": multirail.MAX_NODES,
     "rails of a multi-rail fabric": multirail.MAX_RAILS,
     "transfers and computations of a workload": (schedule.MAX_TASKS, 64),
+    "transfers of the schedule that sizes a plain collective": (schedule.MAX_TASKS, 64, collective.PROBE_GPU_TASKS),
     "transfers and computations of all workloads": (schedule.MAX_EXPERIMENT_TASKS, 256),
     "duration of a workload": f"{workload_spec.MAX_DURATION_S:,} s",
     "days that all workloads take at the links' rates": gpus.MAX_DAYS,
@@ -63,9 +65,9 @@ def test_documented_limits_are_those_of_the_code() -> None:
 
     def shown(limit: object) -> str:
         if isinstance(limit, tuple):
-            most, gpus_with = limit
-            assert schedule.MAX_GPU_TASKS * gpus_with == most
-            return f"{most:,}; with more than {gpus_with} GPUs {schedule.MAX_GPU_TASKS:,} for each"
+            most, gpus_with, each = (*limit, schedule.MAX_GPU_TASKS)[:3]
+            assert each * gpus_with >= most
+            return f"{most:,}; with more than {gpus_with} GPUs {each:,} for each"
         return f"{limit:,}" if isinstance(limit, int) else str(limit)
 
     assert rows == [(name, shown(limit)) for name, limit in LIMITS.items()]

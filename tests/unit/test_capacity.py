@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.experiments.spec.experiment import parse
 from railyard.topologies.measure.rates import (
     MAX_RAIL_BPS,
     MIN_RAIL_BPS,
@@ -64,3 +65,14 @@ def test_frames_of_16_gpus_at_100_mbit_per_s() -> None:
 def test_the_rate_is_the_largest_readable_one_that_fits(times: float, rate: int) -> None:
     spec = FabricSpec(kind="rail-only")
     assert auto_rail_bps([spec], times * frames_needed(spec, 100_000_000) / SHARE) == rate
+
+
+@pytest.mark.parametrize(
+    ("rate", "measured"), [("10Mbit", False), ("20Mbit", False), ("22Mbit", True), ("1Gbit", True), ("auto", True)]
+)
+def test_capacity_is_measured_unless_given_rates_are_low(rate: str, measured: bool) -> None:
+    """4 GPUs at 20 Mbit/s send 1,109 frames a second."""
+    fabrics = [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": rate}]
+    workload = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "bytes": "100KB"}
+    spec = parse({"name": "mine", "fabrics": fabrics, "workloads": [workload]})
+    assert spec.family.needs_capacity(spec) is measured

@@ -13,6 +13,8 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views import report
 from tests.unit.results_sample import sample_run
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 HOSTILE = "[/x]\x1b]0;title\x07\u202e<img src=x onerror=alert(1)>"
 SHOWN = "[/x]\\x1b]0;title\\x07\\u202e<img src=x onerror=alert(1)>"
 NAMES = {"quickstart", "gpt", "link-down", "rail1", "rail-only", "Rail-only beside rail-optimized"}

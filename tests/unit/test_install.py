@@ -59,7 +59,10 @@ def test_installing_needs_root(
 
 def test_unknown_extra_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["install", "mpich"]) == 2
-    assert capfd.readouterr().err == "error: EXTRA: 'mpich' is not known: allowed are gloo, mpi\n"
+    assert (
+        capfd.readouterr().err
+        == "error: EXTRA: 'mpich' is not known: allowed are browser, cluster, gloo, labs, mpi, torchft\n"
+    )
 
 
 def test_bootstrap_and_install_share_one_list() -> None:

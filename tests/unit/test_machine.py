@@ -202,9 +202,10 @@ def test_this_machine_is_looked_at_and_left_alone() -> None:
     ("machine", "absent"),
     [
         (FULL, {}),
-        (replace(FULL, libraries=frozenset({"mpi4py"})), {"PyTorch": "sudo script/bootstrap gloo"}),
+        (replace(FULL, libraries=frozenset({"mpi4py", "torchft"})), {"PyTorch": "sudo script/bootstrap gloo"}),
         (without("mpirun"), {"Open MPI": "sudo script/bootstrap mpi"}),
-        (replace(FULL, libraries=frozenset({"torch"})), {"Open MPI": "sudo script/bootstrap mpi"}),
+        (replace(FULL, libraries=frozenset({"torch", "mpi4py"})), {"torchft": "sudo script/bootstrap torchft"}),
+        (replace(FULL, libraries=frozenset({"torch", "torchft"})), {"Open MPI": "sudo script/bootstrap mpi"}),
     ],
 )
 def test_engines_to_compare_with_are_found_as_a_whole(machine: Machine, absent: dict[str, str]) -> None:

@@ -99,11 +99,11 @@ def test_the_shared_shaper_reads_as_follows() -> None:
     assert shared_htb_commands("rail0", 100 * MBIT, 90 * MBIT, 9, 9000).splitlines() == [
         "qdisc add dev rail0 root handle 1: htb default 10",
         "class add dev rail0 parent 1: classid 1:1 htb rate 100000000bit ceil 100000000bit"
-        " burst 12500b cburst 12500b quantum 20000",
+        " burst 18750b cburst 18750b quantum 20000",
         "class add dev rail0 parent 1:1 classid 1:10 htb rate 10000000bit ceil 100000000bit"
-        " burst 1500b cburst 12500b quantum 20000",
+        " burst 1875b cburst 18750b quantum 20000",
         "class add dev rail0 parent 1:1 classid 1:20 htb rate 90000000bit ceil 100000000bit"
-        " burst 11250b cburst 12500b quantum 20000",
+        " burst 16875b cburst 18750b quantum 20000",
         "filter add dev rail0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 9 0xffff flowid 1:20",
     ]
 

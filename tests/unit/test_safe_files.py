@@ -17,6 +17,8 @@ from railyard.experiments.run import folder
 from railyard.results.runs import store
 from tests.unit.results_sample import sample_run
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 USER = 1234
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for others")
 
@@ -177,7 +179,7 @@ def test_report_leaves_roots_file_alone(theirs: Path, secret: Path, capfd: pytes
     sample(theirs)
     for name in (".report.html.part", ".summary.json.part"):
         link(theirs / name, secret)
-    for name in ("report.html", "summary.json", "timeline.json"):
+    for name in ("report.html", "summary.json", "timeline.pftrace"):
         (theirs / name).unlink()
         (theirs / name).hardlink_to(secret)
     assert reported(theirs) == 0, capfd.readouterr().err

@@ -1,0 +1,103 @@
+"""The queue of runs on a shared machine: the order of turns, dead tickets, other users, and how a class shares it."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from railyard.core.sandbox import run_queue
+from railyard.experiments.commands.doctor import class_size
+from railyard.experiments.run.sandboxed import runs_at_once
+
+HOLDER = """
+import sys, time
+from railyard.core.sandbox import run_queue
+with run_queue.turn(sys.argv[1], int(sys.argv[2]), sys.argv[3]):
+    print("begun", time.monotonic_ns(), flush=True)
+    sys.stdin.readline()
+    print("ended", time.monotonic_ns(), flush=True)
+"""
+
+
+@pytest.fixture
+def queue() -> str:
+    """Return the name of a queue that other tests don't use."""
+    return f"railyard-test-{uuid4().hex[:8]}"
+
+
+def start(queue: str, name: str, at_once: int = 1) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, name, str(at_once), queue],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def begun(process: "subprocess.Popen[str]") -> int:
+    assert process.stdout
+    return int(process.stdout.readline().split()[1])
+
+
+def end(process: "subprocess.Popen[str]") -> int:
+    output, _ = process.communicate("\n")
+    return int(output.split()[1])
+
+
+def test_a_second_run_waits_and_shows_whose_turn_it_is(queue: str) -> None:
+    first = start(queue, "collectives")
+    begun(first)
+    second = start(queue, "recovery")
+    assert second.stderr
+    line = second.stderr.readline()
+    assert line.startswith("place 1 in the queue, running now: ")
+    assert "collectives" in line
+    ended = end(first)
+    assert begun(second) > ended
+    end(second)
+    assert run_queue.tickets(queue) == []
+
+
+def test_a_killed_run_leaves_no_ticket(queue: str) -> None:
+    first = start(queue, "killed")
+    begun(first)
+    assert [ticket.text.partition(": ")[2] for ticket in run_queue.tickets(queue)] == ["killed"]
+    first.kill()
+    first.communicate()
+    assert run_queue.tickets(queue) == []
+
+
+def test_no_queue_starts_at_once_and_several_places_are_shared(queue: str) -> None:
+    running = [start(queue, "one", 2), start(queue, "two", 2)]
+    for process in running:
+        begun(process)
+    at_once = start(queue, "three", 0)
+    begun(at_once)
+    for process in (at_once, *running):
+        end(process)
+
+
+def test_a_long_or_odd_name_makes_one_ticket(queue: str) -> None:
+    with run_queue.turn("two\nlines \x1b[31m" + "x" * 200, 1, queue):
+        (ticket,) = run_queue.tickets(queue)
+        assert ticket.text.isprintable()
+
+
+def test_another_socket_is_no_ticket(queue: str) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0{queue}/soon/me: run")
+        assert run_queue.tickets(queue) == []
+
+
+def test_a_machine_carries_more_runs_with_more_cores_and_memory() -> None:
+    assert runs_at_once(2, 4e9) == 1
+    assert runs_at_once(64, 128e9) == 5
+    assert runs_at_once(64, 1.5e9) == 2
+
+
+def test_class_size_says_how_a_class_shares_the_machine() -> None:
+    text = class_size(12, 2, 4e9)
+    assert "1 run at once" in text
+    assert "5 for each student" in text
