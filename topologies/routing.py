@@ -100,9 +100,10 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     by_rank = {g: _next_hops_by_domain(plan, gpu, g, others) for g in ranks}
     usual = dict[int, tuple[Hop, ...]]()  # that most domains of a rank have in common; () if none do
     for g, found in by_rank.items():
+        counts = Counter(found)
         # a GPU of another domain forwards for its own domain alone
-        alike = Counter(hops for hops in found if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops))
-        usual[g] = max(alike, key=lambda hops: alike[hops]) if alike else ()
+        alike = [hops for hops in counts if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops)]
+        usual[g] = max(alike, key=counts.__getitem__, default=())
     if all(hops == ON_RAIL for hops in usual.values()) and all(set(hops) == {ON_RAIL} for hops in by_rank.values()):
         routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
         return over_planes(routes, plan)

@@ -24,9 +24,11 @@ from railyard.topologies.platforms import Platform
 class Transfer:
     """`bytes` from GPU number `src` to GPU number `dst` (number n is G(n // K, n % K)), of phase number `phase`.
 
-    `after`: task numbers, all below this task's own, that must have ended at `src`. A transfer ends at its sender when
-    its last byte was handed to the kernel, and at its receiver when its last byte was read. Transfers of one pair with
-    different `stripe` numbers go over different connections, so that a hash may put them on different paths.
+    `after`: task numbers, all below this task's own, that must have ended at `src`. A transfer ends at its receiver
+    when its last byte was read. At its sender it ends when its last byte has left the GPU, as in NCCL, whose sends end
+    with their kernels, for which the next phase waits; for tasks of its own phase already when that byte was handed to
+    the kernel, so that no link waits for a thread. Transfers of one pair with different `stripe` numbers go over
+    different connections, so that a hash may put them on different paths.
     """
 
     src: int
@@ -95,7 +97,10 @@ class Columns(Sequence[Task]):
     @classmethod
     def joined(cls, parts: Sequence["Columns"]) -> "Columns":
         """Return the tasks of all parts, one part after the other."""
-        joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        parts = [part for part in parts if len(part)] or parts[:1]
+        if len(parts) == 1:
+            return parts[0]
+        joined = {f.name: _joined_column([getattr(part, f.name) for part in parts]) for f in fields(cls)}
         offsets = np.cumsum([0, *(len(part.after) for part in parts[:-1])])
         joined["after_end"] += np.repeat(offsets, [len(part) for part in parts])
         return cls(**joined)
@@ -146,6 +151,13 @@ class Columns(Sequence[Task]):
         return np.flatnonzero(wrong).tolist()
 
 
+def _joined_column(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return the parts of a column as one array; one that repeats a single value without memory stays so."""
+    if all(len(part) and part.strides == (0,) for part in parts) and len({part[0] for part in parts}) == 1:
+        return np.broadcast_to(parts[0][0], sum(map(len, parts)))
+    return np.concatenate(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A named step, and what a prediction needs to know of it.
@@ -159,7 +171,8 @@ class Phase:
     for (dispatch) or from (combine) each GPU of the grid.
 
     A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs
-    that are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`.
+    that are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`. `stage` and
+    `step` say for people which pipeline stage and which pass or micro-batch a run belongs to.
     """
 
     name: str
@@ -170,6 +183,8 @@ class Phase:
     data_bytes: float
     repeats: int = 1
     shares: tuple[float, ...] = ()
+    stage: str = field(default="", compare=False)
+    step: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +229,15 @@ class Schedule:
     @cached_property
     def matrix(self) -> dict[tuple[int, int], int]:
         """Bytes for each pair (src, dst) that sends any, in the order of their first transfers."""
-        columns, transfers = self.columns, ~self.columns.is_compute
+        columns, transfers = self.columns, np.flatnonzero(~self.columns.is_compute)
         pairs = columns.src[transfers] * self.gpus + columns.dst[transfers]
-        found, first, place = np.unique(pairs, return_index=True, return_inverse=True)
-        total = np.zeros(len(found), dtype=np.int64)
-        np.add.at(total, place, columns.bytes[transfers])
-        order = np.argsort(first)
-        ends = (ends.tolist() for ends in np.divmod(found[order], self.gpus))
-        return dict(zip(zip(*ends, strict=True), total[order].tolist(), strict=True))
+        total, first = np.zeros(self.gpus**2, dtype=np.int64), np.full(self.gpus**2, -1)
+        np.add.at(total, pairs, columns.bytes[transfers])
+        first[pairs[::-1]] = transfers[::-1]  # of equal indices, the last assignment stays
+        found = np.flatnonzero(first >= 0)
+        found = found[np.argsort(first[found])]
+        ends = (ends.tolist() for ends in np.divmod(found, self.gpus))
+        return dict(zip(zip(*ends, strict=True), total[found].tolist(), strict=True))
 
     def check(self) -> None:
         """ValueError unless every task waits only for earlier tasks that end where it runs."""
@@ -250,11 +266,20 @@ Grid = tuple[tuple[int, ...], ...]
 
 MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
 MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has
+MAX_TRANSFER_BYTES: Final = 2**62  # their sums are 64-bit integers
 MAX_EXPERIMENT_TASKS: Final = 2**20  # of all schedules of an experiment, each of which is made before it starts
+
+
+MAX_GPUS: Final = 1024  # all-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much
 
 
 class TooManyTasks(ValueError):
     """A schedule that takes too long to make; the message says how many tasks it may have."""
+
+
+def _check_bytes(size: int) -> None:
+    if size >= MAX_TRANSFER_BYTES:
+        raise TooManyTasks(f"must send fewer than {MAX_TRANSFER_BYTES:,} bytes at once")
 
 
 def check_total(tasks: int, gpus: int, field: str, value: object) -> None:
@@ -268,12 +293,22 @@ def check_total(tasks: int, gpus: int, field: str, value: object) -> None:
         raise BadInput(field, value, allowed)
 
 
-class Program:
-    """The tasks so far of `domains` HB domains with `rails` GPUs each. TooManyTasks as soon as there are."""
+def check_gpus(domains: int, rails: int, field: str) -> None:
+    """Raise BadInput if a fabric with so many domains of `rails` GPUs is too large for workloads."""
+    if domains * rails > MAX_GPUS:
+        allowed = f"makes {domains * rails:,} GPUs with {rails} rails: workloads are for {MAX_GPUS:,} or fewer"
+        raise BadInput(field, domains, allowed)
 
-    def __init__(self, domains: int, rails: int) -> None:
+
+class Program:
+    """The tasks so far of `domains` HB domains with `rails` GPUs each. TooManyTasks as soon as there are.
+
+    `gpu_tasks`: the most on average for each GPU, where there are more than 64.
+    """
+
+    def __init__(self, domains: int, rails: int, gpu_tasks: int = MAX_GPU_TASKS) -> None:
         self.domains, self.rails = domains, rails
-        self._most = max(MAX_TASKS, MAX_GPU_TASKS * domains * rails)
+        self._most = max(MAX_TASKS, gpu_tasks * domains * rails)
         self._phases: list[Phase] = []
         self._blocks: list[Columns] = []  # the first tasks
         self._tasks: list[Task] = []  # those after them
@@ -305,6 +340,7 @@ class Program:
 
     def send(self, src: int, dst: int, size: int, phase: int, after: Iterable[int], stripe: int = 0) -> int:
         """Append a transfer of `size` bytes; returns its task number. The caller says what follows it."""
+        _check_bytes(size)
         return self._append(Transfer(src, dst, size, phase, tuple(dict.fromkeys(after)), stripe))
 
     def compute(self, gpu: int, seconds: float, phase: int) -> None:
@@ -330,14 +366,16 @@ class Program:
         numbers that a transfer waits for must differ.
         """
         self.check_count(n := len(ends))
+        _check_bytes(max(sizes, default=0) if sizes.dtype == object else sizes.max(initial=0))
         if self._tasks:
             self._blocks.append(Columns.of(self._tasks))
             self._tasks = []
         after_end = np.cumsum([*map(len, first), *[rest.shape[1]] * len(rest)], dtype=np.int64)
         after = np.concatenate([np.array([number for each in first for number in each], dtype=np.int64), rest.ravel()])
-        zero, number = np.zeros(n, dtype=np.int64), np.full(n, phase, dtype=np.int64)
-        never = np.zeros(n, dtype=bool)
-        self._blocks.append(Columns(ends[:, 0], ends[:, 1], sizes, np.zeros(n), never, number, zero, after_end, after))
+        number, zero, no_time, never = (
+            np.broadcast_to(value, n) for value in (np.int64(phase), np.int64(0), 0.0, False)
+        )
+        self._blocks.append(Columns(ends[:, 0], ends[:, 1], sizes, no_time, never, number, zero, after_end, after))
         self._count += n
         return self._count - n
 

@@ -6,7 +6,7 @@ Sizes follow from the duration asked for unless they are given. A duration is th
 and their times can be compared. For `transfers` it is the duration of one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
@@ -21,7 +21,7 @@ from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.schedule import Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
+from railyard.workloads.schedule import Columns, Rates, Scale, Schedule, Task, TooManyTasks, payload_rates, real_rates
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]
@@ -217,6 +217,7 @@ def parse_workload(data: object, field: str = "workload") -> Workload:
 
 
 _MAX_KEPT: Final = 2**18  # tasks of the workloads that are kept besides the last one: a tenth of a gigabyte
+_COLUMNS_WEIGHT: Final = 0.25  # of a task in arrays, by the memory that it takes
 _BUILT: Final[dict[tuple[Any, ...], Built]] = {}
 
 
@@ -240,9 +241,13 @@ def build(
         raise BadInput(name, value, str(error)) from error
     if inputs_read.number != inputs_before or type(spec).__module__.partition(".")[0] != "railyard":
         return built
-    while sum(len(kept.schedule.tasks) for kept in _BUILT.values()) > _MAX_KEPT:
+    while sum(_weight(kept.schedule.tasks) for kept in _BUILT.values()) > _MAX_KEPT:
         del _BUILT[next(iter(_BUILT))]
     return _BUILT.setdefault(key, built)
+
+
+def _weight(tasks: Sequence[Task]) -> float:
+    return len(tasks) * (_COLUMNS_WEIGHT if isinstance(tasks, Columns) else 1)
 
 
 def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:

@@ -1,7 +1,6 @@
 """Family of fabrics of GPUs in HB domains: schedules that are replayed, routing policies, failover, replacements."""
 
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -13,22 +12,25 @@ from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
 from railyard.experiments.spec.scripts import check_script
+from railyard.experiments.spec.trainings import check_trainings
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import check_background, check_patterns
-from railyard.workloads.schedule import Schedule, check_total
+from railyard.workloads.schedule import Schedule, check_gpus, check_total
 from railyard.workloads.spec import build
 
 if TYPE_CHECKING:
+    from railyard.experiments.predict.output import Predicted
     from railyard.topologies.build.network import EmulatedNet
 
 MIN_RAIL_BPS: Final = 1_000_000
-MAX_GPUS: Final = 1024  # all-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much
 MAX_DAYS: Final = 30  # of a workload with its repeats
 CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
 """Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
 BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
+LIGHT_FRAMES: Final = 1_200
+"""Full frames a second that any machine carries: 2% of what a core does with the slowest datapath."""
 GPU_BYTES: Final = 1_000_000
 """Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
 
@@ -53,6 +55,7 @@ class Gpus(FabricFamily):
         _check_workloads(spec)
         _check_scripts(spec)
         check_replacements(spec.replacements, spec.gpu_fabrics)
+        check_trainings(spec.trainings, nominal_plans(spec))
         _check_routing(spec)
 
     def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:
@@ -79,6 +82,13 @@ class Gpus(FabricFamily):
                     )
                     raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)
 
+    def needs_capacity(self, spec: ExperimentSpec) -> bool:
+        """Return False if all rail rates are given, and so low that any machine carries them."""
+        from railyard.topologies.measure.rates import frames_needed
+
+        given = [(fabric, fabric.rail_rate) for fabric in spec.gpu_fabrics]
+        return any(rate == "auto" or frames_needed(fabric, rate) > LIGHT_FRAMES for fabric, rate in given)
+
     def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
         """Return the plan with `auto` rails at their nominal rate."""
         assert isinstance(fabric, FabricSpec)
@@ -98,13 +108,13 @@ class Gpus(FabricFamily):
     def step_count(self, spec: ExperimentSpec) -> int:
         """Return the number of builds, calibrations, workloads, faults and GPU replacements."""
         if not spec.has_load:
-            return spec.replacement_runs
+            return spec.replacement_runs + spec.training_steps
         fabrics = len(spec.fabrics)
         builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
         turns = len(spec.routing.policies) if spec.routing else 1
         turns *= len(spec.grid.scenes) if spec.grid else 1
         loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-        return builds + loads + spec.fault_runs + spec.replacement_runs
+        return builds + loads + spec.fault_runs + spec.replacement_runs + spec.training_steps
 
     def measure(self, spec: ExperimentSpec, *context: Any) -> None:
         """Run workloads, inject faults, replace GPUs."""
@@ -112,11 +122,11 @@ class Gpus(FabricFamily):
 
         gpu_fabrics.measure(spec, *context)
 
-    def predict(self, spec: ExperimentSpec, out: Path, console: Console) -> int:
-        """Write and print times by the papers' equations; by max-min fair shares where policies steer."""
+    def predict(self, spec: ExperimentSpec) -> "Predicted":
+        """Compute times by the papers' equations; by max-min fair shares where policies steer."""
         from railyard.experiments.predict import steered, unsteered
 
-        return steered.show(spec, out, console) if spec.routing else unsteered.show(spec, out, console)
+        return steered.predict(spec) if spec.routing else unsteered.predict(spec)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print schedules, first routes, faults and replacements."""
@@ -129,9 +139,7 @@ def _check_workloads(spec: ExperimentSpec) -> None:
     """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
     tasks, gpus = 0, max((fabric.gpus for fabric in spec.gpu_fabrics), default=0)
     for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
-        if fabric.gpus > MAX_GPUS:
-            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MAX_GPUS:,} or fewer"
-            raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
+        check_gpus(fabric.domains, fabric.rails, f"fabrics.{n}.domains")
         plan = nominal_plan(fabric)
         for i, workload in enumerate(spec.workloads):
             schedule = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed).schedule

@@ -1,6 +1,7 @@
 """Family of multi-rail fabrics: allreduces over several rails, which faults interrupt; there are no HB domains."""
 
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,6 +20,10 @@ from railyard.workloads.allreduce.engine_kind import check_policy, definition_of
 from railyard.workloads.allreduce.workload import RailWorkload
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from railyard.experiments.predict.output import Predicted
+    from railyard.experiments.predict.unsteered import Prediction
     from railyard.topologies.build.network import EmulatedNet
 
 
@@ -28,7 +33,7 @@ class MultiRail(FabricFamily):
 
     Fabric = MultirailSpec
     Fault = RailFaultSpec
-    without = ("routing", "background", "grid", "scripts", "replacements", "heartbeats", "reroute")
+    without = ("routing", "background", "grid", "scripts", "replacements", "trainings", "heartbeats", "reroute")
 
     def check(self, spec: ExperimentSpec) -> None:
         """Check faults and workloads, and that no two workloads record the same interval."""
@@ -76,39 +81,30 @@ class MultiRail(FabricFamily):
 
         rail_fabrics.measure(spec, *context)
 
-    def predict(self, spec: ExperimentSpec, out: Path, console: Console) -> int:
-        """Write and print the times of workloads; a fault has no formula."""
-        from railyard.experiments.predict import unsteered as common
+    def predict(self, spec: ExperimentSpec) -> "Predicted":
+        """Compute the times of workloads; a fault has no formula."""
+        from railyard.experiments.predict.output import Predicted
+        from railyard.experiments.predict.unsteered import Prediction
         from railyard.results.plots import style
         from railyard.results.plots.allreduce import predicted
-        from railyard.results.runs.records import to_csv
 
-        rows: list[common.Prediction] = []
+        rows: list[Prediction] = []
         panels: dict[str, dict[str, list[tuple[int, float]]]] = {}  # by fabric and policy: (size, s)
         for number, (label, fabric) in enumerate(zip(spec.labels, spec.rail_fabrics, strict=True)):
             for workload in spec.rail_workloads_on(number):
                 for p in workload.predictions(number, nominal_plan(fabric)):
                     equation = definition_of(p.policy).equation
                     where = (label, p.policy, p.workload, "", p.metric)
-                    rows.append(common.Prediction(*where, p.seconds, "s", equation))
+                    rows.append(Prediction(*where, p.seconds, "s", equation))
                     if p.size:
                         panels.setdefault(label, {}).setdefault(p.policy, []).append((p.size, p.seconds))
         drawn = [(label, list(lines.items())) for label, lines in panels.items()]
-        title = f"{spec.name}: predicted times"
-        picture = common.png(title, lambda: predicted(drawn) if drawn else style.new_figure(style.WIDTH, 1.0))
-        files = common.save(spec.name, to_csv(common.Prediction._fields, rows), picture, out)
-        for label in spec.labels:
-            found: dict[str, dict[str, float]] = {}
-            for row in rows:
-                if row.fabric == label:
-                    found.setdefault(row.workload, {})[row.policy] = row.predicted
-            policies = list(dict.fromkeys(policy for by in found.values() for policy in by))
-            table = plain_table("workload", *policies, right=policies, title=f"{label}: predicted times")
-            for name, by in found.items():
-                table.add_row(name, *(fmt.seconds(by.get(policy)) for policy in policies))
-            console.print(table)
-        print(*files, sep="\n")
-        return 0
+
+        def draw() -> "Figure":
+            return predicted(drawn) if drawn else style.new_figure(style.WIDTH, 1.0)
+
+        title, show = f"{spec.name}: predicted times", partial(_print_predictions, spec.labels, rows)
+        return Predicted(spec.name, title, Prediction._fields, rows, draw, show)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print what would be sent, and over which rails."""
@@ -129,3 +125,16 @@ class MultiRail(FabricFamily):
             for fault in spec.rail_faults_on(number):
                 what = f"{spec.times(fault)} x {fault.kind} {fault.target} for {fmt.seconds(fault.repair)}"
                 console.print(what, highlight=False)
+
+
+def _print_predictions(labels: Sequence[str], rows: "Sequence[Prediction]", console: Console) -> None:
+    for label in labels:
+        found: dict[str, dict[str, float]] = {}
+        for row in rows:
+            if row.fabric == label:
+                found.setdefault(row.workload, {})[row.policy] = row.predicted
+        policies = list(dict.fromkeys(policy for by in found.values() for policy in by))
+        table = plain_table("workload", *policies, right=policies, title=f"{label}: predicted times")
+        for name, by in found.items():
+            table.add_row(name, *(fmt.seconds(by.get(policy)) for policy in policies))
+        console.print(table)

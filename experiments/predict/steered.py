@@ -4,8 +4,8 @@ Times follow from max-min fair shares, where these decide alone; `WHY_NOT` names
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pandas as pd
@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from railyard.experiments.commands.options import plain_table
+from railyard.experiments.predict.output import Predicted
 from railyard.experiments.predict.steered_times import InitialState, completion_s, initial_states
-from railyard.experiments.predict.unsteered import png, print_rates, save
+from railyard.experiments.predict.unsteered import print_rates
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
-from railyard.results.runs.records import to_csv
+from railyard.results.plots.times import POLICY_COLOURS
 from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.results.views import format as fmt
 from railyard.workloads.schedule import payload_rates
@@ -48,17 +49,13 @@ class SteeredPrediction(NamedTuple):
 
 
 STEERED_COLUMNS: Final = SteeredPrediction._fields
-_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 
 
-def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
-    """Compute, write, print."""
-    rows = predictions(spec)
-    drawing = png(f"{spec.name}: predicted times", lambda: _scenes(rows) if spec.grid else _panels(rows))
-    files = save(spec.name, to_csv(STEERED_COLUMNS, rows), drawing, out)
-    print_table(spec, rows, console)
-    print(*files, sep="\n")
-    return 0
+def predict(spec: ExperimentSpec) -> Predicted:
+    """Compute the time of each workload under each policy."""
+    rows, title = predictions(spec), f"{spec.name}: predicted times"
+    draw, show = partial(_scenes if spec.grid else _panels, rows), partial(print_table, spec, rows)
+    return Predicted(spec.name, title, STEERED_COLUMNS, rows, draw, show)
 
 
 def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
@@ -105,7 +102,7 @@ def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
         for y, policy in enumerate(times.columns):
             known = times[policy].dropna()
             if len(known):
-                axes.barh(y, known.median(), height=0.62, color=_COLOUR.get(policy, style.SKY))
+                axes.barh(y, known.median(), height=0.62, color=POLICY_COLOURS.get(policy, style.SKY))
                 axes.plot(known, [y] * len(known), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
             text = fmt.seconds(known.median()) if len(known) else f"{fmt.NOTHING} {reasons[fabric, workload, policy]}"
             at = (max(known, default=0.0), y)

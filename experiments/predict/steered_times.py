@@ -29,11 +29,14 @@ from railyard.workloads.spec import Workload, build
 
 def flows_in(schedule: Schedule, gpus: Sequence[Gpu]) -> tuple[Flow, ...]:
     """Return one flow for each pair of GPUs of different domains, with all of its bytes; receipts don't count."""
-    total: defaultdict[tuple[Gpu, Gpu], int] = defaultdict(int)
-    for _, transfer in schedule.transfers:
-        if schedule.phases[transfer.phase].name != RECEIPT:
-            total[gpus[transfer.src], gpus[transfer.dst]] += transfer.bytes
-    return tuple(Flow(src, dst, size) for (src, dst), size in total.items() if src.domain != dst.domain)
+    total = schedule.matrix
+    if any(phase.name == RECEIPT for phase in schedule.phases):
+        total = defaultdict(int)
+        for _, transfer in schedule.transfers:
+            if schedule.phases[transfer.phase].name != RECEIPT:
+                total[transfer.src, transfer.dst] += transfer.bytes
+    flows = (Flow(gpus[src], gpus[dst], size) for (src, dst), size in total.items())
+    return tuple(flow for flow in flows if flow.src.domain != flow.dst.domain)
 
 
 @dataclass(frozen=True)

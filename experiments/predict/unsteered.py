@@ -1,29 +1,24 @@
 """Predictions by the papers' equations for an experiment, without running it: a table, NAME.csv and NAME.png."""
 
-import io
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from railyard.core.errors import BadInput
-from railyard.core.safe_files import Folder
 from railyard.core.units import format_rate
 from railyard.experiments.commands.options import plain_table
-from railyard.experiments.run.folder import reporting_path_errors
+from railyard.experiments.predict.output import Predicted
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
-from railyard.results.runs.records import to_csv
 from railyard.results.theory.predict import WHOLE, PathSeconds, equation, latency, predict_schedule
 from railyard.results.views import format as fmt
 from railyard.workloads.schedule import payload_rates
 from railyard.workloads.spec import build
-
-PNG_METADATA: Final = {"Software": "Railyard"}  # mark of a drawing that may be overwritten
 
 
 class Prediction(NamedTuple):
@@ -46,13 +41,11 @@ class Prediction(NamedTuple):
     sequential_steps: int = 0
 
 
-def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
-    """Compute, write, print."""
-    rows = predictions(spec)
-    files = save(spec.name, to_csv(Prediction._fields, rows), to_png(rows, spec), out)
-    print_table(spec, rows, console)
-    print(*files, sep="\n")
-    return 0
+def predict(spec: ExperimentSpec) -> Predicted:
+    """Compute the times of all workloads."""
+    rows, title = predictions(spec), f"{spec.name}: predicted times"
+    show = partial(print_table, spec, rows)
+    return Predicted(spec.name, title, Prediction._fields, rows, lambda: draw(rows, spec), show)
 
 
 def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
@@ -81,62 +74,21 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     return tuple(found)
 
 
-def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.csv and NAME.png, over older ones of their kind. BadInput if a file of that name is something else."""
-    header, newline, _ = table.partition(b"\n")
-    files = {
-        f"{name}.csv": (header + newline, table),
-        f"{name}.png": (f"tEXtSoftware\0{PNG_METADATA['Software']}".encode(), picture),
-    }
-    with reporting_path_errors("--out", folder):
-        opened = Folder(folder, make=True)
-    with opened:
-        for file, (mark, _) in files.items():
-            path = folder / file
-            with reporting_path_errors("--out", path):
-                try:
-                    old = opened.read(file)
-                except IsADirectoryError:
-                    allowed = "is there already and no file: move it away, or choose another --out"
-                    raise BadInput("--out", str(path), allowed) from None
-            if old and mark not in old:
-                allowed = "is there already and no prediction like this one, so it is left as it is"
-                raise BadInput("--out", str(path), f"{allowed}: choose another --out")
-        for file, (_, content) in files.items():
-            with reporting_path_errors("--out", folder / file):
-                opened.write(file, content)
-    first, second = files
-    return folder / first, folder / second
-
-
-def png(title: str, draw: Callable[[], Figure]) -> bytes:
-    """Draw a figure in the common style and return it as PNG, with the mark that allows overwriting it."""
-    with style.styled():
-        figure = draw()
-        figure.set_facecolor("white")
-        figure.suptitle(title, fontweight="bold", x=0.01, ha="left")
-        sink = io.BytesIO()
-        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
-    return sink.getvalue()
-
-
-def to_png(rows: Sequence[Prediction], spec: ExperimentSpec) -> bytes:
+def draw(rows: Sequence[Prediction], spec: ExperimentSpec) -> Figure:
     """Draw curves if all of it is a sweep, else bars."""
     data = spec.resolved()
     timed = {(row.fabric, row.workload, row.phase): Spread((), row.predicted) for row in rows}
     fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
     workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))
     found = sweep.curves(fabrics, workloads, timed)
-
-    def curves() -> Figure:
-        heights = [sweep.height(curve) for curve in found]
-        figure = style.new_figure(style.WIDTH, 0.4 + sum(heights))
-        parts = figure.subfigures(len(found), 1, squeeze=False, height_ratios=heights)
-        for part, curve in zip(parts[:, 0], found, strict=True):
-            sweep.draw(part, curve)
-        return figure
-
-    return png(f"{spec.name}: predicted times", curves if sweep.covers(found, timed) else lambda: _panels(rows))
+    if not sweep.covers(found, timed):
+        return _panels(rows)
+    heights = [sweep.height(curve) for curve in found]
+    figure = style.new_figure(style.WIDTH, 0.4 + sum(heights))
+    parts = figure.subfigures(len(found), 1, squeeze=False, height_ratios=heights)
+    for part, curve in zip(parts[:, 0], found, strict=True):
+        sweep.draw(part, curve)
+    return figure
 
 
 def _panels(rows: Sequence[Prediction]) -> Figure:

@@ -20,7 +20,7 @@ from railyard.failure.connectivity.check import ConnectivityChecker, duration_s,
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.script import NO_PHASES, PhaseEnds, Player, Script
+from railyard.failure.scenario.script import NO_PHASES, Action, PhaseEnds, Player, Script
 from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0
@@ -53,13 +53,15 @@ def run_script(
     checker: ConnectivityChecker | None = None,
     progress: Callable[[int], None] = lambda done: None,
     phases: PhaseEnds = NO_PHASES,
+    on_action: Callable[[Action], None] = lambda action: None,
 ) -> ScriptRun:
     """Run traffic, inject and repair the faults of a script, and measure. CheckFailed if a fault had no effect.
 
     `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
     in each idle period. `events` returns the controller's events so far. `progress` is called with the number of
-    finished injections and repairs. `phases`: ends of phases, for faults with `after`. All faults are repaired in any
-    case. ValueError for a script with a fault within `WARM_UP_S` of the start: no goodput could be compared with.
+    finished injections and repairs, `on_action` with each of them. `phases`: ends of phases, for faults with `after`.
+    All faults are repaired in any case. ValueError for a script with a fault within `WARM_UP_S` of the start: no
+    goodput could be compared with.
     """
     if len(selections) != len(script.faults) or not selections:
         raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")
@@ -74,7 +76,7 @@ def run_script(
         traffic.start()
         player.play(begun_ns)
         try:
-            checks = _run_checks(player, checker, check_s, progress)
+            checks = _run_checks(player, checker, check_s, progress, on_action)
             if checker:
                 checks += missed_checks(player.actions.done, checks, check_s, AFTER_S)
             injected, repair_started = (
@@ -103,7 +105,11 @@ def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
 
 
 def _run_checks(
-    player: Player, checker: ConnectivityChecker | None, check_s: float, progress: Callable[[int], None]
+    player: Player,
+    checker: ConnectivityChecker | None,
+    check_s: float,
+    progress: Callable[[int], None],
+    on_action: Callable[[Action], None],
 ) -> list[ConnectivityCheck]:
     """Report progress and take connectivity checks until `AFTER_S` after the last repair."""
     found: list[ConnectivityCheck] = []
@@ -115,6 +121,8 @@ def _run_checks(
             look_s = time.monotonic() + watch.STEP_S
         is_finished, actions = player.is_over(_POLL_S), player.actions.done
         if len(actions) > reported:
+            for action in actions[reported:]:
+                on_action(action)
             reported = len(actions)
             progress(reported)
         now_ns = time.monotonic_ns()

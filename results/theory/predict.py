@@ -6,7 +6,7 @@ are of payload, in bytes a second: `payload_rates` computes them from a fabric's
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, isclose, isfinite
 from statistics import fmean, median
@@ -251,7 +251,7 @@ def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dic
     A phase without an algorithm is one stage of one step.
     """
     pairs: defaultdict[str, dict[tuple[int, int], float]] = defaultdict(dict)
-    for _, t in schedule.transfers:
+    for _, t in () if all(phase.collective for phase in schedule.phases) else schedule.transfers:
         if not (phase := schedule.phases[t.phase]).collective:
             pairs[phase.name][t.src, t.dst] = t.bytes
     grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
@@ -281,28 +281,72 @@ def _with_whole(schedule: Schedule, each: dict[str, float], run_s: Callable[[Pha
     return {**each, WHOLE: bubble_s + network_s + sum(phase.repeats * run_s(phase) for phase in iteration.sync)}
 
 
+@dataclass(slots=True)
+class _Part:
+    """A GPU's part in a run of a phase: when its first transfer and the first that it sends begin, when its last ends.
+
+    `peer`: a GPU of the same group, through which all of the group lead to one.
+    """
+
+    peer: int
+    began: float = inf
+    sends: float = inf
+    ended: float = 0.0
+    sent: int = 0
+    received: int = 0
+
+
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:
     """Return the measured seconds of every run of each phase, by name and in order.
 
-    `spans`: start and end of each transfer by task number. A run lasts from a GPU's first transfer to the end of its
-    last one, as the median of the GPUs with most bytes: groups of a phase start one by one, and go on so to the next
-    phase, which no formula has. Computing doesn't count. Runs of which a transfer is missing are left out.
+    `spans`: start and end of each transfer by task number. Groups are GPUs that transfers of the run connect; they
+    start one by one, and go on so to the next phase, which no formula has. Nor has a formula the time in which some of
+    a group wait for others, so a group's run lasts from when the last of those that send most begins to send until
+    their last transfer has ended. A GPU that receives most, in a group where none sends as much, counts from its own
+    first transfer. The median over these GPUs is returned. Computing doesn't count. Runs of which a transfer is missing
+    are left out.
     """
-    runs: defaultdict[int, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [inf, 0.0, 0, 0]))
+    runs: defaultdict[int, dict[int, _Part]] = defaultdict(dict)
     broken = set[int]()
     for number, t in schedule.transfers:
         start, end = spans.get(number, (0.0, 0.0))
         broken |= set() if number in spans else {t.phase}
-        for gpu, way in ((t.src, 2), (t.dst, 3)):
-            own = runs[t.phase][gpu]
-            own[0], own[1], own[way] = min(own[0], start), max(own[1], end), own[way] + t.bytes
+        parts = runs[t.phase]
+        src, dst = (parts.setdefault(gpu, _Part(gpu)) for gpu in (t.src, t.dst))
+        src.sends = min(src.sends, start)
+        src.sent, dst.received = src.sent + t.bytes, dst.received + t.bytes
+        for part in (src, dst):
+            part.began, part.ended = min(part.began, start), max(part.ended, end)
+        parts[_group(parts, t.src)].peer = _group(parts, t.dst)
     found: defaultdict[str, list[float]] = defaultdict(list)
-    for phase, gpus in sorted(runs.items()):
+    for phase, parts in sorted(runs.items()):
         if phase not in broken:
-            most = max(max(sent, received) for _, _, sent, received in gpus.values())
-            busiest = (end - start for start, end, *sizes in gpus.values() if max(sizes) >= most * BUSIEST)
-            found[schedule.phases[phase].name].append(median(busiest))
+            found[schedule.phases[phase].name].append(median(_durations(parts)))
     return dict(found)
+
+
+def _group(parts: Mapping[int, _Part], gpu: int) -> int:
+    """Return the GPU that stands for the group of this one."""
+    while (peer := parts[gpu].peer) != gpu:
+        parts[gpu].peer = gpu = parts[peer].peer
+    return gpu
+
+
+def _durations(parts: Mapping[int, _Part]) -> list[float]:
+    """Return the seconds of a run at each GPU that sends or receives most: its group's, if it sends most."""
+    most = BUSIEST * max(max(part.sent, part.received) for part in parts.values())
+    senders: defaultdict[int, list[_Part]] = defaultdict(list)
+    for gpu, part in parts.items():
+        if part.sent >= most:
+            senders[_group(parts, gpu)].append(part)
+    found = [
+        part.ended - part.began
+        for gpu, part in parts.items()
+        if part.received >= most and not senders.get(_group(parts, gpu))
+    ]
+    for group in senders.values():
+        found += [max(part.ended for part in group) - max(part.sends for part in group)] * len(group)
+    return found
 
 
 def project_to_full_size(

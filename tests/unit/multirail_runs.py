@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import MissingRequirement
-from railyard.experiments.run import rail_fabrics
+from railyard.experiments.run import progress, rail_fabrics
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
@@ -109,6 +109,7 @@ class Runs:
         self.did: list[str] = []
         self.asked: list[tuple[str, Operations]] = []
         self.steps: list[str] = []
+        self.disturbances: list[str] = []  # of the machine, in the intervals in their order
         self.lacking: set[str] = set()
         self.breaking: set[str] = set()
         self.goes_well = 0  # so many calls, before it breaks
@@ -128,6 +129,8 @@ class Runs:
         monkeypatch.setattr(rail_fabrics, "repair", lambda _, fault: self.did.append(f"repair {fault.target}"))
         monkeypatch.setattr("railyard.workloads.jobs.ddp.DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", self._save)
+        # the load is that of the machine that tests this
+        monkeypatch.setattr(progress, "disturbance", lambda _: self.disturbances.pop(0) if self.disturbances else "")
         step = Steps.step
 
         @contextmanager
@@ -173,7 +176,8 @@ def spec_of(**keys: Any) -> ExperimentSpec:
         *({"kind": "training", **shared, **training} for training in given["trainings"]),
         *({"kind": "ddp", **ddp} for ddp in given["ddp"]),
     ]
-    own = {key: value for key, value in given.items() if key in ExperimentSpec.model_fields}
+    names = ExperimentSpec.model_fields.keys() - {"trainings"}  # of the old form, which is a workload
+    own = {key: value for key, value in given.items() if key in names}
     return parse({**own, "workloads": workloads})
 
 

@@ -176,7 +176,7 @@ def test_slow_cable_carries_at_most_its_remaining_rate(end: str) -> None:
 
 def test_slow_cable_may_add_slack_burst_and_a_frame() -> None:
     mtu, heartbeats = 1500, 125_000
-    assert max_bytes(80_000_000, mtu, 0.0) == 10_000 + 65_550, "a millisecond of the rate, and a frame"
+    assert max_bytes(80_000_000, mtu, 0.0) == 15_000 + 65_550, "1.5 ms of the rate, and a frame"
     assert max_bytes(8_000_000, mtu, 0.0) == 1500 + 65_550, "1,500 bytes at least"
     assert max_bytes(80_000_000, mtu, 10.0) - max_bytes(80_000_000, mtu, 0.0) == 105_000_000 + 10 * heartbeats
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from railyard.topologies import routing
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import gpu_setup, rtnetlink
-from railyard.topologies.build.gpu_setup import GpuSetup, shaper_messages
+from railyard.topologies.build.gpu_setup import GpuSetup, bridge_port_messages, shaper_messages
 from railyard.topologies.build.shaping import heartbeat_lane_commands, htb_commands
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import Device, Route, gpu_commands
@@ -64,6 +65,18 @@ def test_routes_of_a_rank_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(packed) <= 64 * 3 + 64 * 12
 
 
+@pytest.mark.parametrize("spec", [{}, {"kind": "rail-optimized"}])
+def test_only_pairs_forwarded_and_the_rail_add_messages(spec: dict[str, Any]) -> None:
+    """Twice the domains: no further message but a neighbour and K-1 routes of table 101 for each other domain."""
+    counts = []
+    for domains in (16, 32):
+        fabric = plan(domains=domains, rails=4, **spec)
+        found = [kind for kind, _ in split(GpuSetup(fabric, True, INDEX).messages(Gpu(1, 2)))]
+        neighbours = len(routing.neighbours(fabric, Gpu(1, 2)))
+        counts.append(len(found) - neighbours - (domains - 1) * 3)
+    assert counts[0] == counts[1]
+
+
 def test_only_plain_htb_classes_are_packed() -> None:
     commands = htb_commands("lo", 10**8, 9000)
     messages = shaper_messages(commands)
@@ -75,3 +88,13 @@ def test_only_plain_htb_classes_are_packed() -> None:
 def test_ticks_are_those_of_tc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_setup, "_ticks_per_us", lambda: 15.625)
     assert gpu_setup._ticks(18_028, 2_500_000) == 112_671  # 7,211 us
+
+
+def test_bridge_takes_four_messages_for_each_port() -> None:
+    macs = {number: Gpu(0, number).mac("hb") for number in range(2, 10)}
+    messages = list(split(bridge_port_messages(1, macs)))
+    assert [kind for kind, _ in messages] == ["link"] + ["link", "link", "link", "neigh"] * 8
+    assert all(
+        bytes.fromhex(mac.replace(":", "")) in data
+        for mac, (_, data) in zip(macs.values(), messages[4::4], strict=True)
+    )

@@ -30,6 +30,8 @@ from railyard.workloads.jobs.allreduce import (
 from railyard.workloads.jobs.training import TrainingSpec, predicted_step_s
 from railyard.workloads.spec import WORKLOADS
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 MULTIRAIL = [name for name in loading.names() if loading.read(name)["fabrics"][0]["kind"] == "multi-rail"]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
 SHARP = {"kind": "sharp", "rate": "60Mbit"}

@@ -8,7 +8,7 @@ import pytest
 from railyard.experiments.run import rail_session
 from railyard.experiments.run.runner import run_experiment
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval
-from railyard.results.runs.fidelity import judge
+from railyard.results.runs.fidelity import judge, repeats
 from railyard.workloads.allreduce.engine.jobs import RankReport
 from tests.unit.multirail_runs import (
     ALONE,
@@ -87,6 +87,36 @@ def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: py
     assert f"invalid: {message} (and 1 more like it)" in judgement.reasons
     marked = {(i.policy, i.workload) for i, verdict in judgement.intervals.items() if verdict == "invalid"}
     assert {("mrib", "allreduce 2KiB"), ("nezha", "allreduce 2KiB")} <= marked
+
+
+def test_a_disturbed_size_is_measured_again_by_all_policies(runs: Runs) -> None:
+    runs.disturbances = ["98% of all cores busy"]
+    run_experiment(spec_of(policies=["nezha", "mrib"], **ALONE), NOWHERE, None)
+    (run,) = runs.saved
+    assert counts_of(runs, "mrib") == [9, 6, 6, 6] * 2
+    assert sorted(p.policy for p in AllreduceResults.of(run).points) == ["mrib", "nezha"]
+    assert sorted(load.policy for load in run.loads) == ["mrib", "nezha"]
+    assert {interval.policy: reasons for interval, reasons in repeats(run).items()} == {
+        policy: ["98% of all cores busy"] for policy in ("mrib", "nezha")
+    }
+
+
+def test_a_disturbed_size_with_wrong_sums_is_kept(runs: Runs) -> None:
+    runs.disturbances = ["98% of all cores busy"]
+    runs.tell = lambda policy, at, reports: [replace(report, wrong=3) for report in reports] if at == 1 else reports
+    run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
+    assert counts_of(runs, "mrib") == [9, 6, 6, 6]
+    assert [p.wrong for p in AllreduceResults.of(runs.saved[0]).points] == [6]
+
+
+def test_a_disturbed_fault_is_injected_again(runs: Runs) -> None:
+    runs.disturbances = ["", "98% of all cores busy"]
+    once = {"repeats": 1, "fault_repeats": 1, "sizes": ["2KiB"], "trainings": [], "ddp": []}
+    run_experiment(spec_of(policies=["nezha"], **once), NOWHERE, None)
+    (run,) = runs.saved
+    (recovery,) = run.recoveries
+    assert [interval for interval, reasons in repeats(run).items()] == [recovery.interval]
+    assert sum(did.startswith("repair") for did in runs.did) == 2
 
 
 def test_each_size_may_be_repeated(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from railyard.topologies.addresses import OPTICAL_DPID
 from railyard.topologies.build.shaping import burst_bytes, max_gso_segments
 from railyard.topologies.multirail.commands import (
     CONTROL_TOS,
+    IDLE_BURST_S,
     MIN_WINDOW_FRAMES,
     link_command,
     mptcp_commands,
@@ -152,7 +153,7 @@ def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int)
     }
     assert own == {"1:10": rate, "1:20": rate // 5}
     assert all(f"ceil {own[f'1:{n}']}bit burst" in line for n, line in zip((10, 20), lines[1:3], strict=True))
-    assert f"cburst {burst_bytes(rate, mtu)}b" in lines[1]
+    assert f"cburst {burst_bytes(rate, mtu, 1e-3)}b" in lines[1]
     assert "default 10" in lines[0]
     assert f"ip tos {CONTROL_TOS:#x}" in lines[-1]
     assert lines[-1].endswith("flowid 1:20")
@@ -161,7 +162,7 @@ def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int)
 @given(rate=rates, mtu=st.integers(1280, 9000))
 def test_idle_link_passes_some_milliseconds_of_its_rate(rate: int, mtu: int) -> None:
     millisecond = rate / 8000
-    assert burst_bytes(rate, mtu) == pytest.approx(max(min(1500, mtu), millisecond), abs=1)
+    assert burst_bytes(rate, mtu, IDLE_BURST_S) == pytest.approx(max(min(1500, mtu), millisecond), abs=1)
     at_once = max_gso_segments(rate, mtu, 4e-3)
     assert at_once >= 1
     assert at_once * mtu <= max(mtu, min(65_535, 4 * millisecond + 1))

@@ -1,6 +1,7 @@
 """Registries and plugins: what is registered, from where, and what is refused."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +68,14 @@ def test_child_process_loads_inherited_plugins(
     monkeypatch.setenv(plugins.ENVIRONMENT, str(write(tmp_path, CAT)))
     plugins.load_inherited()
     assert "cat" in animals
+
+
+def test_suspicious_syntax_of_a_plugin_prints_nothing(animals: Registry[object], tmp_path: Path) -> None:
+    file = write(tmp_path, CAT + "\n\ndef never_called():\n    return 1[2]\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plugins.load(file)
+    assert not caught
 
 
 @pytest.mark.parametrize(

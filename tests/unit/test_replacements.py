@@ -175,6 +175,12 @@ def test_names_of_replacements_say_what_fails_if_that_differs() -> None:
     ]
 
 
+def test_replacements_on_too_many_gpus_are_refused() -> None:
+    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
+    with pytest.raises(BadInput, match=r"fabrics.0.domains: 1000 makes 8,000 GPUs .* for 1,024 or fewer"):
+        spec_of(one, fabrics=[{"kind": "rail-only", "domains": 1000, "rails": 8}])
+
+
 def test_two_indistinguishable_replacements_are_refused() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     with pytest.raises(BadInput) as caught:

@@ -1,5 +1,6 @@
 """The loop of a replay over real local sockets: what arrives, what is found wrong, and in which order things happen."""
 
+import select
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -50,11 +51,18 @@ def job_of(schedule: Schedule, *local_gpus: int) -> Job:
 Reports = list[list[Delivered | PhaseEnd]]
 
 
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a TCP connection; others of the kernel's sockets don't say when a byte leaves."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]
+
+
 def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple[Outcome, Reports]:
     """With an engine in a thread for each worker: what all of them saw, and what each reported."""
     shares = jobs(schedule, workers, SEED, Windows(1, 1, 1), watched)
     with ExitStack() as stack:
-        channels = {channel: socket.socketpair() for channel in connections(schedule.tasks)}
+        channels = {channel: connected() for channel in connections(schedule.tasks)}
         for end in (end for ends in channels.values() for end in ends):
             stack.enter_context(end).setblocking(False)
         engines = [
@@ -184,6 +192,33 @@ def test_a_stripe_does_not_queue_behind_another_of_its_pair() -> None:
         engine = Engine(job_of(schedule, 0), {Channel(0, 1): ours[0], Channel(0, 1, 1): ours[1]}, {})
         engine.run(0, lambda _: None, time.monotonic_ns() + 10_000_000)
         assert theirs[1].recv(1000) == on_the_wire(1, 10)
+
+
+def test_next_phase_waits_until_the_last_byte_has_left() -> None:
+    """A receiver that doesn't read keeps bytes at their sender, whose kernel has taken all of them."""
+    schedule = Schedule("s", 4, 2, (PHASE, PHASE), (Transfer(0, 1, 90_000, 0), *later(0), *later(1)))
+    channels = {Channel(0, dst): connected() for dst in (1, 2, 3)}
+    with ExitStack() as stack:
+        for end in (end for ends in channels.values() for end in ends):
+            stack.enter_context(end).setblocking(False)
+        ours, theirs = channels[Channel(0, 1)]
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
+        engine = Engine(job_of(schedule, 0), {channel: ends[0] for channel, ends in channels.items()}, {})
+        with ThreadPoolExecutor(1) as pool:
+            run = pool.submit(engine.run, 0, lambda _: None, NEVER)
+            received = channels[Channel(0, 2)][1]
+            assert select.select([received], [], [], 5)[0]
+            assert not select.select([channels[Channel(0, 3)][1]], [], [], 0.1)[0]
+            theirs.setblocking(True)
+            count = HEADER.size + 90_000
+            while count:
+                count -= len(theirs.recv(count))
+            assert not run.result(5).broken
+
+
+def later(phase: int) -> list[Task]:
+    return [Transfer(0, 2 + phase, 10, phase, (0,))]
 
 
 def test_a_transfer_on_another_stripes_connection_is_refused() -> None:

@@ -60,25 +60,27 @@ def test_without_stripes_a_pair_has_one_connection() -> None:
 
 @given(schedule=schedules(), workers=st.integers(1, 3))
 def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers: int) -> None:
-    """Played without sockets: a transfer is sent, and then received, one event at a time."""
+    """Played without sockets: a transfer is sent, leaves, and is then received, one event at a time."""
     shares = [dependents(job) for job in jobs(schedule, workers, 1, WINDOWS)]
-    waits = {number: left for of_mine, _, _ in shares for number, left in of_mine.items()}
+    waits = {number: left for share in shares for number, left in share.counts.items()}
     assert sorted(waits) == list(range(len(schedule.tasks)))
     ready = deque(number for number, left in waits.items() if left == 0)
-    sent, received = set[int](), set[int]()
+    sent, left_gpu, received = set[int](), set[int](), set[int]()
     while ready:
         number = ready.popleft()
         task = schedule.tasks[number]
         for wanted in task.after:
             other = schedule.tasks[wanted]
             comes_here = isinstance(other, Transfer) and other.dst == owner(task)
-            assert wanted in (received if comes_here else sent)
+            leaves = isinstance(other, Transfer) and other.phase != task.phase
+            assert wanted in (received if comes_here else left_gpu if leaves else sent)
         freed = []
         sent.add(number)
-        freed += [n for _, on_done, _ in shares for n in on_done.get(number, [])]
+        freed += [n for share in shares for n in share.on_done.get(number, [])]
         if isinstance(task, Transfer):
+            left_gpu.add(number)
             received.add(number)
-            freed += [n for _, _, on_receipt in shares for n in on_receipt.get(number, [])]
+            freed += [n for share in shares for each in share[2:] for n in each.get(number, [])]
         for waiting in freed:
             waits[waiting] -= 1
             assert waits[waiting] >= 0

@@ -28,6 +28,8 @@ from tests.unit.shown import summarise
 from tests.unit.stand_ins import session_of
 from tests.unit.test_machine import FULL
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 COLLECTIVE = {"kind": "collective", "collective": "all-gather", "bytes": "1MB"}
 FAULT = {"kind": "link-down", "target": "d0g1"}
 SMALL = {"kind": "rail-only", "domains": 2, "rails": 2}

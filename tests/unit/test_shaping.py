@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from railyard.topologies.build.shaping import (
     BURST_S,
+    PACKET_S,
     burst_bytes,
     control_burst_bytes,
     htb_commands,
@@ -29,7 +30,7 @@ def test_payload_of_a_full_frame(mtu: int, fraction: float) -> None:
 
 
 @given(rate=rates, mtu=mtus)
-def test_idle_credit_is_a_millisecond_or_a_small_frame(rate: int, mtu: int) -> None:
+def test_idle_credit_is_a_time_of_the_rate_or_a_small_frame(rate: int, mtu: int) -> None:
     burst = burst_bytes(rate, mtu)
     assert burst == pytest.approx(max(min(1500, mtu), rate * BURST_S / 8), abs=1)
     assert control_burst_bytes(rate, mtu) == max(2 * (mtu + 14), burst)
@@ -39,7 +40,7 @@ def test_idle_credit_is_a_millisecond_or_a_small_frame(rate: int, mtu: int) -> N
 def test_packet_is_one_frame_or_a_millisecond_of_the_rate(rate: int, mtu: int) -> None:
     frames = max_gso_segments(rate, mtu)
     assert frames >= 1
-    assert frames == 1 or frames * mtu <= min(65_535, rate * BURST_S / 8 + 1)
+    assert frames == 1 or frames * mtu <= min(65_535, rate * PACKET_S / 8 + 1)
     assert max_gso_segments(10**8, 9000) == 1  # of 12.5 KB
 
 
@@ -53,9 +54,9 @@ def test_the_commands_read_as_follows() -> None:
     assert htb_commands("hb0", 1_200_000_000, 9000).splitlines() == [
         "qdisc add dev hb0 root handle 1: htb default 1",
         "class add dev hb0 parent 1: classid 1:1 htb rate 1200000000bit ceil 1200000000bit"
-        " burst 150000b cburst 150000b quantum 20000",
+        " burst 225000b cburst 225000b quantum 20000",
     ]
-    assert "burst 12500b cburst 12500b" in htb_commands("rail0", 100_000_000, 9000)
+    assert "burst 18750b cburst 18750b" in htb_commands("rail0", 100_000_000, 9000)
 
 
 def test_heartbeats_have_a_class_beside_all_others() -> None:

@@ -23,6 +23,8 @@ from tests.unit.scenes_sample import HB, RAIL, Found, scenes_run
 from tests.unit.shown import cells, print_summary, summarise
 from tests.unit.steered_sample import steered_run
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 BUSY_SPINE = (0.0, 0.0, 0.9)
 
 

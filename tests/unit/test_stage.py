@@ -8,7 +8,7 @@ import pytest
 
 from railyard.core import provenance
 from railyard.core.errors import BadInput
-from railyard.core.host_load import MachineLoad
+from railyard.core.host_load import LoadSample, MachineLoad
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.session import FabricSession, built
@@ -98,6 +98,9 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
 
     class Meter:
         load = MachineLoad(0.5, 0.1, 2.0)
+
+        def take_samples(self) -> list[LoadSample]:
+            return []
 
         def __enter__(self) -> "Meter":
             return self

@@ -19,7 +19,8 @@ from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLU
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
-from railyard.results.runs.records import to_csv
+from railyard.experiments.spec.loading import read
+from railyard.results.runs.record_files import to_csv
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path as Way
 from railyard.topologies.forwarding import Share
@@ -27,6 +28,8 @@ from railyard.topologies.measure.capture import Probe
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.experiments import load
 from tests.unit.stand_ins import plan_of
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 STEERED = [name for name in loading.names() if load(name).routing]
 HOT = {"rails": [0, 1], "load": 0.8}
@@ -145,8 +148,8 @@ def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFi
     assert cli.main(["describe", name]) == 0
     wording = capsys.readouterr().out
     data = yaml.safe_load(wording[wording.index("\nname: ") : wording.index("\nrun it: ")])
-    spec = load(name)
-    assert parse(data | {"title": spec.title, "description": spec.description}) == spec
+    above = {key: value for key, value in read(name).items() if key in ("title", "topic", "takes", "description")}
+    assert parse(data | above) == load(name)
     assert "start: 0s" not in wording
     assert "reroute" not in data
 

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.core.records import IntervalId
-from railyard.experiments.run.progress import MAX_REPEATS, Steps, measure_undisturbed, outcome
+from railyard.experiments.run.progress import Steps, measure_undisturbed, outcome
+from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import repeats
 from railyard.results.runs.records import PROCESS, ByteCheck, Event, LinkCheck, Load, Measurement, Run
 from railyard.results.views import report
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 WHERE = IntervalId("rail-only", "all-to-all", "rd")
 QUIET = Load(WHERE, 0.3, 0.01, 1.0, 0, 1000, 0)
@@ -42,12 +45,14 @@ def measured(run: Run, loads: list[Load], *others: ByteCheck | Event) -> int:
     return len(loads) - len(left)
 
 
-@given(busy=st.integers(0, 4))
-def test_an_interval_is_repeated_while_the_machine_is_busy(busy: int) -> None:
+@given(busy=st.integers(0, 4), attempts=st.sampled_from([None, 1, 2, 4]))
+def test_an_interval_is_repeated_while_the_machine_is_busy(busy: int, attempts: int | None) -> None:
     run = run_of()
+    run.spec |= {"attempts": attempts} if attempts else {}  # records of older releases have no such key
     times = measured(run, [BUSY] * busy + [QUIET])
-    assert times == min(busy, MAX_REPEATS) + 1
-    assert run.loads == [QUIET if busy <= MAX_REPEATS else BUSY]
+    allowed = attempts or ATTEMPTS
+    assert times == min(busy + 1, allowed)
+    assert run.loads == [QUIET if busy < allowed else BUSY]
     assert len(run.measurements) == 1
     assert [event.what for event in run.events].count("ready") == times  # what happened stays
     assert [event.what for event in run.events].count("started") == 1

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Exchange, Ring, collective_schedule
 from railyard.workloads.matrix import traffic_matrix
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
-from railyard.workloads.schedule import Columns, Compute, Phase, Program, Rates, Schedule, Task, Transfer
+from railyard.workloads.schedule import Columns, Compute, Phase, Program, Rates, Schedule, Task, TooManyTasks, Transfer
 
 RATES = Rates(hb=30e6, rail=2.5e6)
 NAMES = sorted(name for name, a in ALGORITHMS.items() if a.collective)
@@ -108,6 +109,13 @@ def test_batches_take_exactly_as_long_as_single_tasks(
 TASKS: tuple[Task, ...] = (Compute(0, 0.5, 0), Transfer(0, 1, 7, 0, (0,)), Transfer(1, 2, 8, 0, (1,), 3))
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].per_rail])
+def test_all_rails_take_the_time_of_one(name: str) -> None:
+    """A probe of an algorithm that keeps rails apart has a single one."""
+    durations = {line_rate_duration_s(collective_schedule(name, 5, rails, 10**7), RATES) for rails in (1, 2, 4)}
+    assert len(durations) == 1
+
+
 def test_columns_give_back_the_tasks_they_were_made_of() -> None:
     columns = Columns.joined([Columns.of(TASKS[:1]), Columns.of(()), Columns.of(TASKS[1:])])
     assert tuple(columns) == TASKS
@@ -135,3 +143,14 @@ def test_bad_task_gives_the_same_error_in_columns(bad: Task) -> None:
     with pytest.raises(ValueError, match="task 3") as found:
         Schedule("s", 4, 2, (PHASE,), Columns.of((*TASKS, bad))).check()
     assert str(found.value) == str(expected.value)
+
+
+def test_a_transfer_of_too_many_bytes_is_refused() -> None:
+    program = Program(1, 2)
+    number = program.phase(PHASE)
+    with pytest.raises(TooManyTasks, match="must send fewer than"):
+        program.send(0, 1, 2**62, number, ())
+    none = np.zeros((1, 0), dtype=np.int64)
+    for sizes in (np.array([2**80], dtype=object), np.array([2**62])):
+        with pytest.raises(TooManyTasks, match="must send fewer than"):
+            program.send_all(np.array([[0, 1]]), sizes, number, (), none)

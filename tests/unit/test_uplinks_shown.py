@@ -10,6 +10,8 @@ from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Event,
 from tests.unit.results_sample import sample_run
 from tests.unit.shown import print_summary, render, summarise
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 
 @pytest.fixture(scope="module")
 def run() -> Run:

@@ -28,6 +28,7 @@ _NLMSG_NOOP: Final = 1
 _SEND_BYTES: Final = 64 * 1024  # a send buffer of the usual 208 KiB takes 212,960
 _LOOPBACK: Final = 1  # index of lo in every namespace
 _PERMANENT: Final = 0x80
+_STATIC, _OF_MASTER = 0x40, 0x04  # state and flag of an entry in a bridge's forwarding table
 _TO_TABLE: Final = 1
 _ROOT: Final = 0xFFFFFFFF
 _PLACEHOLDER: Final = b"\xff\xff\xff\xff"  # in place of a GPU's own address in messages for several
@@ -64,8 +65,33 @@ def send(parts: Iterable[bytes], node: str) -> int:
     return sends + 1
 
 
-def _link_up(index: int) -> bytes:
+def link_up(index: int) -> bytes:
+    """Set an interface up."""
     return _message(_NEWLINK, 0, LINK.pack(0, 0, index, IFF_UP, IFF_UP))
+
+
+def bridge_message(name: str, mtu: int) -> bytes:
+    """Add a bridge without multicast snooping."""
+    info = _attribute(1, b"bridge\0") + _attribute(2, _attribute(23, b"\0"))  # kind, data: multicast snooping
+    attributes = _attribute(3, name.encode() + b"\0") + _attribute(4, struct.pack("=I", mtu)) + _attribute(18, info)
+    return _message(_NEWLINK, _CREATE | _EXCLUSIVE, LINK.pack(0, 0, 0, 0, 0) + attributes)
+
+
+def bridge_port_messages(bridge: int, macs: Mapping[int, str]) -> list[bytes]:
+    """Set a bridge up and give it ports that learn and flood nothing. `macs`: by port, the one that it leads to."""
+    off = _attribute(4, b"bridge\0") + _attribute(5, _attribute(8, b"\0") + _attribute(9, b"\0"))
+    master, parts = _attribute(10, struct.pack("=I", bridge)), [link_up(bridge)]
+    for port, mac in macs.items():
+        head = LINK.pack(0, 0, port, 0, 0)
+        parts += [
+            _message(_NEWLINK, 0, head + master),
+            _message(_NEWLINK, 0, head + _attribute(18, off)),
+            link_up(port),
+        ]
+        entry = struct.pack("=BxxxiHBB", socket.AF_BRIDGE, port, _STATIC, _OF_MASTER, 0)
+        address = _attribute(2, bytes.fromhex(mac.replace(":", "")))
+        parts.append(_message(_NEWNEIGH, _CREATE | _REPLACE, entry + address))
+    return parts
 
 
 def _rule(device: Device, table: int, priority: int) -> bytes:
@@ -94,7 +120,7 @@ class GpuSetup:
     def messages(self, gpu: Gpu) -> list[bytes]:
         """Return the messages of one GPU, once its interfaces exist."""
         plan, index = self._plan, self._index
-        parts = [_link_up(_LOOPBACK), _address(gpu), *(_link_up(index[device]) for device in plan.devices)]
+        parts = [link_up(_LOOPBACK), _address(gpu), *(link_up(index[device]) for device in plan.devices)]
         parts += [_rule("hb0", FROM_HB, 100), *(_rule(device, FROM_RAIL, 101) for device in plan.devices[1:])]
         parts += [self._neighbour(other, device) for other, device in routing.neighbours(plan, gpu)]
         routes = [*routing.source_routes(plan, gpu), *routing.local_transit_routes(plan, gpu)]

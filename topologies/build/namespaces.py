@@ -92,6 +92,8 @@ def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
 def create(names: Iterable[str]) -> None:
     """Make all the namespaces. OSError names the one that could not be made."""
     NETNS_DIR.mkdir(parents=True, exist_ok=True)
+    if not NETNS_DIR.is_mount():
+        _check(_libc.mount(b"railyard", bytes(NETNS_DIR), b"tmpfs", 0, b"mode=755"), f"mount {NETNS_DIR}")
     in_threads(_create_here, list(names))
 
 
@@ -104,8 +106,15 @@ def add_name(name: str, another: str) -> None:
 
 
 def remove(names: Iterable[str]) -> None:
-    """Unpin the namespaces; the kernel takes each down when its last process and socket are gone."""
-    for name in names:
+    """Unpin the namespaces; the kernel takes each down when its last process and socket are gone.
+
+    All there are go with the folder that they are mounted in: each mount by itself costs an RCU grace period.
+    """
+    removed = set(names)
+    if NETNS_DIR.is_mount() and {file.name for file in NETNS_DIR.iterdir()} == removed:
+        _check(_libc.umount2(bytes(NETNS_DIR), MNT_DETACH), f"unmount {NETNS_DIR}")
+        return
+    for name in removed:
         _check(_libc.umount2(bytes(path(name)), MNT_DETACH), f"unmount {name}")
         path(name).unlink()
 
@@ -123,8 +132,12 @@ def run(argv: Sequence[str], text: str = "", name: str = "") -> str:
 
 
 def set_sysctl(key: str, value: int | str) -> None:
-    """Set a namespaced sysctl (`net/...`) in this thread's namespace."""
-    Path("/proc/sys", key).write_text(str(value))
+    """Set a namespaced sysctl (`net/...`) in this thread's namespace; without pathlib, which takes twice as long."""
+    fd = os.open(f"/proc/sys/{key}", os.O_WRONLY)
+    try:
+        os.write(fd, str(value).encode())
+    finally:
+        os.close(fd)
 
 
 TCP_SETTINGS: Final = {

@@ -6,6 +6,7 @@ sandbox (core/sandbox).
 """
 
 import json
+import socket
 import subprocess
 import time
 from collections import defaultdict
@@ -184,9 +185,11 @@ class EmulatedNet(Mininet):
         self._connect_controller()
         namespaces.run(["ip", "-batch", "-"], "".join(self._link_command(link) for link in self.plan.links))
         self.switch_buffers = self.datapath != "system" and self._buffers_work()
+        # switches last: a running ovs-vswitchd would examine all of its ports at every change of one's carrier
+        hosts = set(self.plan.hosts)
+        namespaces.in_threads(self._configure, sorted(self.node_names, key=hosts.__contains__))
         ovs.prepare()
         namespaces.in_threads(self._start_switch, list(self.ovs.values()))
-        namespaces.in_threads(self._configure, self.node_names)
         self._register()
         self._wait_for_controller()
         self.built = True
@@ -260,30 +263,31 @@ class EmulatedNet(Mininet):
             return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
 
     def _start_switch(self, switch: PrivateSwitch) -> None:
-        """Start a switch. Its ports go up first: ovs-vswitchd reads each one's flags and writes them back with PROMISC,
-        and would take back an UP that came between.
-        """
         with namespaces.inside(switch.name):
-            ports = "".join(f"link set {port} up\n" for port in self._ends[switch.name])
-            namespaces.run(["ip", "-batch", "-"], ports)
             switch.start_database()
             switch.start()
 
     def _configure(self, node: str) -> None:
-        """Set up a node, with its shapers; a switch gets its buffers."""
+        """Shape a node's interfaces, then set it up; a switch gets its buffers.
+
+        Shapers come first: a qdisc for an interface that is up costs an RCU grace period. Ports go up before their
+        switch starts: ovs-vswitchd reads each one's flags and writes them back with PROMISC, and would take back an UP
+        that came between.
+        """
         with namespaces.inside(node):
-            if node in self.ovs:
-                discard = ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name"]
-                namespaces.run([*discard, f"{DISCARD_INTERFACE}-end"])
-                if self.switch_buffers:
-                    namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
-            else:
-                self._configure_node(node)
             shapers = "".join(self.shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
             if (messages := gpu_setup.shaper_messages(shapers)) is not None:
                 gpu_setup.send(messages, node)
             else:
                 namespaces.run(["tc", "-batch", "-"], shapers)
+            if node not in self.ovs:
+                self._configure_node(node)
+                return
+            discard = ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name"]
+            namespaces.run([*discard, f"{DISCARD_INTERFACE}-end"])
+            if self.switch_buffers:
+                namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
+            gpu_setup.send((gpu_setup.link_up(socket.if_nametoindex(port)) for port in self._ends[node]), node)
 
     def _register(self) -> None:
         hosts = set(self.plan.hosts)
@@ -357,16 +361,9 @@ class FabricNet(EmulatedNet):
         if node in self._gpus:
             gpu_setup.send(self._setup.messages(self._gpus[node]), node)
             return
-        ports = self._ends[node]
-        bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
-        members = "".join(
-            f"link set {port} master {node}\nlink set {port} type bridge_slave learning off flood off\n"
-            f"link set {port} up\n"
-            for port in ports
-        )
-        namespaces.run(["ip", "-batch", "-"], bridge + members)
-        fdb_entries = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
-        namespaces.run(["bridge", "-batch", "-"], "".join(fdb_entries))
+        gpu_setup.send([gpu_setup.bridge_message(node, self.plan.spec.mtu)], node)
+        macs = {socket.if_nametoindex(port): self._gpus[port].mac("hb") for port in self._ends[node]}
+        gpu_setup.send(gpu_setup.bridge_port_messages(socket.if_nametoindex(node), macs), node)
 
     def _make_interface(self, end: End) -> PlannedIntf:
         gpu, node = self._gpus.get(end.node), self.nameToNode[end.node]

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
 SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
 CONTROLLER_PORT: Final = 6653  # of 127.0.0.1, in the switch's own namespace
 START_S: Final = 20.0
+FORWARDING_NICENESS: Final = -10  # a real switch forwards in hardware, and queues behind no program of a GPU
 
 
 def prepare() -> None:
@@ -142,6 +144,8 @@ class PrivateSwitch:
         """Start ovs-vswitchd on the database, also after a crash. In the switch's namespace."""
         database, control = f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl"
         self._spawn("ovs-vswitchd", [database, control, NO_ROUTES])
+        with suppress(PermissionError):  # an ordinary user may not
+            os.setpriority(os.PRIO_PROCESS, self.vswitchd_pid, FORWARDING_NICENESS)
 
     def start_failure(self, program: str) -> RailyardError:
         """Return the error for a program that does not listen in time: ProcessMissing if a signal ended it."""

@@ -1,9 +1,9 @@
 """Shapers: HTB on every interface, what a link then carries, and the class that heartbeats get while they are sent.
 
 The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
-`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond: enough that a timer that fires late costs no rate,
-too little to be seen in a measurement. HTB charges a packet after it let it pass, so the last one comes on top: on slow
-links a GPU hands on frames, and no packets of many frames (docs/topologies.md, "Rates").
+`payload_fraction(mtu)` of it. Idle credit is `BURST_S` of the rate: what a link loses to a timer that fires late, later
+than that, it never makes up for. HTB charges a packet after it let it pass, so the last one comes on top: on slow links
+a GPU hands on frames, and no packets of many frames (docs/topologies.md, "Rates").
 """
 
 from collections import defaultdict
@@ -18,7 +18,8 @@ from railyard.topologies.spec import LAYERS
 
 ETHERNET: Final = 14
 IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends
-BURST_S: Final = 1e-3
+BURST_S: Final = 1.5e-3
+PACKET_S: Final = 1e-3  # what a NIC hands on as one packet, if that is more than a frame
 _MIN_BURST: Final = 1500  # bytes
 LARGEST_PACKET: Final = 65_535
 
@@ -28,9 +29,9 @@ def payload_fraction(mtu: int) -> float:
     return (mtu - IP_TCP) / (mtu + ETHERNET)
 
 
-def burst_bytes(rate_bps: int, mtu: int) -> int:
-    """Return HTB's idle credit for data: a millisecond of the rate, and a small frame at least."""
-    return max(min(_MIN_BURST, mtu), round(rate_bps * BURST_S / 8))
+def burst_bytes(rate_bps: int, mtu: int, seconds: float = BURST_S) -> int:
+    """Return HTB's idle credit for data: what the link carries in `seconds`, and a small frame at least."""
+    return max(min(_MIN_BURST, mtu), round(rate_bps * seconds / 8))
 
 
 def control_burst_bytes(rate_bps: int, mtu: int) -> int:
@@ -38,18 +39,18 @@ def control_burst_bytes(rate_bps: int, mtu: int) -> int:
     return max(2 * (mtu + ETHERNET), burst_bytes(rate_bps, mtu))
 
 
-def max_gso_segments(rate_bps: int, mtu: int, seconds: float = BURST_S) -> int:
+def max_gso_segments(rate_bps: int, mtu: int, seconds: float = PACKET_S) -> int:
     """Return how many full frames a NIC may hand on as one packet: what the link carries in `seconds`."""
     return max(1, min(LARGEST_PACKET, round(rate_bps * seconds / 8)) // mtu)
 
 
-def idle_credit_s(rate_bps: int, mtu: int, packet_s: float = BURST_S) -> float:
-    """Return the most time (s) by which idle credit shortens what a link carries; packets are of `packet_s` at most.
+def idle_credit_s(rate_bps: int, mtu: int, packet_s: float = PACKET_S, burst_s: float = BURST_S) -> float:
+    """Return the most time (s) by which idle credit of `burst_s` shortens what a link carries in packets of `packet_s`.
 
     A token bucket of b bytes passes at most b + rt bytes in t seconds; HTB passes a whole packet for the last of them.
     """
     packet = max_gso_segments(rate_bps, mtu, packet_s) * (mtu + ETHERNET)
-    return (burst_bytes(rate_bps, mtu) + packet) * 8 / rate_bps
+    return (burst_bytes(rate_bps, mtu, burst_s) + packet) * 8 / rate_bps
 
 
 def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:

@@ -19,6 +19,7 @@ _DSCP: Final = 0xFC
 _CONTROL_DIVISOR: Final = 5  # of the rate is what control messages can take at most
 _MIN_QUANTUM: Final = 20_000
 GSO_BURST_S: Final = 4e-3
+IDLE_BURST_S: Final = 1e-3  # of data: operations are shorter than on GPU fabrics, and a policy learns from each
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
@@ -32,7 +33,7 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
 
     return (
         f"qdisc add dev {interface} root handle 1: htb default 10\n"
-        f"{lane(10, 1, rate_bps, burst_bytes(rate_bps, mtu))}"
+        f"{lane(10, 1, rate_bps, burst_bytes(rate_bps, mtu, IDLE_BURST_S))}"
         f"{lane(20, 0, control_bps, control_burst_bytes(control_bps, mtu))}"
         f"filter add dev {interface} parent 1: protocol ip u32 match ip tos {CONTROL_TOS:#x} {_DSCP:#x} flowid 1:20\n"
     )

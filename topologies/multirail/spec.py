@@ -80,6 +80,7 @@ def route_table(rail: int) -> int:
 
 
 MIN_RATE_BPS: Final = 1_000_000
+MAX_RATE_BPS: Final = 400_000_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")
 
 
@@ -116,6 +117,8 @@ class RailSpec(ConfigModel):
     def _is_emulated(cls, rate: int | str) -> int | str:
         if isinstance(rate, int) and rate < MIN_RATE_BPS:
             raise ValueError("must be 1Mbit or more")
+        if isinstance(rate, int) and rate > MAX_RATE_BPS:
+            raise ValueError("must be 400Gbit or less: no NIC is faster")
         return rate
 
 

@@ -349,13 +349,15 @@ def run(program: Program, phase: Phase, *grids: Grid, compute_s: float = 0.0, in
         ALGORITHMS[phase.collective].emit(program, phase, number, grid, in_flight)
 
 
-def collective_schedule(name: str, domains: int, rails: int, data_bytes: float, in_flight: int = IN_FLIGHT) -> Schedule:
+def collective_schedule(
+    name: str, domains: int, rails: int, data_bytes: float, in_flight: int = IN_FLIGHT, **limits: int
+) -> Schedule:
     """Build the schedule of one collective among all GPUs, by the full name of its algorithm.
 
     `data_bytes` is the D of `Phase`; what doesn't divide evenly is rounded up, and the phase has the rounded value.
-    ValueError for an algorithm that can't stand by itself.
+    ValueError for an algorithm that can't stand by itself. `limits`: as of `Program`.
     """
-    algorithm, program = ALGORITHMS[name], Program(domains, rails)
+    algorithm, program = ALGORITHMS[name], Program(domains, rails, **limits)
     if not algorithm.collective:
         raise ValueError(f"{name} is not a collective that stands by itself")
     grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)] if algorithm.per_rail else [program.grid]

@@ -13,6 +13,7 @@ from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Sett
 
 TRAFFIC_KINDS.add("collective", TrafficKind())
 PROBE_BYTES: Final = 10**9
+PROBE_GPU_TASKS: Final = 2**13  # more than may be replayed: a probe has as many slices as there can be
 
 
 @WORKLOADS.register("collective")
@@ -58,7 +59,9 @@ class CollectiveSpec(Sized):
 def _probe_s(
     algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, in_flight: int, rates: Rates
 ) -> float:
-    return line_rate_duration_s(algorithms.collective_schedule(name, domains, rails, PROBE_BYTES, in_flight), rates)
+    rails = 1 if algorithm.per_rail else rails  # rails without a common port take the same time
+    probe = algorithms.collective_schedule(name, domains, rails, PROBE_BYTES, in_flight, gpu_tasks=PROBE_GPU_TASKS)
+    return line_rate_duration_s(probe, rates)
 
 
 @lru_cache(maxsize=1)

@@ -30,6 +30,12 @@ class Pass(NamedTuple):
     chunk: int
     micro_batch: int
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        chunk = f", chunk {self.chunk}" if self.chunk else ""
+        return f"{'forward' if self.forward else 'backward'} {self.micro_batch}{chunk}"
+
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> list[Pass]:
     """Return all passes of a stage (from 0) in order: fill the pipeline, forward and backward by turns, drain."""
@@ -152,7 +158,8 @@ def gpt_schedule(job: GptJob) -> Schedule:
         _emit_replica(program, iteration, job, replica)
     for phase in iteration.sync:
         for stage in range(p.pipeline):
-            run(program, phase, *(place.data_grid(stage, rank) for rank in range(p.tensor)))
+            named = replace(phase, stage=f"stage {stage}", step="gradients")
+            run(program, named, *(place.data_grid(stage, rank) for rank in range(p.tensor)))
     return program.schedule(job.name, iteration)
 
 
@@ -172,13 +179,16 @@ def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: 
         for gpu, transfer in zip(groups[stage], inputs[stage, step], strict=False):
             program.wait_for(gpu, (*program.last(gpu), transfer))
         seconds = iteration.compute_s / v * (FORWARD if step.forward else 1 - FORWARD)
+        where = f"stage {stage}, replica {replica}"
+        gather, scatter = (replace(phase, stage=where, step=step.name) for phase in (all_gather, reduce_scatter))
         for _ in range(job.pairs_per_pass):
-            run(program, all_gather, grids[stage])
+            run(program, gather, grids[stage])
             # the computing counts to the phase of the ReduceScatter
-            run(program, reduce_scatter, grids[stage], compute_s=seconds / job.pairs_per_pass)
+            run(program, scatter, grids[stage], compute_s=seconds / job.pairs_per_pass)
         target = next_pass(stage, stages, v, step)
         if target is not None and iteration.boundary is not None:
-            number, size = program.phase(iteration.boundary), int(iteration.boundary.data_bytes)
+            number = program.phase(replace(iteration.boundary, step=step.name))
+            size = int(iteration.boundary.data_bytes)
             ends = list(zip(groups[stage], groups[target[0]], strict=True))
             inputs[target] = [program.send(src, dst, size, number, program.last(src)) for src, dst in ends]
             for (src, _), transfer in zip(ends, inputs[target], strict=True):

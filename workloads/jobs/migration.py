@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Set
 from typing import Final
 
+import numpy as np
+
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import whole_bytes
@@ -43,11 +45,12 @@ def state_peers(schedule: Schedule) -> dict[int, frozenset[int]]:
     Only GPUs that do so are in it.
     """
     group: defaultdict[int, set[int]] = defaultdict(set)
-    for _, transfer in schedule.transfers:
-        if schedule.phases[transfer.phase].kind == "DP":
-            merged = group[transfer.src] | group[transfer.dst] | {transfer.src, transfer.dst}
-            for gpu in merged:
-                group[gpu] = merged
+    columns = schedule.columns
+    is_dp = np.array([phase.kind == "DP" for phase in schedule.phases], dtype=bool)[columns.phase] & ~columns.is_compute
+    for src, dst in np.unique(np.stack([columns.src[is_dp], columns.dst[is_dp]], axis=1), axis=0).tolist():
+        merged = group[src] | group[dst] | {src, dst}
+        for gpu in merged:
+            group[gpu] = merged
     return {gpu: frozenset(members - {gpu}) for gpu, members in group.items()}
 
 

@@ -76,9 +76,10 @@ def moe_iteration(job: MoeJob) -> Iteration:
 def moe_schedule(job: MoeJob) -> Schedule:
     """The step as tasks."""
     program, iteration = Program(job.domains, job.rails), moe_iteration(job)
-    for exchange in islice(cycle(iteration.each_micro_batch), job.all_to_alls):
-        algorithms.run(program, replace(exchange, repeats=1), program.grid, compute_s=job.compute_s / job.all_to_alls)
-    algorithms.run(program, iteration.sync[0], program.grid)
+    for number, exchange in enumerate(islice(cycle(iteration.each_micro_batch), job.all_to_alls)):
+        named = replace(exchange, repeats=1, stage="stage 0", step=f"all-to-all {number}")
+        algorithms.run(program, named, program.grid, compute_s=job.compute_s / job.all_to_alls)
+    algorithms.run(program, replace(iteration.sync[0], stage="stage 0", step="gradients"), program.grid)
     return program.schedule(job.name, iteration)
 
 

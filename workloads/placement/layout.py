@@ -18,7 +18,7 @@ from pydantic import Field
 
 from railyard.core.config import ConfigModel
 from railyard.core.errors import BadInput
-from railyard.workloads.schedule import Grid, Schedule, Transfer
+from railyard.workloads.schedule import Grid, Schedule
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -75,12 +75,8 @@ def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> tuple[in
 
 def relabelled(schedule: Schedule, places: Sequence[int], gpus: int, rails: int) -> Schedule:
     """Return the same tasks on a fabric of `gpus` GPUs, where `places[n]` is the place of the schedule's GPU n."""
-    tasks = tuple(
-        Transfer(places[task.src], places[task.dst], task.bytes, task.phase, task.after, task.stripe)
-        if isinstance(task, Transfer)  # `replace` takes three times as long
-        else replace(task, gpu=places[task.gpu])
-        for task in schedule.tasks
-    )
+    columns, new = schedule.columns, np.asarray(places, dtype=np.int64)
+    tasks = replace(columns, src=new[columns.src], dst=new[columns.dst])
     return replace(schedule, gpus=gpus, rails=rails, tasks=tasks)
 
 

@@ -134,21 +134,37 @@ def jobs(schedule: Schedule, workers: int, seed: int, windows: Windows, watched:
     return [Job(local_gpus=local_gpus, **common) for local_gpus in shares]
 
 
-def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
-    """(ends that each local task waits for, what a sent transfer or done computation frees, what a receipt frees)."""
-    dependency_counts: dict[int, int] = {}
-    on_done: dict[int, list[int]] = {}
-    on_receipt: dict[int, list[int]] = {}
+class Dependents(NamedTuple):
+    """What the local tasks of a job wait for. `counts`: by task, how many ends.
+
+    The others say by task which ones its end frees: the end of a computation, or of handing a transfer to the kernel;
+    the moment when a transfer's last byte leaves its sender; its receipt.
+    """
+
+    counts: dict[int, int]
+    on_done: dict[int, list[int]]
+    on_departure: dict[int, list[int]]
+    on_receipt: dict[int, list[int]]
+
+
+def dependents(job: Job) -> Dependents:
+    """Return what the local tasks wait for; of a transfer of their own in another phase, its departure."""
+    found = Dependents({}, {}, {}, {})
     for number, task in enumerate(job.tasks):
         owner_gpu = owner(task)
         if owner_gpu not in job.local_gpus:
             continue
-        dependency_counts[number] = len(task.after)
+        found.counts[number] = len(task.after)
         for dependency in task.after:
             other = job.tasks[dependency]
-            received = not isinstance(other, Compute) and other.dst == owner_gpu
-            (on_receipt if received else on_done).setdefault(dependency, []).append(number)
-    return dependency_counts, on_done, on_receipt
+            if isinstance(other, Compute):
+                frees = found.on_done
+            elif other.dst == owner_gpu:
+                frees = found.on_receipt
+            else:
+                frees = found.on_done if other.phase == task.phase else found.on_departure
+            frees.setdefault(dependency, []).append(number)
+    return found
 
 
 PhaseEndCallback = Callable[[int], None]  # called once, in a thread, with the monotonic ns of a phase's last receipt

@@ -3,7 +3,8 @@
 Its connections are made inside the GPUs' namespaces, before the clock starts. A receiver offers a window that fits the
 link (job.py), and has far more room: one that drops for want of room looks like a bad link. Congestion control is
 cubic, which every kernel has. A transfer is a header (task number, bytes) and its bytes, cut from a pattern that both
-ends know; the receiver compares every byte. Transfers on one connection go one after the other.
+ends know; the receiver compares every byte. Transfers on one connection go one after the other. A transmit timestamp of
+the kernel (SO_TIMESTAMPING) says when the last byte of one has left its GPU, where a task waits for that.
 """
 
 import errno
@@ -30,6 +31,15 @@ CHUNK_BYTES: Final = 256 * 1024
 SPIN_S: Final = 0.0015  # epoll sleeps in whole milliseconds: the last one before a computation ends is spent awake
 PROGRESS_INTERVAL_S: Final = 0.1
 
+# <linux/net_tstamp.h>, <linux/errqueue.h>, <linux/in.h>: the socket module has no names for them
+_SO_TIMESTAMPING: Final = 37
+_REPORT: Final = 1 << 4 | 1 << 7 | 1 << 11  # software timestamps, with the number of the last byte and no data
+_ON_TRANSMIT: Final = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("=I", 1 << 1))]
+_IP_RECVERR: Final = 11
+_EXTENDED_ERROR: Final = struct.Struct("=IBBBBII")  # its last field is the number of the byte
+_ANCILLARY_BYTES: Final = 512
+_BYTE_NUMBERS: Final = 1 << 32  # after which they begin anew
+
 Connections = dict[protocol.Channel, socket.socket]
 Report = Callable[[protocol.Delivered | protocol.PhaseEnd], None]
 
@@ -46,6 +56,8 @@ class _Connection:
     pattern_offset: int = 0
     queue: deque[int] = field(default_factory=deque)  # transfers that wait to be sent
     wants_write: bool = False  # epoll reports when there is room
+    sent: int = 0  # bytes so far
+    departing: deque[tuple[int, int]] = field(default_factory=deque)  # (number of the last byte, transfer)
 
 
 def pattern_of(seed: int) -> bytes:
@@ -60,7 +72,7 @@ class Engine:
     def __init__(self, job: protocol.Job, sending: Connections, receiving: Connections) -> None:
         self.job, self.outcome = job, protocol.Outcome()
         self._pattern = memoryview(pattern_of(job.seed))
-        self._dependency_counts, self._on_done, self._on_receipt = protocol.dependents(job)
+        self._dependency_counts, self._on_done, self._on_departure, self._on_receipt = protocol.dependents(job)
         self._epoll = select.epoll()
         self._send_connections = {channel: _Connection(channel, sock) for channel, sock in sending.items()}
         self._senders = {conn.sock.fileno(): conn for conn in self._send_connections.values()}
@@ -85,6 +97,9 @@ class Engine:
         Reported are the bytes delivered so far, now and then, and each watched phase when it is over here.
         """
         self._report = report
+        for number in self._on_departure:  # bytes are numbered from here: all that was sent before is acknowledged
+            sock = self._send_connections[_channel(self._transfer(number))].sock
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _REPORT)
         while time.monotonic_ns() < start_ns:
             time.sleep(0.0002)
         self._begin_ready()
@@ -96,7 +111,10 @@ class Engine:
                 if fd in self._receivers:
                     self._run_step(self._receive, self._receivers[fd])
                 else:
-                    self._run_step(self._send if events & select.EPOLLOUT else self._raise_error, self._senders[fd])
+                    if events & ~select.EPOLLOUT:
+                        self._run_step(self._read_departure, self._senders[fd])
+                    if events & select.EPOLLOUT:
+                        self._run_step(self._send, self._senders[fd])
                 self._begin_ready()
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
@@ -120,10 +138,19 @@ class Engine:
             src, dst = (self.job.gpus[number].name for number in connection.channel[:2])
             self.outcome.broken.append(f"{src} -> {dst}: {error}")
 
-    def _raise_error(self, connection: _Connection) -> None:
-        """Raise what is wrong with a connection of which epoll says that something is."""
-        connection.sock.send(b"")
-        raise ConnectionResetError("the receiver hung up")
+    def _read_departure(self, connection: _Connection) -> None:
+        """Release what waits for a byte that has left its GPU; if there is none, raise what is wrong instead."""
+        try:
+            _, ancillary, _, _ = connection.sock.recvmsg(0, _ANCILLARY_BYTES, socket.MSG_ERRQUEUE)
+        except BlockingIOError:
+            connection.sock.send(b"")
+            raise ConnectionResetError("the receiver hung up") from None
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.IPPROTO_IP, _IP_RECVERR):
+                byte = _EXTENDED_ERROR.unpack_from(data)[-1]
+                # retransmitted bytes may leave twice
+                while connection.departing and (byte - connection.departing[0][0]) % _BYTE_NUMBERS < _BYTE_NUMBERS // 2:
+                    self._release(self._on_departure[connection.departing.popleft()[1]])
 
     def _begin_ready(self) -> None:
         """Begin what waits for nothing more, and what that frees; none if a connection broke."""
@@ -135,7 +162,7 @@ class Engine:
                 self.outcome.started_ns[number] = int(now * 1e9)
                 heapq.heappush(self._timers, (now + task.seconds, number))
                 continue
-            connection = self._send_connections[protocol.Channel(task.src, task.dst, task.stripe)]
+            connection = self._send_connections[_channel(task)]
             connection.queue.append(number)
             if connection.task < 0:  # else it goes on when there is room
                 self._run_step(self._send, connection)
@@ -167,17 +194,23 @@ class Engine:
                 if connection.header:
                     sent = connection.sock.send(connection.header, socket.MSG_MORE)
                     connection.header = connection.header[sent:]
+                    connection.sent += sent
                     continue
                 length = min(connection.remaining, CHUNK_BYTES)
                 start = connection.pattern_offset
-                sent = connection.sock.send(self._pattern[start : start + length])
+                is_reported = length == connection.remaining and connection.task in self._on_departure
+                chunk = self._pattern[start : start + length]
+                sent = connection.sock.sendmsg([chunk], _ON_TRANSMIT) if is_reported else connection.sock.send(chunk)
             except BlockingIOError:
                 self._set_write_events(connection, True)
                 return
             connection.remaining -= sent
+            connection.sent += sent
             connection.pattern_offset = (connection.pattern_offset + sent) % protocol.PATTERN_BYTES
             if connection.remaining == 0:
                 number, connection.task = connection.task, -1
+                if is_reported:
+                    connection.departing.append(((connection.sent - 1) % _BYTE_NUMBERS, number))
                 self._done(number)
 
     def _transfer(self, number: int) -> Transfer:
@@ -233,6 +266,10 @@ class Engine:
                 total, ended_ns = self._total_by_phase[task.phase], self.outcome.ended_ns[number]
                 self._report(protocol.PhaseEnd(phase=task.phase, transfers=total, ended_ns=ended_ns))
         self._release(self._on_receipt.get(number, ()))
+
+
+def _channel(transfer: Transfer) -> protocol.Channel:
+    return protocol.Channel(transfer.src, transfer.dst, transfer.stripe)
 
 
 SOCKET_BUFFER_BYTES: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
