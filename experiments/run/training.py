@@ -1,0 +1,319 @@
+"""Trainings of an experiment: real programs at the GPUs of a fabric, a fault meanwhile, and what the training lost.
+
+The launcher is that of the definition (`restarts`): what ended is started again once the fault is repaired. Weights are
+compared step by step with those of a training without a fault, of the same seed.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Self
+
+from railyard.core import watch
+from railyard.core.errors import CheckFailed
+from railyard.core.host import Datapath
+from railyard.core.installation import PROJECT
+from railyard.core.records import IntervalId
+from railyard.experiments.run.fault_script import heartbeats_running
+from railyard.experiments.run.progress import Steps, measure_undisturbed
+from railyard.experiments.run.session import FabricSession, built, check_links, repeat_suffix, surviving_interruptions
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.faults import BaseFaultSpec
+from railyard.experiments.spec.trainings import TrainingSpec
+from railyard.failure.faults.support.processes import signal_all
+from railyard.failure.scenario.script import apply, confirm, prepare, repair
+from railyard.results.runs import training as results
+from railyard.results.runs.records import Event, Measurement, Run
+from railyard.results.runs.training import Report, TrainingOutcome
+from railyard.topologies.build import namespaces, programs
+from railyard.topologies.plan import Plan
+from railyard.workloads.training.program import Job, Launch, Line, is_whole
+
+_POLL_S: Final = 0.005
+_KEPT_LINES: Final = 20  # of a process's output, for error messages
+_OUTPUT_S: Final = 1.0  # for the rest of a process's output: one that it started may hold the pipe open
+MAX_RESTARTS: Final = 20
+_OPEN_END_NS: Final = 1 << 62
+
+Weights = Mapping[int, frozenset[str]]  # the hashes that ranks reported, by step
+
+
+@dataclass
+class _Program:
+    """A process that was started. `last`: its last lines that are no reports; `reader` ends with its output."""
+
+    launch: Launch
+    process: "subprocess.Popen[bytes]"
+    watched: watch.Watched
+    reader: threading.Thread
+    last: "deque[str]"
+    is_noted: bool = False  # its end is among the reports
+
+    @property
+    def last_words(self) -> str:
+        """Its last line with a word in it, for messages."""
+        return next((line for line in reversed(self.last) if any(map(str.isalpha, line))), "")
+
+
+@dataclass
+class RunningJob:
+    """Processes of a training job on a built fabric, and what they have reported. They end with the context."""
+
+    session: FabricSession
+    training: TrainingSpec
+    job: Job
+    reports: list[Report] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)  # when processes were started again, monotonic ns
+    may_restart: bool = False  # before a fault, a process that fails is an error
+    _ranks: list[_Program] = field(default_factory=list)
+    _services: list[_Program] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_all()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def _start_all(self) -> None:
+        definition = self.training.definition
+        for gpu, address in self.job.addresses.items():
+            if command := definition.setup(address):
+                with namespaces.inside(gpu):
+                    namespaces.run(command)
+        self._services = [self._start(launch) for launch in definition.services(self.job)]
+        self._ranks = [self._start(launch) for launch in definition.launches(self.job)]
+
+    def _start(self, launch: Launch) -> _Program:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **launch.environment}
+        streams = (subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT)
+        process = programs.start(launch.node, launch.argv, streams, environment, str(PROJECT))
+        watched = watch.add(f"{self.training.program} at {launch.node}", process.pid, may_exit=True)
+        last = deque[str](maxlen=_KEPT_LINES)
+        reader = threading.Thread(target=self._read, args=(launch.rank, process, last), daemon=True)
+        reader.start()
+        return _Program(launch, process, watched, reader, last)
+
+    def _read(self, rank: int, process: "subprocess.Popen[bytes]", last: "deque[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout as output:
+            for raw in output:
+                at_ns, text = time.monotonic_ns(), raw.decode(errors="replace")
+                if line := Line.parse(text, rank):
+                    self.reports.append(Report(at_ns, line.rank, line.what, line.step, line.detail))
+                elif text.strip():
+                    last.append(text.strip())
+
+    def _kill(self) -> None:
+        """Kill everything at the GPUs: mpirun, for one, starts processes of its own at them."""
+        everything = (*self._ranks, *self._services)
+        for program in everything:
+            program.watched.release()
+        for gpu in self.job.addresses:
+            signal_all(gpu, signal.SIGKILL)
+        for program in everything:
+            with suppress(ProcessLookupError):  # it left its GPU's namespace
+                program.process.kill()
+            program.process.wait()
+            program.reader.join(_OUTPUT_S)
+
+    @property
+    def has_begun(self) -> bool:
+        """True if every rank has reported a step."""
+        return len({report.rank for report in self.reports if report.what == "step"}) == len(self.job.addresses)
+
+    def is_over(self, is_faulted: bool = False, dead: frozenset[str] = frozenset()) -> bool:
+        """Note which processes have ended, start again what has to be, and return whether all ranks are done.
+
+        `dead`: GPUs that can't run anything while the fault is active. CheckFailed for a program that can't go on.
+        """
+        for program in (*self._services, *self._ranks):
+            if program.process.poll() is not None and not program.is_noted:
+                program.is_noted = True
+                program.reader.join(_OUTPUT_S)
+                status = program.process.returncode
+                text = program.last_words if status else ""
+                self.reports.append(Report(time.monotonic_ns(), program.launch.rank, "ended", status, text))
+        ended = [program for program in (*self._services, *self._ranks) if program.process.returncode]
+        if ended and (not self.may_restart or len(self.restarts) >= MAX_RESTARTS):
+            one = ended[0]
+            why = one.last_words or f"exit status {one.process.returncode}"
+            raise CheckFailed(f"{self.training.program} at {one.launch.node} ended: {why}")
+        if ended and self.training.definition.restarts == "job" and not is_faulted:
+            self._kill()
+            self._start_all()
+            self.restarts.append(time.monotonic_ns())
+        elif self.training.definition.restarts == "process":
+            for programs_of in (self._services, self._ranks):
+                for n, program in enumerate(programs_of):
+                    if program.process.returncode and not (is_faulted and program.launch.node in dead):
+                        program.watched.release()
+                        programs_of[n] = self._start(program.launch)
+                        self.restarts.append(time.monotonic_ns())
+        return all(program.process.returncode == 0 for program in self._ranks)
+
+    def last_words(self) -> str:
+        """Return the last line of any rank that is no report, for messages."""
+        return next(filter(None, (program.last_words for program in self._ranks)), "no output")
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One training program on one built fabric, and the records that its measurements are added to."""
+
+    session: FabricSession
+    training: TrainingSpec
+    seed: int
+    reroute: str
+    run: Run
+
+    def interval(self, repeat: int = 0, fault: BaseFaultSpec | None = None) -> IntervalId:
+        """Return the identity of a training with a fault, or of the one without."""
+        script = fault.fault.name if fault else ""  # a script of one fault: a column of results.csv
+        return replace(self.session.interval(self.training.program, repeat, script=script), reroute=self.reroute)
+
+    def without_fault(self) -> Weights:
+        """Train without a fault, and return the weights after each step. CheckFailed if ranks differ, or one fails."""
+        interval = self.interval()
+        with tempfile.TemporaryDirectory() as folder, self._job(folder) as job:
+            deadline_s = time.monotonic() + self.training.deadline
+            self._await_begin(job, deadline_s)
+            with self.session.watch().record_load(self.run, interval):
+                while not job.is_over():
+                    self._check_deadline(job, deadline_s)
+                    time.sleep(_POLL_S)
+        found = results.outcome(
+            job.reports, {}, len(job.job.addresses), self.training.steps, _OPEN_END_NS, _OPEN_END_NS
+        )
+        if not found.completed or not found.ranks_equal:
+            what = f"ranks differ after step {found.first_difference}" if found.completed else "not all steps were done"
+            raise CheckFailed(f"{self.training.program} without a fault: {what}")
+        self._record(interval, [(results.STEP_TIME, found.step_s[results.BEFORE], "s", "")])
+        return results.weights_by_step(job.reports)
+
+    def with_fault(self, fault: BaseFaultSpec, repeat: int, reference: Weights) -> None:
+        """Train with a fault, and record what it did."""
+        session, interval = self.session, self.interval(repeat, fault)
+        dead = fault.fault.impact(session.plan).nodes if fault.fault.definition.stops_gpus else frozenset[str]()
+        with tempfile.TemporaryDirectory() as folder, self._job(folder) as job:
+            deadline_s = time.monotonic() + self.training.deadline
+            self._await_begin(job, deadline_s)
+            job.may_restart = True
+            inject_s = time.monotonic() + fault.at
+            with session.watch().record_load(self.run, interval, faulted=True), ExitStack() as active:
+                prepare(session.net, fault.fault)
+                t_fault = t_repair = 0
+                while not (is_over := job.is_over(bool(t_fault) and not t_repair, dead)) or not t_repair:
+                    now_s = time.monotonic()
+                    if not t_fault and now_s >= inject_s:
+                        active.callback(repair, session.net, fault.fault)
+                        t_fault = apply(session.net, fault.fault)
+                        confirm(session.net, fault.fault)
+                    elif t_fault and not t_repair and now_s >= t_fault / 1e9 + fault.repair:
+                        t_repair = time.monotonic_ns()
+                        active.close()
+                    if is_over and not t_fault:
+                        allowed = "it needs more steps, or the fault an earlier `at`"
+                        raise CheckFailed(f"{self.training.program} ended before {fault.fault.name}: {allowed}")
+                    if now_s >= deadline_s:
+                        break
+                    time.sleep(_POLL_S)
+                t_repair = t_repair or time.monotonic_ns()
+        ranks = list(job.job.addresses)
+        killed = frozenset(n for n, gpu in enumerate(ranks) if gpu in dead)
+        steps = self.training.steps
+        found = results.outcome(job.reports, reference, len(ranks), steps, t_fault, t_repair, killed)
+        self._record_events(interval, fault, job, t_fault, t_repair)
+        self._record_outcome(interval, found)
+
+    def _job(self, folder: str) -> RunningJob:
+        return RunningJob(self.session, self.training, self.training.job(self.session.plan, self.seed, Path(folder)))
+
+    def _await_begin(self, job: RunningJob, deadline_s: float) -> None:
+        while not job.has_begun:
+            job.is_over()
+            self._check_deadline(job, deadline_s)
+            time.sleep(_POLL_S)
+
+    def _check_deadline(self, job: RunningJob, deadline_s: float) -> None:
+        watch.check()
+        if time.monotonic() >= deadline_s:
+            limit = f"within {self.training.deadline:g} s"
+            raise CheckFailed(f"{self.training.program} without a fault did not end {limit}: {job.last_words()}")
+
+    def _record_outcome(self, interval: IntervalId, found: TrainingOutcome) -> None:
+        rows = [
+            (results.STALLED, found.stalled_s, "s", ""),
+            (results.LOST, found.steps_lost, "steps", ""),
+            (results.COMPLETED, found.completed, "1", ""),
+            (results.RANKS, found.ranks_equal, "1", ""),
+            *((results.STEP_TIME, value, "s", part) for part, value in found.step_s.items()),
+        ]
+        if found.detected_s is not None:
+            rows.append((results.DETECTED, found.detected_s, "s", ""))
+        if is_whole(self.training.arguments, len(self.training.gpus_on(self.session.plan))):
+            rows.append((results.WEIGHTS, found.weights_equal, "1", ""))
+        self._record(interval, rows)
+
+    def _record(self, interval: IntervalId, rows: list[tuple[str, float, str, str]]) -> None:
+        self.run.measurements += [
+            Measurement(interval, phase, metric, float(value), unit) for metric, value, unit, phase in rows
+        ]
+
+    def _record_events(
+        self, interval: IntervalId, fault: BaseFaultSpec, job: RunningJob, t_fault: int, t_repair: int
+    ) -> None:
+        where = {**interval.as_dict(), "target": fault.target}
+        self.run.events.append(Event(t_fault, "fault", fault.kind, where))
+        self.run.events.append(Event(t_repair, "fault", "repair", where))
+        for report in job.reports:
+            if report.what != "step":
+                detail = {**interval.as_dict(), "rank": report.rank, "step": report.step, "text": report.detail}
+                self.run.events.append(Event(report.at_ns, results.TRAINING, report.what, detail))
+        self.run.events += [Event(at, results.TRAINING, "restarted", interval.as_dict()) for at in job.restarts]
+        self.session.faults.append((fault.fault, t_fault, t_repair))
+
+
+def run_trainings(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, run: Run, steps: Steps) -> None:
+    """Build a fabric for each `reroute`, and train on it: without a fault, then with each."""
+    for number, plan in enumerate(plans):
+        trainings = spec.trainings_on(number)
+        for reroute in spec.reroute if trainings else ():
+            label, heartbeats = spec.labels[number], spec.heartbeats if reroute == "on" else "off"
+            with ExitStack() as stack:
+                with steps.step(f"{label}: building"):
+                    session = stack.enter_context(built(label, plan, datapath, reroute == "on", run))
+                    if not any(link.fabric == label for link in run.links):
+                        check_links(session, run)
+                stack.enter_context(heartbeats_running(session, heartbeats, run))
+                for training in trainings:
+                    with surviving_interruptions(run, IntervalId(label)):
+                        _train(TrainingRun(session, training, spec.seed, reroute, run), spec.training_repeats, steps)
+
+
+def _train(training_run: TrainingRun, repeats: int, steps: Steps) -> None:
+    training, run = training_run.training, training_run.run
+    what = f"{training_run.session.label}: {training.program}"
+    reference: list[Weights] = []
+    with steps.step(f"{what}, no fault"):
+        measure_undisturbed(run, lambda: reference.append(training_run.without_fault()))
+    for fault in training.faults:
+        for repeat in range(repeats):
+            with (
+                steps.step(f"{what}, {fault.fault.name}" + repeat_suffix(repeat, repeats)),
+                surviving_interruptions(run, training_run.interval(repeat, fault)),
+            ):
+                measure_undisturbed(run, partial(training_run.with_fault, fault, repeat, reference[-1]))

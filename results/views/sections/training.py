@@ -1,0 +1,123 @@
+"""Trainings under faults in the report: when each was detected, how long it stalled, what was lost, and the weights."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from railyard.core.records import IntervalId
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs import training
+from railyard.results.runs.records import worst_verdict
+from railyard.results.views.format import NOTHING, seconds
+from railyard.results.views.report import Card, Section, section, spread_text
+from railyard.results.views.table import Column, Table, text
+
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A program and a fault on a fabric, all repeats; times in s."""
+
+    fabric: str
+    program: str
+    reroute: str
+    fault: str
+    values: dict[tuple[str, str], Values]
+    verdict: str
+
+    def of(self, metric: str, phase: str = "") -> Values:
+        """Return the values of a metric, in the order of the repeats."""
+        return self.values.get((metric, phase), ())
+
+
+def _share(values: Values) -> str:
+    """Return in how many repeats of all a claim was true."""
+    return f"{sum(map(bool, values))} of {len(values)}" if values else NOTHING
+
+
+def _spread(values: Values) -> str:
+    """Return `1.2 s (1.1 s to 1.4 s)`: the median, and the range if there are several."""
+    if not values:
+        return NOTHING
+    middle = seconds(median(values))
+    return f"{middle} ({seconds(min(values))} to {seconds(max(values))})" if len(values) > 1 else middle
+
+
+def _steps(values: Values) -> str:
+    if not values:
+        return NOTHING
+    middle = f"{median(values):g}"
+    return f"{middle} ({min(values):g} to {max(values):g})" if len(values) > 1 else middle
+
+
+@section("training")
+class _Training(Section):
+    """Trainings of real programs while something failed."""
+
+    title = "Training under faults"
+    order = 45
+
+    def applies(self, analysis: Analysis) -> bool:
+        return bool(_rows(analysis))
+
+    def cards(self, analysis: Analysis) -> Iterator[Card]:
+        for row in _rows(analysis)[:1]:
+            stalled = row.of(training.STALLED)
+            value, spread = seconds(median(stalled)), spread_text(stalled, seconds)
+            yield Card(f"{row.program}, {row.fault}: stalled for", value, spread=spread, verdict=row.verdict)
+
+    def tables(self, analysis: Analysis) -> list[Table]:
+        """Return one table: medians of the repeats, with the range of times."""
+        before, during = ((training.STEP_TIME, part) for part in (training.BEFORE, training.DURING))
+        columns = [
+            text("program", key="program"),
+            text("fault", key="fault"),
+            text("fabric", key="fabric", drop=3),
+            text("reroute", key="reroute", drop=2),
+            Column("detected after", lambda row: row.of(training.DETECTED), _spread, key="detected_s"),
+            Column("stalled for", lambda row: row.of(training.STALLED), _spread, key="stalled_s"),
+            Column("steps lost", lambda row: row.of(training.LOST), _steps, key="steps_lost"),
+            Column("step before", lambda row: row.of(*before), _median, key="step_s", drop=4),
+            Column("step during", lambda row: row.of(*during), _median, key="step_during_s", drop=4),
+            Column("ended", lambda row: row.of(training.COMPLETED), _share, key="completed"),
+            Column("ranks equal", lambda row: row.of(training.RANKS), _share, key="ranks_equal", drop=1),
+            Column("weights equal", lambda row: row.of(training.WEIGHTS), _share, key="weights_equal"),
+            text("verdict", key="verdict"),
+        ]
+        return [Table(columns, _rows(analysis))]
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        for table in self.tables(analysis) if self.applies(analysis) else ():
+            console.print(replace(table, title=self.title).to_terminal(console), "")
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        rows = [row for table in self.tables(analysis) for row in table.to_dicts()]
+        return {"training": rows} if rows else {}
+
+
+def _median(values: Values) -> str:
+    return seconds(median(values)) if values else NOTHING
+
+
+def _rows(analysis: Analysis) -> Sequence[_Row]:
+    """Return a row for each program and fault; trainings without a fault have none."""
+    found = defaultdict[IntervalId, list[Any]](list)
+    trainings = {m.interval for m in analysis.run.measurements if m.metric == training.COMPLETED}
+    for m in analysis.run.measurements:
+        if m.interval in trainings:
+            found[replace(m.interval, repeat=0)].append(m)
+    rows = []
+    for interval, measurements in found.items():
+        values = defaultdict[tuple[str, str], list[float]](list)
+        for m in measurements:
+            values[m.metric, m.phase].append(m.value)
+        verdict = worst_verdict(analysis.judgement.of_row(m) for m in measurements)
+        label = analysis.labels[interval.fabric, interval.policy]
+        kept = {key: tuple(each) for key, each in values.items()}
+        rows.append(_Row(label, interval.workload, interval.reroute, interval.script, kept, verdict))
+    return rows
