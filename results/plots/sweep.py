@@ -17,9 +17,11 @@ from matplotlib.ticker import NullLocator
 from railyard.core.units import parse_rate, parse_size
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style as plots
+from railyard.results.plots.svg import mark
 from railyard.results.views import format as fmt
 
 Named = tuple[str, Mapping[str, Any]]  # a fabric or a workload: its label, and its part of the resolved experiment
+Looks = Mapping[str, tuple[str, str, Any]]  # a line -> colour, marker and dashes
 Timed = Mapping[tuple[str, str, str], Spread]
 """(fabric, workload, phase) -> its times; phase "" is the whole, and a prediction alone has no values."""
 
@@ -129,33 +131,43 @@ def draw(figure: Any, curve: Curve) -> None:
     first, *others = curve.phases
     below = ceil(len(others) / _ACROSS)
     grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5, *[1.0] * below])
-    palette = plots.colours(list(dict.fromkeys(name for by in curve.phases.values() for name in by)))
+    names = list(dict.fromkeys(name for by in curve.phases.values() for name in by))
+    palette, markers, dashes = plots.colours(names), plots.markers(names), plots.dashes(names)
+    looks: Looks = {name: (palette[name], markers[name], dashes[name]) for name in names}
     places = {place.x: place.tick for points in _whole(curve).values() for place, _ in points}
     panels = [(first, grid[0, :]), *((p, grid[1 + n // _ACROSS, n % _ACROSS]) for n, p in enumerate(others))]
     for phase, where in panels:
         axes = figure.add_subplot(where)
-        _panel(axes, curve.phases[phase], palette, places)
+        _panel(axes, curve.phases[phase], looks, places)
         title = f"{curve.title}: {phase or 'iteration'}" if phase == first else phase
         axes.set(title=title, xlabel=curve.axis)
     spreads = [s for by in curve.phases.values() for points in by.values() for _, s in points]
-    keys = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in palette.items()]
+    keys = [
+        Line2D([], [], color=colour, lw=2, marker=marker, ls=dash, label=name)
+        for name, (colour, marker, dash) in looks.items()
+    ]
     if any(s.predicted is not None for s in spreads):
-        keys.append(Line2D([], [], color=plots.INK, marker=".", label="predicted"))
+        keys.append(Line2D([], [], color=plots.INK, label="line: predicted"))
     if any(s.values for s in spreads):
-        keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="measured"))
+        keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="mark: measured"))
     figure.legend(handles=keys, loc="outside upper right", ncols=4)
 
 
-def _panel(axes: Axes, lines: Lines, palette: Mapping[str, str], places: Mapping[float, str]) -> None:
+def _panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, str]) -> None:
     for name, points in lines.items():
-        predicted = [(p.x, s.predicted) for p, s in points if s.predicted is not None]
+        colour, marker, dash = looks[name]
+        predicted = [(p, s.predicted) for p, s in points if s.predicted is not None]
         if predicted:
-            axes.plot([x for x, _ in predicted], [y for _, y in predicted], color=palette[name], marker=".", lw=1.6)
+            xs, ys = [p.x for p, _ in predicted], [y for _, y in predicted]
+            line = axes.plot(xs, ys, color=colour, ls=dash, marker=".", lw=1.6)
+            mark(line, name, *(f"{p.name}: predicted {fmt.seconds(y)}" for p, y in predicted))
         for place, s in points:
             if s.values:
-                bar = [[s.median - min(s.values)], [max(s.values) - s.median]]
-                style: dict[str, Any] = {"mfc": plots.PAPER, "mec": palette[name], "ecolor": palette[name]}
-                axes.errorbar([place.x], [s.median], bar, fmt="o", ms=5, capsize=3, **style)
+                ends = [min(s.values), max(s.values)]
+                mark(axes.plot([place.x] * 2, ends, color=colour, marker="_", ms=7, lw=1.2), name)
+                dots = axes.plot([place.x], [s.median], marker, ms=5.5, mfc=plots.PAPER, mec=colour)
+                spread = f", {fmt.seconds(ends[0])} to {fmt.seconds(ends[1])}" if len(s.values) > 1 else ""
+                mark(dots, name, f"{place.name}: {fmt.seconds(s.median)}{spread}")
     low, high = min(places), max(places)
     # the same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner
     if low > 0 and high / low >= 4:

@@ -10,9 +10,7 @@ from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
-pytestmark = pytest.mark.alone
-
-SMALL = ("-o", "workloads.0.bytes=200KB", "-o", "repeats=1")
+SMALL = ("-o", "workloads.0.bytes=100KB", "-o", "repeats=1", "-o", "attempts=1")
 LABELS = ["rail-only 8x2", "rail-only 4x4", "rail-only 2x8"]
 
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.experiments.predict.unsteered import predictions, to_png
+from railyard.experiments.predict.unsteered import predict
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.plots.sweep import Curve, Named, curves
@@ -88,7 +89,7 @@ def test_every_phase_has_axes_of_its_own_and_the_same_ends() -> None:
     assert whole.get_ylim()[1] > 12
     assert phase.get_ylim()[1] < 0.003
     assert whole.get_xlim() == phase.get_xlim()
-    bars = [[point[1] for point in path.get_segments()[0]] for path in whole.collections]  # type: ignore[attr-defined]
+    bars = [np.asarray(line.get_ydata()).tolist() for line in whole.lines if line.get_marker() == "_"]
     assert bars == [pytest.approx([8, 12])] * 3
     assert sweep.covers((curve,), timed)
     assert not sweep.covers((curve,), timed | {("other", "job", ""): Spread((), 1.0)})
@@ -105,10 +106,20 @@ def test_a_prediction_that_is_no_sweep_has_bars(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sweep, "draw", draw)
     for name in ("sweep-domain-size", "moe-slowdown"):
         spec = load(name)
-        assert to_png(predictions(spec), spec).startswith(b"\x89PNG")
+        assert predict(spec).to_png().startswith(b"\x89PNG")
     assert drawn == ["gpt-145.6b"]
 
 
+def test_points_of_a_curve_have_tooltips_and_their_series() -> None:
+    named = fabrics({"hb_rate": "1.2Gbit"}, {"hb_rate": "60Mbit"}, {"hb_rate": "240Mbit"})
+    (curve,) = curves(named, JOB, {(name, "job", ""): Spread((1.0, 3.0), 1.5) for name, _ in named})
+    svg = sweep.plot(curve, "sweep").svg.replace("\u00a0", " ")
+    texts = [f"f{n}: {text}" for n in range(3) for text in ("predicted 1.500 s", "2.000 s, 1.000 s to 3.000 s")]
+    assert sorted(re.findall(r"<title>([^<]*)</title>", svg)) == sorted(texts)
+    assert 'data-series="rail-only"' in svg
+
+
+@pytest.mark.usefixtures("figures_as_text")
 def test_the_report_has_the_curve_as_measured() -> None:
     run = sample_run(2, 2, 1)
     assert "Over what is varied" not in shown.render(run)

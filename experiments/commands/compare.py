@@ -1,0 +1,112 @@
+"""`compare`: say whether runs got slower, by medians, bootstrap intervals and a verdict for each row."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from railyard.core.safe_files import write_file
+from railyard.experiments.commands.options import Markdown, console, shows_progress
+from railyard.experiments.run import folder
+from railyard.experiments.spec.loading import leaves
+from railyard.results.analysis import comparison as compared
+from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis
+from railyard.results.runs import sources
+from railyard.results.runs.record_files import to_json
+from railyard.results.runs.records import Run
+from railyard.results.runs.sources import Source
+from railyard.results.views import comparison as views
+
+MAX_NAMED = 5  # keys of the specifications that differ
+MACHINE = ("kernel", "cpu", "cores", "datapath")  # what makes another machine, of provenance.json
+
+
+@shows_progress
+def command(
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="The runs to compare with: a run's folder, a folder of runs, a sweep.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The runs to judge. Either may be of git: main:results/a.")],
+    limit: Annotated[float, typer.Option(min=0.001, max=1, help="A change of this share or less is none.")] = (
+        compared.LIMIT
+    ),
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="Of the intervals, for all rows together.")
+    ] = compared.CONFIDENCE,
+    markdown: Markdown = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON to stdout.")] = False,
+) -> int:
+    """Compare the runs B with the runs A: same, faster, slower, or not enough data, for each row of results.
+
+    Exit status 1 if a row is slower, if a run of B failed or fails a check that A passes, or if there is not enough
+    data for any verdict. A row needs five values on each side: repeats, or runs.
+    """
+    folder.check_outputs({"--markdown": markdown})
+    before, after = sources.load("A", a), sources.load("B", b)
+    found = compared.compare(
+        [compared.values_of(source.run, _axes(source)) for source in before],
+        [compared.values_of(source.run, _axes(source)) for source in after],
+        limit,
+        confidence,
+        _problems(before, after),
+        _notes(before, after),
+    )
+    if markdown:
+        with folder.reporting_path_errors("--markdown", markdown):
+            write_file(markdown, views.markdown(found, a, b))
+    if as_json:
+        sys.stdout.write(to_json({"a": a, "b": b, **found.as_dict()}).decode())
+    views.show(found, console(stderr=as_json))
+    return 1 if found.failure else 0
+
+
+def _axes(source: Source) -> str:
+    return ", ".join(f"{key}={value}" for key, value in source.axes.items())
+
+
+def _failures(source: Source) -> Iterator[str]:
+    run = source.run
+    if run.failed or run.interrupted:
+        yield run.failed or "interrupted"
+    for line in run.damaged:
+        yield f"damaged: {line}"
+    yield from (f"failed: {check.name}" for check in Analysis(run).checks if not check.passed and _counts(check.name))
+
+
+def _counts(check: str) -> bool:
+    """Return whether a check is of the fabric. Rows are left out by their verdicts where the machine was at fault."""
+    return check != BELIEVABLE
+
+
+def _problems(before: Sequence[Source], after: Sequence[Source]) -> Iterator[str]:
+    known = {line for source in before for line in _failures(source)}
+    for source in after:
+        yield from (f"{source.name}: {line}" for line in _failures(source) if line not in known)
+
+
+def _notes(before: Sequence[Source], after: Sequence[Source]) -> Iterator[str]:
+    """Yield what differs between the two sides beside the results."""
+    for source in before:
+        yield from (f"{source.name}: {line}" for line in _failures(source))
+    specs = [{key: str(value) for source in side for key, value in leaves(source.run.spec)} for side in (before, after)]
+    differing = [key for key in dict.fromkeys([*specs[0], *specs[1]]) if specs[0].get(key) != specs[1].get(key)]
+    changed = [
+        f"{key}: {specs[0].get(key, 'none')} → {specs[1].get(key, 'none')}" for key in differing if key != "seed"
+    ]
+    more = f"; {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
+    if changed and not any(source.axes for source in (*before, *after)):
+        yield f"the specifications differ: {'; '.join(changed[:MAX_NAMED])}{more}"
+    for name in MACHINE:
+        values = [sorted({_fact(source.run, name) for source in side}) for side in (before, after)]
+        if values[0] != values[1]:
+            yield f"the machines differ: {name} {', '.join(values[0])} → {', '.join(values[1])}"
+    for side, runs in (("A", before), ("B", after)):
+        if len(runs) < compared.MIN_VALUES:
+            few = f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {side}"
+            yield f"{few}: the intervals are of repeats, and leave out what differs from run to run"
+            break
+
+
+def _fact(run: Run, name: str) -> str:
+    return str(run.provenance.get(name, "unknown"))

@@ -1,0 +1,217 @@
+"""`sweep`: run an experiment at every combination of values, on this machine or on those of a Dask cluster."""
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from railyard.core.errors import BadInput, MissingRequirement, print_error
+from railyard.core.host import detect, require
+from railyard.core.installation import python_extra
+from railyard.core.units import format_time
+from railyard.experiments.commands.options import Name, Overrides, PluginFiles, console, plain_table
+from railyard.experiments.predict.unsteered import predictions
+from railyard.experiments.run.folder import reporting_path_errors
+from railyard.experiments.spec.experiment import parse
+from railyard.experiments.sweep import spec as specification
+from railyard.experiments.sweep.driver import Driver, Machines
+from railyard.experiments.sweep.folder import FAILED, SweepFolder
+from railyard.experiments.sweep.local import Local
+from railyard.experiments.sweep.spec import Cell, Sweep
+from railyard.results.runs.fidelity import LINK_RATE
+from railyard.results.views import format as fmt
+from railyard.results.views import sweep as views
+from railyard.results.views.table import Table
+
+RETRIES: Final = ("degraded", "invalid", FAILED)
+LOCAL: Final = "local"
+MAX_SHOWN: Final = 40
+_ON: Final = re.compile(r"(tcp|tls)://\S+:\d+|ssh:\S+")
+
+
+class _Terminated(Exception):
+    """SIGTERM."""
+
+
+def command(
+    name: Name,
+    overrides: Overrides,
+    *,
+    axis: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=V1,V2,...", default_factory=list, show_default=False, help="An axis, as `-o` has it."
+        ),
+    ],
+    seeds: Annotated[str, typer.Option(metavar="1..5", show_default=False, help="The axis seed.")] = "",
+    zipped: Annotated[bool, typer.Option("--zip", help="First values together, then second ones, ...")] = False,
+    where: Annotated[
+        str, typer.Option(metavar="EXPRESSION", show_default=False, help="Leave others out: 'domains * rails <= 16'.")
+    ] = "",
+    on: Annotated[
+        str, typer.Option(metavar="local|tcp://SCHEDULER|ssh:H1,H2", help="The machines: this one, or Dask workers'.")
+    ] = LOCAL,
+    out: Annotated[Path | None, typer.Option(show_default="sweeps/NAME", help="The sweep's folder.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what is there; run nothing.")] = False,
+    retry: Annotated[
+        str, typer.Option(metavar="invalid,degraded,failed", show_default=False, help="Run these again.")
+    ] = "",
+    plugin_files: PluginFiles,
+) -> int:
+    """Run an experiment at every combination of values of its axes, one run at a time on each machine.
+
+    Runs that are in the folder already are not run again, so a sweep that was stopped goes on where it was. The axes
+    are those of the command line and of `axes:` in the file.
+
+    Exit status 1 if a run failed or is invalid, or if machines differ.
+    """
+    sweep = specification.load(name, overrides, axis, seeds, zipped, where)
+    again = _retries(retry)
+    path = out or Path("sweeps", sweep.name)
+    screen = console(stderr=False)
+    if dry_run:
+        with reporting_path_errors("--out", path):
+            _show_plan(sweep, path, again, screen)
+        return 0
+    if on == LOCAL:
+        require(detect())
+    elif not _ON.fullmatch(on):
+        raise BadInput("--on", on, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST")
+    elif find_spec("distributed") is None:
+        raise MissingRequirement("--on: this machine lacks Dask's package distributed", python_extra("cluster"))
+    with reporting_path_errors("--out", path), SweepFolder(path, sweep) as folder:
+        folder.claim()
+        missing = [cell for cell in sweep.cells if folder.state(cell.name) in ("", *again)]
+        with _machines(on if missing else LOCAL) as machines, _terminating():
+            return _run(sweep, folder, machines, missing, screen)
+
+
+def _run(sweep: Sweep, folder: SweepFolder, machines: Machines, missing: Sequence[Cell], screen: Console) -> int:
+    if there := len(sweep.cells) - len(missing):
+        screen.print(f"{there} of {len(sweep.cells)} runs are there already", highlight=False)
+    failed, status = list[str](), 0
+    try:
+        driver = Driver(folder, machines, screen, lambda: write(sweep, folder))
+        failed = driver.run(missing, seed=len(sweep.cells)).failed
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except _Terminated:
+        status = 128 + signal.SIGTERM
+    finally:
+        shown, notes = write(sweep, folder)
+    for table in shown:
+        screen.print(table.to_terminal(screen))
+    for line in notes:
+        screen.print(f"note: {line}", highlight=False, soft_wrap=True)
+    for line in failed:
+        print_error(line, 1)
+    screen.print(f"{folder.path / 'report.html'}", highlight=False, soft_wrap=True)
+    states = [folder.state(cell.name) for cell in sweep.cells]
+    is_bad = failed or notes or any(state in (FAILED, "invalid") for state in states)
+    return status or (1 if is_bad else 0)
+
+
+def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
+    """Write tables and report; return what to show, and what is wrong with putting the machines' results together."""
+    axes, machines = list(sweep.axes), folder.machines()
+    shown, notes = views.tables(*folder.write_results(), axes), list(_differences(machines))
+    runs = {cell.name: cell.label for cell in sweep.cells if folder.state(cell.name)}
+    folder.write("report.html", views.render(sweep.name, shown, runs, machines, notes))
+    return shown, notes
+
+
+def _differences(machines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield why the results of machines should not be put together: their sentinels differ, or are invalid."""
+    timed = [machine for machine in machines if machine["seconds"]]
+    for machine in machines:
+        if machine["verdict"] == "invalid":
+            yield f"the sentinel experiment is invalid on {machine['machine']}: its results are not to be believed"
+    if timed:
+        fast, slow = (choose(timed, key=lambda machine: machine["seconds"]) for choose in (min, max))
+        off = slow["seconds"] / fast["seconds"] - 1
+        if off > LINK_RATE.degraded:
+            yield (
+                f"machines differ: the sentinel takes {fmt.percent(off)} longer on {slow['machine']} than on "
+                f"{fast['machine']} ({fmt.percent(LINK_RATE.degraded)} is the limit): compare results by machine"
+            )
+
+
+def _retries(text: str) -> tuple[str, ...]:
+    found = tuple(filter(None, text.split(",")))
+    for word in found:
+        if word not in RETRIES:
+            raise BadInput("--retry", word, f"must be of {', '.join(RETRIES)}")
+    return found
+
+
+@contextmanager
+def _machines(on: str) -> Iterator[Machines]:
+    if on == LOCAL:
+        yield Local()
+        return
+    from railyard.experiments.sweep.cluster import Cluster  # Dask takes a second to load
+
+    cluster = Cluster(on)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    def terminate(*_: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show_plan(sweep: Sweep, path: Path, again: Sequence[str], screen: Console) -> None:
+    """Print the runs, what is there, and how long the others are expected to take."""
+    states, seconds = dict[str, str](), list[float]()
+    if path.exists():
+        with SweepFolder(path, sweep) as folder:
+            states = {cell.name: folder.state(cell.name) for cell in sweep.cells}
+            records = [folder.record(cell.name) for cell in sweep.cells if states[cell.name]]
+            seconds = [(r["end_ns"] - r["start_ns"]) / 1e9 for r in records if "end_ns" in r]
+    measured = median(seconds) if seconds else None
+    table = plain_table("run", *sweep.axes, "state", "expected", right=("expected",))
+    left = 0
+    for number, cell in enumerate(sweep.cells):
+        state = states.get(cell.name, "")
+        is_missing = state in ("", *again)
+        left += is_missing
+        if number < MAX_SHOWN:
+            values = [str(value) for value in cell.axes.values()]
+            table.add_row(cell.name, *values, state or "missing", _expected(cell, measured) if is_missing else "")
+    screen.print(table)
+    more = len(sweep.cells) - MAX_SHOWN
+    if more > 0:
+        screen.print(f"… {more} more runs")
+    known = f", about {format_time(round(measured * left))} on one machine" if measured and left else ""
+    screen.print(f"{len(sweep.cells)} runs, {left} to do{known}", highlight=False)
+
+
+def _expected(cell: Cell, measured: float | None) -> str:
+    """Return how long a run takes: as the others did, or at least what is predicted of its workloads."""
+    if measured is not None:
+        return fmt.seconds(measured)
+    spec = parse(cell.spec)
+    if not spec.gpu_fabrics or not spec.workloads:
+        return fmt.NOTHING
+    longest: dict[tuple[str, str], float] = {}  # a workload has a time as a whole, or one phase
+    for row in predictions(spec):
+        key = row.fabric, row.workload
+        longest[key] = max(longest.get(key, 0.0), row.predicted)
+    return f"> {fmt.seconds(sum(longest.values()) * spec.repeats)}"

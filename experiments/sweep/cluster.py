@@ -1,0 +1,157 @@
+"""Machines that Dask workers are on: `tcp://SCHEDULER`, or `ssh:h1,h2`, where the workers are started by ssh.
+
+A machine may have several workers; it gets one run at a time, on a worker with the resource `railyard`. A run that is
+lost with its worker is given to another one.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import dask
+from distributed import Client, Future, KilledWorker, SSHCluster
+from distributed.client import FutureCancelledError
+from distributed.scheduler import NoValidWorkerError
+
+import railyard
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.experiments.sweep import machine
+from railyard.experiments.sweep.machine import Outcome, Task
+
+RESOURCE: Final = "railyard"
+GONE: Final = "its worker is gone"
+ASK_EVERY_S: Final = 1.0
+TIMEOUT_S: Final = 10.0  # for the scheduler to answer, and for workers to come
+GONE_S: Final = 60.0  # without a worker, after which a sweep ends
+_START: Final = f"dask worker SCHEDULER --resources {RESOURCE}=1"
+TUNED: Final = {"distributed.worker.profile.enabled": False}
+"""Configuration of workers: each samples the stacks of its threads 100 times per second otherwise."""
+_LOST: Final = (KilledWorker, FutureCancelledError, NoValidWorkerError, asyncio.CancelledError)
+
+
+class Cluster:
+    """The machines of a Dask cluster."""
+
+    def __init__(self, where: str) -> None:
+        """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version."""
+        self._where = where
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # its workers come and go
+        with ExitStack() as undo:
+            address: Any = where
+            if where.startswith("ssh:"):
+                address = undo.enter_context(_by_ssh(where))
+            try:
+                self._client = undo.enter_context(Client(address, timeout=TIMEOUT_S, set_as_default=False))
+            except (OSError, TimeoutError) as error:
+                remedy = "start one with: dask scheduler"
+                raise MissingRequirement(f"--on: no Dask scheduler answers at {where}", remedy) from error
+            except ValueError as error:
+                raise BadInput("--on", where, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST") from error
+            self._machines: dict[str, str] = {}  # worker -> machine
+            self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
+            self._await_workers()
+            self._undo = undo.pop_all()
+
+    def _await_workers(self) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self.names():
+            if time.monotonic() > deadline:
+                what = f"--on: {self._where} has no worker with the resource {RESOURCE}"
+                raise MissingRequirement(what, f"start them with: {_START}")
+            time.sleep(0.2)
+
+    def names(self) -> Sequence[str]:
+        """Return the machines that have a worker, at most 1 s ago. MissingRequirement if the scheduler is gone."""
+        if self._client.status != "running":
+            remedy = "call the sweep again to run the rest"
+            raise MissingRequirement(f"--on: the Dask scheduler at {self._where} no longer answers", remedy)
+        if time.monotonic() < self._asked + ASK_EVERY_S and self._machines:
+            return sorted(set(self._machines.values()))
+        self._asked = time.monotonic()
+        found = self._client.scheduler_info(n_workers=-1)["workers"]
+        alive = {address for address, worker in found.items() if worker["resources"].get(RESOURCE)}
+        if alive:
+            self._seen = time.monotonic()
+        elif time.monotonic() > self._seen + GONE_S:
+            raise MissingRequirement(f"--on: {self._where} has had no worker for {GONE_S:g} s", f"start one: {_START}")
+        for address in set(self._machines) - alive:
+            del self._machines[address]
+        if new := [address for address in alive if address not in self._machines]:
+            self._identify(new)
+        return sorted(set(self._machines.values()))
+
+    def _identify(self, workers: Sequence[str]) -> None:
+        try:
+            answers = self._client.run(machine.identify, workers=list(workers), on_error="return")
+        except (OSError, TimeoutError):
+            return  # gone in the meantime; asked again if not
+        for address, answer in answers.items():
+            if isinstance(answer, OSError):
+                continue
+            version = answer.get("version") if isinstance(answer, dict) else f"none ({type(answer).__name__})"
+            if version != railyard.__version__:
+                what = f"--on: the worker {address} has Railyard {version}, and this is {railyard.__version__}"
+                raise MissingRequirement(what, "install the same version there")
+            self._machines[address] = str(answer["machine"])
+
+    def submit(self, name: str, task: Task) -> "Run":
+        """Start a task on a worker of a machine."""
+        workers = [address for address, own in self._machines.items() if own == name]
+        future = self._client.submit(machine.execute, task, workers=workers, resources={RESOURCE: 1}, pure=False)
+        return Run(future, workers, self._machines)
+
+    def lost(self, error: Exception) -> str:
+        """Return why a run was lost; raise another error than that of a lost worker."""
+        if isinstance(error, _LOST):
+            return GONE
+        raise error
+
+    def stop(self) -> bool:
+        """End the runs under way; return whether the scheduler still answers."""
+        if self._client.status != "running":
+            return False
+        with suppress(OSError, TimeoutError):
+            self._client.run(machine.stop, on_error="ignore")
+            return True
+        return False
+
+    def close(self) -> None:
+        """Disconnect, and end the workers that were started by ssh."""
+        with suppress(Exception):
+            self._undo.close()
+
+
+class Run:
+    """A run on one of some workers."""
+
+    def __init__(self, future: Future, workers: Sequence[str], alive: Mapping[str, str]) -> None:
+        """`alive`: the workers that are there, which changes. Dask itself would wait for a worker to come back."""
+        self._future, self._workers, self._alive = future, workers, alive
+
+    def done(self) -> bool:
+        """Return whether it has ended, or all of its workers have."""
+        return bool(self._future.done()) or not any(worker in self._alive for worker in self._workers)
+
+    def result(self) -> Outcome:
+        """Return what became of it. One of the errors for which `Cluster.lost` has a reason if its workers are gone."""
+        if not any(worker in self._alive for worker in self._workers) and not self._future.done():
+            self._future.cancel()
+            raise FutureCancelledError(self._future.key, GONE)
+        outcome: Outcome = self._future.result()
+        return outcome
+
+
+def _by_ssh(where: str) -> SSHCluster:
+    """Start a scheduler on the first host, and a worker on each. MissingRequirement if a host can't be reached."""
+    hosts = [host for host in where.removeprefix("ssh:").split(",") if host]
+    if not hosts:
+        raise BadInput("--on", where, "must name hosts, such as ssh:h1,h2")
+    dask.config.set(TUNED)
+    try:
+        return SSHCluster([hosts[0], *hosts], worker_options={"nthreads": 1, "resources": {RESOURCE: 1}})
+    except Exception as error:
+        what = f"--on: Dask can't be started on {', '.join(hosts)}: {' '.join(str(error).split())[:120]}"
+        raise MissingRequirement(what, f"try: ssh {hosts[0]} true") from error

@@ -1,0 +1,181 @@
+"""The folder of a sweep: what it is of, which runs are there, and the table of all their results.
+
+    sweep.yaml        the experiment, the axes, and the folder of each run
+    runs/<hash>/      an ordinary run's folder, and sweep.json: the machine it ran on, and when
+    machines/<name>/  the sentinel experiment of each machine
+    sweep.parquet, recoveries.parquet    the rows of all results.csv and recovery.csv, with a column for each axis
+
+A run appears in the folder by a rename, so it is there whole or not at all, and once, whatever process is killed.
+"""
+
+import io
+import secrets
+import tarfile
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import pandas as pd
+import yaml
+
+from railyard.core.config import parse_yaml
+from railyard.core.errors import BadInput
+from railyard.core.safe_files import Folder
+from railyard.experiments.run.folder import IN_USE
+from railyard.experiments.sweep.machine import Outcome
+from railyard.experiments.sweep.spec import Sweep
+from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs import store
+from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
+from railyard.results.runs.sources import RUNS, SWEEP_FILE
+
+MACHINES: Final = "machines"
+RECORD: Final = "sweep.json"
+TABLE: Final = "sweep.parquet"
+RECOVERIES: Final = "recoveries.parquet"
+FAILED: Final = "failed"
+"""The state of a run that ended with an error; the other states are those of its verdict."""
+_PART: Final = ".part-"
+_OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
+
+
+class SweepFolder:
+    """An open sweep folder, which no other process sweeps into once it is claimed."""
+
+    def __init__(self, path: Path, sweep: Sweep, make: bool = True) -> None:
+        """Open or make it. BadInput if it is of another sweep; FileNotFoundError if it isn't there."""
+        self.path, self._sweep = path, sweep
+        self._folder = Folder(path, make)
+        written = self._folder.read(SWEEP_FILE)
+        self._known: list[dict[str, Any]] = []
+        if written is not None:
+            self._known = self._check_same(parse_yaml(text_of(written, SWEEP_FILE), SWEEP_FILE))
+        elif self._folder.names():
+            self._folder.close()
+            raise BadInput("--out", str(path), "exists and is no sweep's folder: choose another")
+
+    def __enter__(self) -> "SweepFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.close()
+
+    def _check_same(self, written: Any) -> list[dict[str, Any]]:
+        """Return the runs that sweep.yaml has. BadInput if it is of another experiment, or of other axes."""
+        ours, theirs = yaml.safe_load(_as_yaml(self._sweep)), written if isinstance(written, dict) else {}
+        for key, same in (
+            ("experiment", ours["experiment"] == theirs.get("experiment")),
+            ("axes", list(ours["axes"]) == list(theirs.get("axes") or ())),
+        ):
+            if not same:
+                self._folder.close()
+                what = "another experiment" if key == "experiment" else "other axes"
+                raise BadInput("--out", str(self.path), f"is a sweep of {what}: choose another folder")
+        own = {cell.name for cell in self._sweep.cells}
+        return [run for run in theirs.get("runs") or () if run.get("folder") not in own]
+
+    def claim(self) -> None:
+        """Keep other sweeps out until it is closed, write sweep.yaml, and remove what a killed sweep left."""
+        try:
+            self._folder.lock()
+        except BlockingIOError as error:
+            raise BadInput("--out", str(self.path), IN_USE.replace("run", "sweep")) from error
+        self._folder.write(SWEEP_FILE, _as_yaml(self._sweep, self._known))
+        for parent in (RUNS, MACHINES):
+            with Folder(self.path / parent, make=True) as folder:
+                for name in folder.names():
+                    if name.startswith(_PART):
+                        folder.remove_tree(name)
+
+    def state(self, name: str, parent: str = RUNS) -> str:
+        """Return the verdict of a run, `failed`, or "" if it isn't there."""
+        try:
+            with Folder(self.path / parent / name) as folder:
+                summary = from_json(folder.read("summary.json") or b"{}", "summary.json")
+                rest = from_json(folder.read("run.json") or b"{}", "run.json")
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        return FAILED if rest.get("failed") or "verdict" not in summary else str(summary["verdict"])
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return where and when a run was done; nothing if it isn't there."""
+        try:
+            with Folder(self.path / RUNS / name) as folder:
+                return from_json(folder.read(RECORD) or b"{}", RECORD)
+        except OSError:
+            return {}
+
+    def install(self, name: str, outcome: Outcome, parent: str = RUNS, **record: Any) -> None:
+        """Put a run that has ended in its place; an earlier one is removed."""
+        part = f"{_PART}{name}-{secrets.token_hex(4)}"
+        plain = {**outcome.machine, "start_ns": outcome.start_ns, "end_ns": outcome.end_ns, **record}
+        with Folder(self.path / parent, make=True) as folder:
+            with tarfile.open(fileobj=io.BytesIO(outcome.folder or b"")) as tar:
+                for member in tar:
+                    if file := tar.extractfile(member) if member.isfile() else None:
+                        folder.write(f"{part}/{member.name.removeprefix('./')}", file.read())
+            folder.write(f"{part}/{RECORD}", to_json(plain))
+            if name in folder.names():
+                folder.rename(name, f"{part}-old")
+            folder.rename(part, name)
+            folder.remove_tree(f"{part}-old")
+
+    def write_results(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Write and return measurements and recoveries of all runs that are there, with a column for each axis."""
+        measured, recovered = list[pd.DataFrame](), list[pd.DataFrame]()
+        for run in [*({"folder": c.name, "axes": c.axes} for c in self._sweep.cells), *self._known]:
+            name = run["folder"]
+            if not self.state(name):
+                continue
+            analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
+            own = {"run": name, **run["axes"], **{key: record.get(key) for key in _OUTCOME}}
+            judged = [store.judged_row(m, analysis.judgement.of_row(m)) for m in analysis.run.measurements]
+            for frames, columns, rows in (
+                (measured, store.RESULT_COLUMNS, judged),
+                (recovered, store.RECOVERY_COLUMNS, analysis.run.recoveries),
+            ):
+                if rows:
+                    frame = pd.DataFrame([to_plain(row, columns) for row in rows], columns=list(columns))
+                    frames.append(frame.assign(**{key: _plain(value) for key, value in own.items()}))
+        return self._write_table(TABLE, measured), self._write_table(RECOVERIES, recovered)
+
+    def _write_table(self, name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
+        """Write and return a table, unless it has no rows."""
+        if not frames:
+            return pd.DataFrame()
+        found = pd.concat([frame.dropna(axis="columns", how="all") for frame in frames], ignore_index=True)
+        found = found.reindex(columns=list(dict.fromkeys(column for frame in frames for column in frame)))
+        for key in self._sweep.axes:
+            if found[key].map(type).nunique() > 1:  # a column has one type
+                found[key] = found[key].astype(str)
+        data = io.BytesIO()
+        found.to_parquet(data, compression="zstd", index=False)
+        self._folder.write(name, data.getvalue())
+        return found
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Return each machine with the median time (s) and the verdict of its sentinel experiment."""
+        found = []
+        with Folder(self.path / MACHINES, make=True) as folder:
+            for name in folder.names():
+                run = store.load(self.path / MACHINES / name)
+                times = [m.value for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
+                record = from_json(folder.read(f"{name}/{RECORD}") or b"{}", RECORD)
+                state = self.state(name, MACHINES)
+                found.append({**record, "seconds": median(times) if times else None, "verdict": state})
+        return found
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of the sweep itself."""
+        self._folder.write(name, data)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def _as_yaml(sweep: Sweep, known: list[dict[str, Any]] | None = None) -> bytes:
+    data = sweep.as_dict()
+    data["runs"] += known or []
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).encode()

@@ -1,0 +1,237 @@
+"""Specification of a sweep: an experiment, axes of it with their values, and one cell for each combination.
+
+    axes: {fabrics.*.rail_rate: [20Mbit, 40Mbit], domains: [2, 4, 8], seed: [1, 2, 3]}
+    zip: true                     the first values of all axes together, then the second ones; not every combination
+    where: domains * rails <= 16  leave the other combinations out; an axis is called by the last word of its key
+
+A cell is a resolved experiment. Its name is a hash of that, so that it is the same in every sweep of the experiment.
+"""
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import product
+from math import prod
+from typing import Any, Final, cast
+
+from railyard.core.config import parse_yaml
+from railyard.core.errors import BadInput
+from railyard.core.plugins import copies
+from railyard.experiments.spec import loading
+from railyard.experiments.spec.experiment import ExperimentSpec
+
+KEYS: Final = ("axes", "zip", "where")  # of a sweep's YAML, beside those of its experiment
+MAX_RUNS: Final = 10_000
+SEED: Final = "seed"
+_OPERATORS: Final[dict[type, Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda x, y: x in y, ast.NotIn: lambda x, y: x not in y,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a sweep: the value of each axis, and the resolved experiment. `plugins`: their sources, by path."""
+
+    axes: dict[str, Any]
+    spec: dict[str, Any]
+    plugins: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: a hash of the resolved experiment and its plugins."""
+        return cell_name(self.spec, self.plugins)
+
+    @property
+    def label(self) -> str:
+        """The values of its axes as text."""
+        return ", ".join(f"{key}={value}" for key, value in self.axes.items())
+
+
+def cell_name(spec: Mapping[str, Any], plugins: Mapping[str, bytes] | None = None) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of a resolved experiment, and of its plugins if it has any."""
+    found = sha256(json.dumps(spec, sort_keys=True).encode())
+    for name, source in sorted((plugins or {}).items()):
+        found.update(f"{name} {len(source)} ".encode() + source)
+    return found.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: the experiment as it was written, without the keys of sweeps, and the cells in their order."""
+
+    name: str
+    experiment: dict[str, Any]
+    axes: dict[str, list[Any]]
+    cells: tuple[Cell, ...]
+    zipped: bool = False
+    where: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for sweep.yaml."""
+        runs = [{"folder": cell.name, "axes": cell.axes} for cell in self.cells]
+        own = {"axes": self.axes, "zip": self.zipped, "where": self.where}
+        return {"name": self.name, **own, "experiment": self.experiment, "runs": runs}
+
+
+def load(
+    name_or_file: str,
+    overrides: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    seeds: str = "",
+    zipped: bool = False,
+    where: str = "",
+) -> Sweep:
+    """Return a sweep of a named experiment or a YAML file. Axes of the command line are added to those of the file.
+
+    BadInput if an axis or a value can't be used, before anything runs.
+    """
+    data = loading.read(name_or_file)
+    own = {key: data.pop(key, None) for key in KEYS}
+    if not isinstance(own["zip"], bool | None):
+        raise BadInput("zip", own["zip"], "must be true or false")
+    if not isinstance(own["where"], str | None):
+        raise BadInput("where", own["where"], "must be an expression, such as domains * rails <= 16")
+    loading.load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
+    data = loading.apply(data, overrides)
+    found = dict(_axes_of_file(own["axes"]))
+    found |= dict(_axis(text) for text in axes)
+    if seeds:
+        found[SEED] = _seeds(seeds)
+    if not found:
+        raise BadInput("--axis", "", "is missing: a sweep needs axes, such as --axis domains=2,4,8 or --seeds 1..5")
+    zipped, where = zipped or bool(own["zip"]), where or own["where"] or ""
+    for key, values in found.items():
+        _check_values(key, values)
+    cells = tuple(_cells(data, name_or_file, found, zipped, where))
+    spec_name = str(cells[0].spec["name"])
+    return Sweep(spec_name, data, found, cells, zipped, where)
+
+
+def _axes_of_file(axes: object) -> Iterator[tuple[str, list[Any]]]:
+    if axes is None:
+        return
+    if not isinstance(axes, dict):
+        raise BadInput("axes", axes, "must be keys with lists of values, such as {domains: [2, 4]}")
+    for key, values in axes.items():
+        if not isinstance(key, str) or not isinstance(values, list):
+            raise BadInput(f"axes.{key}", values, "must be a list of values, such as [2, 4]")
+        yield key, values
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip():
+        raise BadInput("--axis", text, "must be KEY=V1,V2,..., such as domains=2,4,8")
+    found = cast(list[Any], parse_yaml(f"[{values}]", f"--axis {key}"))
+    return key.strip(), found
+
+
+def _seeds(text: str) -> list[int]:
+    first, dots, last = text.partition("..")
+    try:
+        found = list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not 0 < len(found) <= MAX_RUNS:
+        raise BadInput("--seeds", text, "must be a range, such as 1..5, or a list, such as 1,3,7")
+    return found
+
+
+def _check_values(key: str, values: list[Any]) -> None:
+    if not values:
+        raise BadInput(f"axis {key}", values, "must have one value or more")
+    seen = list[Any]()
+    for value in values:
+        if value in seen and type(value) is type(seen[seen.index(value)]):
+            raise BadInput(f"axis {key}", value, "is there twice: each value once")
+        seen.append(value)
+
+
+def _cells(
+    data: dict[str, Any], name_or_file: str, axes: dict[str, list[Any]], zipped: bool, where: str
+) -> Iterator[Cell]:
+    """Yield the cell of each combination that `where` doesn't leave out. BadInput if two of them are the same."""
+    lengths = {key: len(values) for key, values in axes.items()}
+    if zipped and len(set(lengths.values())) > 1:
+        raise BadInput("zip", lengths, "needs axes with equally many values")
+    number = min(lengths.values()) if zipped else prod(lengths.values())
+    if number > MAX_RUNS:
+        raise BadInput("axes", f"{number:,} combinations", f"must be {MAX_RUNS:,} or fewer")
+    condition = _Condition(where, axes) if where else None
+    seen: dict[str, Cell] = {}
+    for values in zip(*axes.values(), strict=True) if zipped else product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        if condition and not condition.holds(chosen):
+            continue
+        cell = Cell(chosen, _resolved(data, name_or_file, chosen), copies())
+        if other := seen.get(cell.name):
+            key = next(key for key in axes if other.axes[key] != chosen[key])
+            raise BadInput(f"axis {key}", chosen[key], f"makes the same run as {other.axes[key]!r}: each value once")
+        seen[cell.name] = cell
+        yield cell
+    if not seen:
+        raise BadInput("where", where, "leaves no combination")
+
+
+def _resolved(data: dict[str, Any], name_or_file: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in values.items()]
+    try:
+        spec: ExperimentSpec = loading.make(data, name_or_file, overrides)
+    except BadInput as error:
+        error.args = (re.sub("^-o(?=[ :])", "axis", str(error)),)
+        raise
+    return spec.resolved()
+
+
+class _Condition:
+    """The expression `where`: comparisons, arithmetic, and, or, not, in, on axes by the last word of their keys."""
+
+    def __init__(self, text: str, axes: Mapping[str, Any]) -> None:
+        self._text = text
+        self._names = {key.rpartition(".")[2]: key for key in axes}
+        try:
+            self._tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise BadInput("where", text, "is no expression, such as domains * rails <= 16") from error
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Return whether it is true for these values of the axes. BadInput if it can't be computed."""
+        try:
+            return bool(self._value(self._tree, values))
+        except (TypeError, ArithmeticError, RecursionError) as error:
+            raise BadInput("where", self._text, f"can't be computed: {error}") from error
+
+    def _value(self, node: ast.expr, values: Mapping[str, Any]) -> Any:
+        def of(part: ast.expr) -> Any:
+            return self._value(part, values)
+
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str()):
+                return node.value
+            case ast.Name() if node.id in self._names:
+                return values[self._names[node.id]]
+            case ast.List() | ast.Tuple():
+                return [of(part) for part in node.elts]
+            case ast.UnaryOp(op=ast.Not()):
+                return not of(node.operand)
+            case ast.UnaryOp(op=ast.USub()):
+                return -of(node.operand)
+            case ast.BoolOp():
+                return (all if isinstance(node.op, ast.And) else any)(of(part) for part in node.values)
+            case ast.BinOp() if type(node.op) in _OPERATORS:
+                parts = of(node.left), of(node.right)
+                if not all(isinstance(part, int | float) for part in parts):
+                    raise TypeError(f"{parts[0]!r} and {parts[1]!r} are not both numbers")
+                return _OPERATORS[type(node.op)](*parts)
+            case ast.Compare() if all(type(op) in _OPERATORS for op in node.ops):
+                sides = [of(part) for part in (node.left, *node.comparators)]
+                compared = zip(node.ops, sides, sides[1:], strict=False)
+                return all(_OPERATORS[type(op)](left, right) for op, left, right in compared)
+        allowed = f"may have {', '.join(self._names)}, numbers, text, + - * / %, comparisons, and, or, not, in"
+        raise BadInput("where", self._text, allowed)

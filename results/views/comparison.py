@@ -1,0 +1,88 @@
+"""A comparison as people read it: table on the terminal, Markdown for a job's summary."""
+
+from collections import Counter
+from collections.abc import Callable
+from math import isinf
+from typing import Final
+
+from rich.console import Console
+
+from railyard.results.analysis.comparison import Compared, Comparison
+from railyard.results.views import format as fmt
+from railyard.results.views.ci import markdown_cell
+from railyard.results.views.table import Column, Table, text
+
+MAX_ROWS: Final = 40  # on the terminal
+
+
+def _value(name: str) -> Callable[[Compared], str]:
+    def show(row: Compared) -> str:
+        value = getattr(row, name)
+        if value is not None and isinf(value):
+            return "never"
+        return fmt.milliseconds(value) if row.key.unit == "ms" and value else fmt.quantity(value, row.key.unit)
+
+    return show
+
+
+def _interval(row: Compared) -> str:
+    return "–" if row.interval is None else " to ".join(map(_ratio, row.interval))
+
+
+def _ratio(value: float | None) -> str:
+    return "∞" if value is not None and isinf(value) else fmt.ratio(value)
+
+
+COLUMNS: Final = (
+    text("fabric", lambda row: " ".join(filter(None, (row.key.where.fabric, row.key.where.policy)))),
+    text("axes", lambda row: row.key.axes),
+    text("what", lambda row: row.key.label),
+    text("metric", lambda row: row.key.metric),
+    Column("A", _value("median_a"), str),
+    Column("B", _value("median_b"), str),
+    Column("B / A", lambda row: row.ratio, _ratio),
+    Column("interval", _interval, str),
+    Column("n", lambda row: f"{row.n_a}, {row.n_b}", str, drop=1),
+    Column("verdict", lambda row: row.verdict, str),
+    text("reason", lambda row: row.reason, drop=None),
+)
+
+
+def table(comparison: Comparison, most: int | None = None) -> Table:
+    """Return the rows, of which only the first `most`."""
+    rows = comparison.rows[:most]
+    return Table(COLUMNS, rows, more=len(comparison.rows) - len(rows)).without_empty(("verdict",))
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the result in a line: `regression: ...`, or how many rows have which verdict."""
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in comparison.counts.items())
+    return f"{comparison.failure}; {counts}" if comparison.failure else counts
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Print it."""
+    shown = table(comparison, MAX_ROWS)
+    console.print(shown.to_terminal(console))
+    limit, confidence = fmt.percent(comparison.limit), fmt.percent(comparison.confidence, 0)
+    more = f", {shown.more} more rows with --json" if shown.more else ""
+    console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together{more}")
+    for reason, count in Counter(row.reason for row in comparison.rows if row.reason).items():
+        console.print(f"not enough data: {count} rows: {reason}", highlight=False, soft_wrap=True)
+    for line in comparison.notes:
+        console.print(f"note: {line}", style="dim", highlight=False, soft_wrap=True)
+    for line in comparison.problems:
+        console.print(f"problem: {line}", highlight=False, soft_wrap=True)
+    console.print(headline(comparison), style="red" if comparison.failure else "green", highlight=False)
+
+
+def markdown(comparison: Comparison, a: str, b: str) -> bytes:
+    """Return it as Markdown."""
+    whole = table(comparison)
+    mark = "❌" if comparison.failure else "✅"
+    lines = [f"### {mark} {markdown_cell(b)} against {markdown_cell(a)}", "", markdown_cell(headline(comparison)), ""]
+    lines += [f"- {markdown_cell(line)}" for line in (*comparison.problems, *comparison.notes)]
+    lines += ["", f"| {' | '.join(column.title for column in whole.shown)} |"]
+    lines += ["|" + "|".join("---" if column.is_text else "---:" for column in whole.shown) + "|"]
+    lines += [f"| {' | '.join(map(markdown_cell, cells))} |" for cells in whole.cells]
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,146 @@
+"""The results of a sweep: medians by the values of its axes, on the terminal and in report.html."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf, isinf
+from operator import itemgetter
+from statistics import median
+from typing import Any, Final, cast
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from railyard.core.installation import data_file
+from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.recovery import STEP_NAMES, STEPS
+from railyard.results.runs.records import VERDICTS
+from railyard.results.views import format as fmt
+from railyard.results.views.table import Column, Table, text
+
+SEED: Final = "seed"
+_FAULT_KEYS: Final = ("fabric", "policy", "script", "fault", "target", "reroute")
+_KEYS: Final = ("fabric", "policy", "workload", "scene", "script", "reroute", "metric", "unit")
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """Values of a metric at one place of the axes, of all seeds and repeats."""
+
+    axes: dict[str, Any]
+    what: dict[str, str]
+    values: tuple[float, ...]
+    ratio: float | None
+    verdict: str
+    runs: tuple[str, ...]
+    machines: tuple[str, ...]
+
+
+def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    for values, group in frame.groupby(list(keys), sort=False, dropna=False):
+        yield cast(tuple[Any, ...], values), group
+
+
+def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
+    """Return a row for each time of a whole workload, by the axes apart from the seed."""
+    times = results[results.metric.isin(TIME_METRICS) & (results.phase.fillna("") == "")]
+    keys = [*(axis for axis in axes if axis != SEED), *_KEYS]
+    found = []
+    for values, group in _groups(times, keys):
+        named = dict(zip(keys, values, strict=True))
+        ratios = group.ratio.dropna()
+        found.append(
+            SweepRow(
+                axes={key: named[key] for key in keys if key not in _KEYS},
+                what={key: "" if pd.isna(named[key]) else str(named[key]) for key in _KEYS},
+                values=tuple(group.value),
+                ratio=float(ratios.median()) if len(ratios) else None,
+                verdict=max(group.verdict, key=VERDICTS.index),
+                runs=tuple(group.run.unique()),
+                machines=tuple(group.machine.dropna().unique()),
+            )
+        )
+    return found
+
+
+def _axis_value(axis: str, row: SweepRow) -> str:
+    return str(row.axes[axis])
+
+
+def _what(key: str, row: SweepRow) -> str:
+    return row.what[key]
+
+
+def table(rows: Sequence[SweepRow]) -> Table:
+    """Return the rows as a table."""
+    axes = dict.fromkeys(axis for row in rows for axis in row.axes)
+    columns = [text(axis.rpartition(".")[2], partial(_axis_value, axis)) for axis in axes]
+    columns += [text(key, partial(_what, key)) for key in _KEYS[:-1]]
+    columns += [
+        Column("median", lambda row: fmt.quantity(median(row.values), row.what["unit"]), str),
+        Column("min", lambda row: fmt.quantity(min(row.values), row.what["unit"]), str, drop=1),
+        Column("max", lambda row: fmt.quantity(max(row.values), row.what["unit"]), str, drop=1),
+        Column("n", lambda row: len(row.values), str),
+        Column("ratio", lambda row: row.ratio, fmt.ratio),
+        text("verdict", lambda row: row.verdict),
+        text("machines", lambda row: ", ".join(row.machines), drop=2),
+    ]
+    return Table(columns, rows).without_empty(("median", "n", "verdict"))
+
+
+def recoveries_table(recoveries: pd.DataFrame, axes: Sequence[str]) -> Table:
+    """Return medians of the steps of the recovery from each fault, by the axes apart from the seed; None is never."""
+    keys = [*(axis for axis in axes if axis != SEED), *_FAULT_KEYS]
+    steps = recoveries[list(STEPS)].astype(float).fillna(inf)
+    found = [
+        {**dict(zip(keys, values, strict=True)), "n": len(group), **steps.loc[group.index].median().to_dict()}
+        for values, group in _groups(recoveries, keys)
+    ]
+
+    def shown(value: float) -> str:
+        return fmt.milliseconds(None if isinf(value) else value)
+
+    columns = [text(key.rpartition(".")[2], itemgetter(key), str) for key in keys]
+    columns += [Column("n", itemgetter("n"), str)]
+    columns += [Column(STEP_NAMES[step], itemgetter(step), shown) for step in STEPS]
+    return Table(columns, found)
+
+
+def machines_table(machines: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the machines with the time of their sentinel experiment."""
+    columns = (
+        text("machine", itemgetter("machine")),
+        text("kernel", itemgetter("kernel")),
+        Column("cores", itemgetter("cores"), "{:g}".format),
+        Column("sentinel", itemgetter("seconds"), fmt.seconds),
+        text("verdict", itemgetter("verdict")),
+    )
+    return Table(columns, machines)
+
+
+def tables(results: pd.DataFrame, recoveries: pd.DataFrame, axes: Sequence[str]) -> list[Table]:
+    """Return the tables of a sweep that have rows."""
+    found = [table(rows_of(results, axes))] if len(results) else []
+    found += [recoveries_table(recoveries, axes)] if len(recoveries) else []
+    return [each for each in found if each.rows]
+
+
+def render(
+    name: str,
+    shown: Sequence[Table],
+    runs: Mapping[str, str],
+    machines: Sequence[Mapping[str, Any]],
+    notes: Sequence[str],
+) -> bytes:
+    """Return report.html of a sweep, with links to the reports of its `runs`: their labels by folder."""
+    environment = Environment(
+        loader=FileSystemLoader(data_file("results/views")), autoescape=True, undefined=StrictUndefined
+    )
+    page = environment.get_template("sweep.html.j2").render(
+        title=f"Sweep of {name}",
+        notes=notes,
+        tables=[each.to_html() for each in shown],
+        machines=machines_table(machines).to_html(),
+        runs=runs,
+    )
+    return page.encode()

@@ -1,0 +1,152 @@
+"""Sweeps on packets: on this machine and over Dask workers, killed at random moments and called again."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from railyard.results.runs import store
+from tests.emulation.fabrics import eventually
+from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.unit.test_sweep_spec import TINY
+
+SWEEP_S = 240.0  # for three short runs on a slow machine
+KILLS = 3
+KEYS = ["seed", "fabric", "policy", "workload", "phase", "metric", "unit", "predicted", "repeat"]
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("spec") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return str(path)
+
+
+def sweep(spec: str, out: Path, *options: str, runs: int = 3) -> Program:
+    return Program([*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--out", str(out), *options])
+
+
+def assert_whole(out: Path, runs: int = 3) -> pd.DataFrame:
+    """Check that every run is there once and undamaged, and that never two ran at once. Return the table."""
+    records = []
+    for run in yaml.safe_load((out / "sweep.yaml").read_text())["runs"]:
+        folder = out / "runs" / run["folder"]
+        assert store.load(folder).damaged == []
+        records.append(json.loads((folder / "sweep.json").read_text()))
+    assert len(records) == len(list((out / "runs").iterdir())) == runs
+    times = sorted((record["start_ns"], record["end_ns"]) for record in records)
+    assert all(end <= start for (_, end), (start, _) in pairwise(times)), "two runs at once"
+    table = pd.read_parquet(out / "sweep.parquet")
+    assert table.run.nunique() == runs
+    return table
+
+
+def sandboxes() -> list[str]:
+    """Return the command lines of the runs that are alive."""
+    lines = (" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    return [line for line in lines if "railyard-sweep-" in line]
+
+
+@contextmanager
+def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """Yield the address of a scheduler and the processes of the scheduler and the workers, which share this machine."""
+    pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    common = ["--no-dashboard", "--protocol", "tcp"]
+    scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), *common]
+    worker = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
+    worker += ["--resources", "railyard=1"]
+    with ExitStack() as stack:
+        started = []
+        for arguments in (scheduler, *[worker] * workers):
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=Path(__file__).parents[2],
+                env={**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append(psutil.Process(process.pid))
+        yield address, started
+
+
+@pytest.fixture(scope="module")
+def looped(spec: str, tmp_path_factory: pytest.TempPathFactory, slow: float) -> pd.DataFrame:
+    """The table of a sweep on this machine, whose program was killed at random moments, and then called again."""
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    dice = random.Random(7)
+    for _ in range(KILLS):
+        with sweep(spec, out) as program:
+            time.sleep(dice.uniform(1, 12) * slow)
+            program.process.send_signal(signal.SIGKILL)
+            program.process.wait()
+        eventually(lambda: not sandboxes(), 10 * slow)
+    with sweep(spec, out) as program:
+        assert program.end(SWEEP_S * slow) in (0, 1), program.output
+    return assert_whole(out)
+
+
+def test_a_sweep_killed_at_random_moments_has_every_run_once(looped: pd.DataFrame) -> None:
+    assert looped.seed.nunique() == 3
+
+
+def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
+    spec: str, looped: pd.DataFrame, tmp_path: Path, slow: float
+) -> None:
+    """Two workers share the machine; one is killed during the first run, and the other does what it had."""
+    with dask(2) as (address, (_, victim, *_)), sweep(spec, tmp_path / "out", "--on", address) as program:
+        program.await_text("[1/3]", SWEEP_S * slow)
+        victim.kill()
+        assert program.end(SWEEP_S * slow) in (0, 1), program.output
+    assert sandboxes() == []
+    pd.testing.assert_frame_equal(sorted_keys(assert_whole(tmp_path / "out")), sorted_keys(looped))
+
+
+def sorted_keys(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what must not differ between two sweeps."""
+    return table[KEYS].sort_values(KEYS).reset_index(drop=True)
+
+
+def test_a_sweep_without_its_scheduler_ends_in_one_line(spec: str, tmp_path: Path, slow: float) -> None:
+    with dask(1) as (address, (scheduler, *_)), sweep(spec, tmp_path / "out", "--on", address) as program:
+        program.await_text("[1/3]", SWEEP_S * slow)
+        scheduler.kill()
+        assert program.end(60 * slow) == 3
+        assert f"the Dask scheduler at {address} no longer answers; call the sweep again" in program.output
+        assert "Traceback" not in program.output
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9"),
+        ("tcp://", "--on: 'tcp://' must be local"),
+        ("ssh:nowhere.invalid", "Dask can't be started on nowhere.invalid"),
+    ],
+)
+def test_machines_that_do_not_answer_give_one_line(where: str, line: str, spec: str, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+    argv: Sequence[str] = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", "1..2", "--on", where, "--out", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode in (2, 3)
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,187 @@
+"""A sweep's folder and the loop over its runs: every run is there once, whatever process is lost on the way."""
+
+import io
+import random
+import tarfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.experiments.commands import sweep as command
+from railyard.experiments.sweep.driver import MAX_LOST, Driver
+from railyard.experiments.sweep.folder import MACHINES, SweepFolder
+from railyard.experiments.sweep.machine import Outcome, Task, identify
+from railyard.experiments.sweep.spec import Sweep, load
+from railyard.results.runs import sources, store
+from tests.unit.results_sample import sample_run
+from tests.unit.test_sweep_spec import TINY
+
+QUIET = Console(file=io.StringIO())
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    path = tmp_path_factory.mktemp("spec") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return load(str(path), axes=["domains=2,3"], seeds="1..2")
+
+
+@cache
+def packed(base: str) -> bytes:
+    """Return the sample run's folder as a tar archive."""
+    store.save(sample_run(2, 2, 2), Path(base))
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        tar.add(base, arcname=".")
+    return data.getvalue()
+
+
+class Data(bytes):
+    """Bytes that Hypothesis shows by their number."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+
+@pytest.fixture(scope="module")
+def run_data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return Data(packed(str(tmp_path_factory.mktemp("sample") / "run")))
+
+
+def outcome(data: bytes | None, machine: str = "m1", status: int = 0) -> Outcome:
+    return Outcome(status, "a line" if status else "", 1, 2_000_000_001, {**identify(), "machine": machine}, data)
+
+
+class Simulated:
+    """Machines whose runs end at once, or are lost with their worker or with the machine."""
+
+    def __init__(self, data: bytes, dice: random.Random, machines: Sequence[str], loss: float) -> None:
+        self.data, self.dice, self.machines, self.loss = data, dice, list(machines), loss
+        self.done: list[str] = []
+        self.busy: set[str] = set()
+
+    def names(self) -> Sequence[str]:
+        if len(self.machines) > 1 and self.dice.random() < self.loss / 4:
+            gone = self.machines.pop(self.dice.randrange(len(self.machines)))
+            self.busy.discard(gone)
+        return tuple(self.machines)
+
+    def submit(self, name: str, task: Task) -> "Simulated.Run":
+        assert name not in self.busy, "two runs at once on a machine"
+        self.busy.add(name)
+        return Simulated.Run(self, name, task)
+
+    def lost(self, error: Exception) -> str:
+        return str(error)
+
+    def stop(self) -> bool:
+        return False
+
+    class Run:
+        def __init__(self, own: "Simulated", machine: str, task: Task) -> None:
+            self.own, self.machine, self.task = own, machine, task
+
+        def done(self) -> bool:
+            return self.own.dice.random() < 0.9 or self.machine not in self.own.machines
+
+        def result(self) -> Outcome:
+            self.own.busy.discard(self.machine)
+            if self.own.dice.random() < self.own.loss or self.machine not in self.own.machines:
+                raise RuntimeError("its worker is gone")
+            self.own.done.append(self.task.name)
+            return outcome(self.own.data, self.machine)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([0.0, 0.2]))
+def test_every_run_is_there_once_whatever_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, sweep: Sweep, run_data: bytes, seed: int, count: int, loss: float
+) -> None:
+    machines = Simulated(run_data, random.Random(seed), [f"m{n}" for n in range(count)], loss)
+    with SweepFolder(tmp_path_factory.mktemp("sweep"), sweep) as folder:
+        folder.claim()
+        try:
+            progress = Driver(folder, machines, QUIET, lambda: None).run(sweep.cells, seed)
+        except MissingRequirement:  # the sentinel was lost too often
+            assert loss
+            return
+        there = {cell.name for cell in sweep.cells if folder.state(cell.name)}
+        assert len(there) + len(progress.failed) == progress.done == len(sweep.cells)
+        assert sorted(there) == sorted(p.name for p in (folder.path / "runs").iterdir())
+        assert sorted(name for name in machines.done if name in there) == sorted(there)
+        assert MAX_LOST > 1
+        assert loss or not progress.failed
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+    with SweepFolder(tmp_path / "s", sweep) as folder:
+        folder.claim()
+        folder.install(sweep.cells[0].name, outcome(run_data))
+        part = folder.path / "runs" / f".part-{sweep.cells[1].name}-1"
+        part.mkdir()
+        (part / "run.json").write_text("{")  # of a sweep that was killed
+    with SweepFolder(tmp_path / "s", sweep) as folder:
+        folder.claim()
+        assert [folder.state(cell.name) for cell in sweep.cells] == ["ok", "", "", ""]
+        assert not part.exists()
+
+
+def test_a_run_that_is_done_again_replaces_the_earlier_one(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+    name = sweep.cells[0].name
+    with SweepFolder(tmp_path, sweep) as folder:
+        folder.claim()
+        for machine in ("m1", "m2"):
+            folder.install(name, outcome(run_data, machine))
+        assert folder.record(name)["machine"] == "m2"
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == [name]
+        assert not store.load(tmp_path / "runs" / name).damaged
+
+
+def test_the_table_has_a_column_for_each_axis(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+    with SweepFolder(tmp_path, sweep) as folder:
+        folder.claim()
+        for cell in sweep.cells:
+            folder.install(cell.name, outcome(run_data), axes=cell.axes)
+        folder.install("m1", outcome(run_data), MACHINES)
+        folder.install("m2", outcome(run_data, "m2"), MACHINES)
+        _, notes = command.write(sweep, folder)
+    assert notes == []
+    found = pd.read_parquet(tmp_path / "sweep.parquet")
+    assert {*store.RESULT_COLUMNS, "domains", "seed", "run", "machine", "kernel", "cores"} <= {*found.columns}
+    rows = len(store.load(tmp_path / "runs" / sweep.cells[0].name).measurements)
+    assert found.groupby(["domains", "seed"]).size().to_dict() == dict.fromkeys([(2, 1), (2, 2), (3, 1), (3, 2)], rows)
+    page = (tmp_path / "report.html").read_text()
+    assert f'href="runs/{sweep.cells[0].name}/report.html"' in page
+    assert "domains=3, seed=2" in page
+    loaded = sources.load("A", str(tmp_path))
+    assert sorted(str(source.axes) for source in loaded) == ["{'domains': 2}"] * 2 + ["{'domains': 3}"] * 2
+
+
+def test_machines_whose_sentinels_differ_are_named() -> None:
+    machines = [{"machine": f"m{n}", "seconds": seconds, "verdict": "ok"} for n, seconds in enumerate((1.0, 1.04))]
+    (line,) = command._differences(machines)
+    assert "4.0% longer on m1 than on m0" in line
+    assert not list(command._differences(machines[:1]))
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path: Path, sweep: Sweep) -> None:
+    with SweepFolder(tmp_path / "s", sweep) as folder:
+        folder.claim()
+        with SweepFolder(tmp_path / "s", sweep) as other, pytest.raises(BadInput, match="in use by another sweep"):
+            other.claim()
+    changed = Sweep(sweep.name, {**sweep.experiment, "repeats": 9}, sweep.axes, sweep.cells)
+    with pytest.raises(BadInput, match="is a sweep of another experiment"):
+        SweepFolder(tmp_path / "s", changed)
+    with pytest.raises(BadInput, match="is a sweep of other axes"):
+        SweepFolder(tmp_path / "s", Sweep(sweep.name, sweep.experiment, {"rails": [2]}, sweep.cells))
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="is no sweep's folder"):
+        SweepFolder(tmp_path, sweep)

@@ -1,0 +1,74 @@
+"""One run at a time on a machine: its lock, the end of a run with its worker, and stopping. The run is a `sleep`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from railyard.experiments.sweep.machine import identify
+
+ROOT = Path(__file__).parents[2]
+WORKER = """
+import json, sys, threading
+from railyard.experiments.sweep import machine
+machine.program_command = lambda *words: ["sleep", sys.argv[1]]
+if len(sys.argv) > 2:
+    threading.Timer(float(sys.argv[2]), machine.stop).start()
+print("ready", flush=True)
+found = machine.execute(machine.Task("a", {}))
+print(json.dumps([found.status, found.start_ns, found.end_ns, found.folder]))
+"""
+
+
+def worker(*arguments: str) -> "subprocess.Popen[str]":
+    """Start a process that executes a task which sleeps; return it once it has begun to."""
+    argv = [sys.executable, "-c", WORKER, *arguments]
+    # a network namespace of its own would need root: other sweeps of this machine may delay the test
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, int, int]:
+    output, _ = process.communicate(timeout=60)
+    status, start_ns, end_ns, folder = json.loads(output)
+    assert folder is None
+    return status, start_ns, end_ns
+
+
+def test_two_workers_never_run_at_once() -> None:
+    times = sorted(ended(process)[1:] for process in [worker("0.3") for _ in range(3)])
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(times))
+
+
+def test_a_run_dies_with_its_worker_and_frees_the_machine() -> None:
+    first = worker("60")
+    deadline = time.monotonic() + 20
+    while not (runs := psutil.Process(first.pid).children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    psutil.wait_procs(runs, timeout=10)
+    assert not any(run.is_running() for run in runs)
+    assert ended(worker("0"))[0] == 0
+
+
+def test_stopping_ends_the_run_and_what_waits_for_the_machine() -> None:
+    first = worker("60", "2")
+    second = worker("60", "0.5")
+    assert ended(second)[0] == 130
+    assert ended(first)[0] == 128 + signal.SIGINT
+
+
+def test_a_machine_has_the_same_name_in_every_process() -> None:
+    script = "from railyard.experiments.sweep.machine import identify; print(identify()['machine'])"
+    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == identify()["machine"]
