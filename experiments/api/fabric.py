@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from select import select
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Literal, Self
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
 from railyard.core.records import Recovery
@@ -152,6 +152,8 @@ class Fabric:
             info.datapath,
             info.build_s,
         )
+        self.live_url = info.live_url
+        """Address of its live page; empty without one."""
         self.on_result: Callable[[Results], object] = lambda _: None  # called with whatever is measured
         self.turn: AbstractContextManager[object] = nullcontext()  # entered while anything is measured
         self._started: list[Process] = []
@@ -465,16 +467,26 @@ class Process:
         return f"<Process {self.pid} at {self.node}: {shlex.join(self.args)}>"
 
 
-def fabric(spec: BaseSpec, *, reroute: bool = True, seed: int = 1, visible: Iterable[str | Path] = ()) -> Fabric:
+def fabric(
+    spec: BaseSpec,
+    *,
+    reroute: bool = True,
+    seed: int = 1,
+    visible: Iterable[str | Path] = (),
+    live: bool | Literal["control"] = False,
+) -> Fabric:
     """Build a fabric in a sandbox of its own and return it when traffic can flow.
 
     `reroute`: the controller finds detours around faults. `visible`: folders of /tmp and /var/tmp that programs need,
-    besides the working folder. BadInput, MachineLacks with the remedy, or another RailyardError.
+    besides the working folder. `live`: serve its live page and print the address; "control": with controls. BadInput,
+    MachineLacks with the remedy, or another RailyardError.
     """
+    mode = live if isinstance(live, str) else "" if live else None
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
     frames, shown = _carries.get("frames_per_s"), tuple(str(Path(path).absolute()) for path in visible)
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
-    order = m.Build(spec=data, caller=os.getpid(), name=name, reroute=reroute, frames_per_s=frames, visible=shown)
+    how: dict[str, Any] = {"reroute": reroute, "frames_per_s": frames, "visible": shown, "live": mode}
+    order = m.Build(spec=data, caller=os.getpid(), name=name, **how)
     connection = _Connection(order)
     try:
         info: m.FabricInfo = connection.started.result()
@@ -483,6 +495,8 @@ def fabric(spec: BaseSpec, *, reroute: bool = True, seed: int = 1, visible: Iter
         raise
     if info.frames_per_s:
         _carries["frames_per_s"] = info.frames_per_s
+    if info.live_url:
+        print(f"live page: {info.live_url}", file=sys.stderr)
     return Fabric(connection, info, spec, seed)
 
 

@@ -29,7 +29,7 @@ def start_command(*descriptors: int) -> list[str]:
 class FabricInfo:
     """A built fabric: addresses of its GPUs, its switches, its rates in bit/s, and how long it took to build, s.
 
-    `frames_per_s`: what the machine was measured to carry, None if it was not measured.
+    `frames_per_s`: what the machine was measured to carry, None if it was not measured. `live_url`: of its live page.
     """
 
     title: str
@@ -40,6 +40,7 @@ class FabricInfo:
     datapath: str
     build_s: float
     frames_per_s: float | None
+    live_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Build(Message):
     """Build a fabric in a sandbox and serve requests on it. `spec`: an experiment's plain data, with one fabric.
 
     `caller`: the process whose end ends the sandbox. `visible`: folders of /tmp and /var/tmp that the sandbox needs.
+    `live`: the value of --live, None without a live page.
     """
 
     spec: dict[str, Any]
@@ -70,6 +72,7 @@ class Build(Message):
     reroute: bool = True
     frames_per_s: float | None = None
     visible: tuple[str, ...] = ()
+    live: str | None = None
 
 
 class RunExperiment(Message):

@@ -12,7 +12,8 @@ from railyard.core.errors import BadInput, CheckFailed
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis, Check
 from railyard.results.runs import store
-from railyard.results.runs.records import Measurement, Run, Verdict, to_plain
+from railyard.results.runs.record_files import to_plain
+from railyard.results.runs.records import Measurement, Run, Verdict
 from railyard.results.theory.predict import WHOLE
 
 _COLOURS: Final = {"ok": "#009e73", "degraded": "#e69f00", "invalid": "#d55e00"}

@@ -20,17 +20,14 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from select import select
-from typing import Any, Final
+from typing import Any
 
 from railyard.core.errors import BadInput, RailyardError
-from railyard.core.host import SEARCH_PATH, raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 from railyard.core.sandbox import init, launcher
 from railyard.core.worker import Message, Pipe
 from railyard.experiments.api import messages as m
-from railyard.topologies.build import namespaces
-from railyard.topologies.build.ovs import OVS_DIR
-
-_CLONE_NEWUTS: Final = 0x04000000
+from railyard.topologies.build import programs
 
 
 def main() -> None:
@@ -70,6 +67,7 @@ def _end_with(caller: int) -> None:
 
 
 def _enter(order: m.Build, requests: int, files: int) -> int:
+    from railyard.experiments.live.launch import opened_page
     from railyard.experiments.run.sandboxed import check_machine
     from railyard.experiments.spec.experiment import ExperimentSpec
 
@@ -78,7 +76,9 @@ def _enter(order: m.Build, requests: int, files: int) -> int:
     check_machine(spec)
     task = {"spec": spec.resolved(), "reroute": order.reroute, "frames_per_s": order.frames_per_s}
     command, visible = m.start_command(requests, files), [Path(path) for path in order.visible]
-    return launcher.enter(command, task, run=order.name, visible=visible, inherited=[requests, files])
+    with opened_page(order.live, None) as page:
+        task |= {"live": page.task, "live_url": page.url}
+        return launcher.enter(command, task, run=order.name, visible=visible, inherited=[requests, files, *page.fds])
 
 
 def _run_experiment(order: m.RunExperiment, pipe: Pipe) -> int:
@@ -112,6 +112,7 @@ class _Server:
     def serve(self) -> None:
         """Build the fabric and serve until the script ends or closes it."""
         from railyard.experiments.api.session import live_fabric
+        from railyard.experiments.live import page
         from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 
         init.install_signal_handlers(interactive=True)
@@ -120,7 +121,8 @@ class _Server:
         try:
             spec = ExperimentSpec.model_validate(self._task["spec"])
             init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
-            with live_fabric(spec, self._task["reroute"], self._task["frames_per_s"]) as (self._live, info):
+            how = (self._task["reroute"], self._task["frames_per_s"], self._task["live_url"])
+            with page.served(self._task["live"], self._task["spec"]), live_fabric(spec, *how) as (self._live, info):
                 self._pipe.send(m.Answer(number=m.STARTED, value=info))
                 while True:
                     self._serve_next()
@@ -190,15 +192,12 @@ class _Server:
         try:
             if not Path(request.cwd).is_dir():
                 raise BadInput("cwd", request.cwd, "is not visible in the sandbox: name it in `visible`")
-            started: list[subprocess.Popen[bytes] | BaseException] = []
-            thread = threading.Thread(target=self._start_in, args=(request, fds, started))  # its namespaces end with it
-            thread.start()
-            thread.join()
-            process = started[0]
-            if isinstance(process, FileNotFoundError):
-                raise BadInput("args", request.argv[0], "is no program that the sandbox sees")
-            if isinstance(process, BaseException):
-                raise process
+            try:
+                process = programs.start(
+                    request.node, request.argv, (fds[0], fds[1], fds[2]), request.environment, request.cwd
+                )
+            except FileNotFoundError:
+                raise BadInput("args", request.argv[0], "is no program that the sandbox sees") from None
             self._processes[process.pid] = process
             self._groups.add(process.pid)
             threading.Thread(target=self._report_end, args=(process, os.dup(fds[3])), daemon=True).start()
@@ -206,26 +205,6 @@ class _Server:
         finally:
             for fd in fds:
                 os.close(fd)
-
-    def _start_in(
-        self, request: m.StartProcess, fds: list[int], started: list[subprocess.Popen[bytes] | BaseException]
-    ) -> None:
-        at, path = str(OVS_DIR / request.node), request.environment.get("PATH", "")
-        environment = {**request.environment, "PATH": f"{path}{os.pathsep}{SEARCH_PATH}".strip(os.pathsep)}
-        environment |= {"OVS_RUNDIR": at, "OVS_DBDIR": at}  # ovs-vsctl finds this switch
-        if not Path(environment.get("TMPDIR", "/")).is_dir():
-            del environment["TMPDIR"]
-        try:
-            namespaces.enter(request.node)
-            launcher.libc.unshare(_CLONE_NEWUTS)
-            socket.sethostname(request.node)
-            process = subprocess.Popen(
-                request.argv, stdin=fds[0], stdout=fds[1], stderr=fds[2], cwd=request.cwd, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-            started.append(process)
-        except BaseException as error:
-            started.append(error)
 
     def _report_end(self, process: "subprocess.Popen[bytes]", status_fd: int) -> None:
         status = process.wait()

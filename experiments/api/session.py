@@ -27,7 +27,7 @@ from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
 from railyard.failure.scenario.script import Script, inject, repair
 from railyard.results.plots import fabric as drawing
-from railyard.results.runs.records import Event, LinkCheck, Run
+from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
@@ -80,7 +80,7 @@ class LiveFabric:
                 else:
                     run_workload(self._session, made, repeat, seed, run, lambda _: None)
         run.duration_s = time.monotonic() - started
-        return run
+        return self._with_clicks(run)
 
     def _run_broken(self, workload: Workload, repeat: int, seed: int, run: Run) -> None:
         """Run a workload while faults are active: detours cross the same ports, and no equation predicts its time."""
@@ -118,14 +118,15 @@ class LiveFabric:
                 except OSError:  # no answer in time, or no route
                     continue
                 found.append((time.monotonic_ns() - sent_ns) / 1e6)
-        return Ping(count, tuple(found)), run
+        return Ping(count, tuple(found)), self._with_clicks(run)
 
     def iperf(self, src: str, dst: str, seconds: int) -> tuple[float, Run]:
         """Return the payload rate of one TCP flow, bit/s, by iperf3, and the load meanwhile."""
         a, b, run = self._gpu("src", src), self._gpu("dst", dst), self._bare_run()
         interval, is_faulted = self._session.interval("iperf"), bool(self._faults)
         with relaxed_tcp_timers((a.name, b.name)), self._session.watch().record_load(run, interval, is_faulted):
-            return rates.measured_bps(rates.start_flow(a.name, b.name, b.ip, seconds)), run
+            bps = rates.measured_bps(rates.start_flow(a.name, b.name, b.ip, seconds))
+        return bps, self._with_clicks(run)
 
     def inject(self, number: int, data: dict[str, Any]) -> int:
         """Inject a fault, probe the pairs that it affects until its repair, and return `number`.
@@ -210,20 +211,26 @@ class LiveFabric:
         interval = fault.run.loads[0].interval if fault.run.loads else row.interval
         fault.run.recoveries[:] = [replace(row, interval=interval)]
         fault.run.events[:] = [Event(row.t_fault, "fault", row.fault, {**interval.as_dict(), "target": row.target})]
-        return fault.run
+        return self._with_clicks(fault.run)
+
+    def _with_clicks(self, run: Run) -> Run:
+        """Add the clicks on the live page so far to a run's records: nothing predicts what was measured after one."""
+        run.events += [event for event in self._base.events if event.source == LIVE]
+        return run
 
     def draw(self) -> str:
         """Return a drawing of the fabric as SVG."""
         return drawing.draw(self._base.fabrics[0]).svg
 
-    def info(self, frames_per_s: float | None) -> FabricInfo:
+    def info(self, frames_per_s: float | None, live_url: str) -> FabricInfo:
         """Return what a script may know of the fabric."""
         plan, net = self._session.plan, self._session.net
         switches = tuple(name for name in net.node_names if name not in plan.addresses)
         rail_bps, hb_bps = plan.rail_bps, plan.hb_bps
         return FabricInfo(
-            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s, frames_per_s
-        )
+            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s, frames_per_s,
+            live_url,
+        )  # fmt: skip
 
     @property
     def _mode(self) -> str:
@@ -269,7 +276,7 @@ def _before(log: ProbeLog, until_ns: int) -> ProbeLog:
 
 @contextmanager
 def live_fabric(
-    spec: ExperimentSpec, reroute: bool, frames_per_s: float | None
+    spec: ExperimentSpec, reroute: bool, frames_per_s: float | None, live_url: str = ""
 ) -> Iterator[tuple[LiveFabric, FabricInfo]]:
     """Build the fabric of an experiment and take it down again. An `auto` rate is measured unless it is known."""
     machine = detect()
@@ -285,4 +292,4 @@ def live_fabric(
     base = Run(spec.name, {}, facts, "")
     with built(spec.labels[0], plan, datapath, reroute, base) as session:
         live = LiveFabric(spec, session, base, reroute)
-        yield live, live.info(frames_per_s)
+        yield live, live.info(frames_per_s, live_url)

@@ -1,4 +1,4 @@
-"""Controls of the live page: faults that a click injects and repairs, and the record of the clicks.
+"""Controls of the live page: faults that a click injects and repairs, traffic, and the record of the clicks.
 
 A click uses the code of the failure scripts and the registry of fault kinds, so a new kind needs nothing here. Every
 click is an event of the run, and a script of all clicks can be saved and run again.
@@ -13,32 +13,46 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
 from pydantic import ValidationError
 
+from railyard.core import watch
 from railyard.core.config import find_problems
 from railyard.core.errors import BadInput, RailyardError
+from railyard.experiments.live.traffic import EXAMPLES, PageTraffic
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.scripts import fault_dict
-from railyard.failure.faults import Fault
+from railyard.failure.faults import Fault, FaultScope
 from railyard.failure.scenario import script
+from railyard.failure.scenario.random_faults import idle_s
 from railyard.failure.scenario.script import Timed
 from railyard.topologies.build.network import EmulatedNet
+from railyard.topologies.plan import Plan
 
 _KEPT_KEYS: Final = ("name", "title", "fabrics", "seed", "heartbeats")  # of the experiment, in the saved script
 _MIN_REPAIR_S: Final = 0.1
 _FIRST_AT_S: Final = 1.0  # in the saved script: recovery is measured by what flows before
 
-OnClick = Callable[[str, dict[str, Any]], None]  # called with inject or repair, and the fault
+ACTIONS: Final = ("inject", "repair", "start", "stop", "pause", "resume")
+WAIT_S: Final = 0.25
+
+OnClick = Callable[[str, dict[str, Any]], None]  # called with what was done, and its detail
+
+
+class Show(Protocol):
+    """Shows what happened, and its detail, on the page; `ns`: when (monotonic), now without it."""
+
+    def __call__(self, what: str, detail: dict[str, Any], ns: int | None = None) -> None: ...
 
 
 @dataclass
 class Click:
-    """A fault of a click: when it was injected and repaired, monotonic s; `repaired_s` is None while it is active."""
+    """A fault of a click, what it affects, and when it was injected and repaired, monotonic s; None while active."""
 
     fault: Fault
+    scope: FaultScope
     injected_s: float
     repaired_s: float | None = None
 
@@ -49,48 +63,98 @@ class Controls:
     `show` gets each click, with what is active; `script_fd`: the open file of the saved script, or -1.
     """
 
-    def __init__(self, show: OnClick, experiment: dict[str, Any], script_fd: int = -1) -> None:
+    def __init__(self, show: Show, experiment: dict[str, Any], script_fd: int = -1) -> None:
         self.clicks: list[Click] = []
         self._show, self._experiment, self._script_fd = show, experiment, script_fd
         self._record: OnClick = lambda what, fault: None
         self._net: EmulatedNet | None = None
+        self._traffic: PageTraffic | None = None
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
         self._lock = threading.Lock()
 
     @contextmanager
     def on(self, net: EmulatedNet, record: OnClick) -> Iterator[None]:
-        """Let clicks change a fabric while entered, and record them; then repair what they broke."""
+        """Let clicks change a fabric while entered, and record them; then stop and repair what they began."""
         self._net, self._record = net, record
+        if isinstance(net.plan, Plan):
+            self._traffic = PageTraffic(
+                net.plan,
+                None if self._experiment.get("routing") else getattr(net, "fabric_controller", None),
+                on_end=lambda what, error: self._note(f"{what}-failed", {"text": error}),
+                on_event=lambda ns, what, detail: self._show(what, detail, ns),
+            )
         try:
             yield
         finally:
             with self._lock:
                 self._net = None
+                if self._traffic:
+                    self._traffic.close()
+                self._traffic = None
                 for click in self._active:
                     with suppress(RailyardError, OSError):
                         self._repair(net, click)
 
+    def wait_while_paused(self) -> None:
+        """Wait until the page lets the run go on."""
+        while not self._may_go_on.wait(WAIT_S):
+            watch.check()
+
     def carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a request: `do` (inject, repair), `kind`, `target`, `parameters`. Return the page's answer."""
+        """Carry out a request and return the page's answer: what is active then, or the error.
+
+        `do`: inject or repair, with a fault as in an experiment's file; start or stop, with `what` (workload,
+        background, policy) and its `text` in YAML; pause, which holds the run before its next step, or resume.
+        """
         try:
             with self._lock:
-                if self._net is None:
-                    raise RailyardError("no fabric is up at the moment")
-                fault = fault_of(self._net, request)
-                if request.get("do") == "inject":
-                    self._inject(self._net, fault)
-                elif request.get("do") == "repair":
-                    click = next((click for click in self._active if click.fault == fault), None)
-                    if click is None:
-                        raise BadInput("target", fault.target, f"has no {fault.kind} of the page to repair")
-                    self._repair(self._net, click)
-                else:
-                    raise BadInput("do", request.get("do"), "is not known: allowed are inject, repair")
+                self._carry_out(request)
         except (RailyardError, OSError) as error:
             return {"error": str(error)}
         except Exception as error:
             traceback.print_exc()
             return {"error": f"{type(error).__name__}: {error}"}  # a defect must not end the thread that answers
-        return {"active": self.active, "command": self.command}
+        return self.state
+
+    def _carry_out(self, request: dict[str, Any]) -> None:
+        do, what = request.get("do"), request.get("what")
+        if do not in ACTIONS:
+            raise BadInput("do", do, f"is not known: allowed are {', '.join(ACTIONS)}")
+        if do in ("pause", "resume"):
+            (self._may_go_on.clear if do == "pause" else self._may_go_on.set)()
+            self._show(do, self.state)
+            return
+        if self._net is None:
+            raise RailyardError("no fabric is up at the moment")
+        if do in ("start", "stop"):
+            if what not in EXAMPLES:
+                raise BadInput("what", what, f"is not known: allowed are {', '.join(EXAMPLES)}")
+            if self._traffic is None:
+                raise RailyardError("this fabric takes no traffic of the page: its engines make their own")
+            detail = {"what": what}
+            if do == "start":
+                given = self._traffic.start(what, str(request.get("text", "")))
+                detail["text"] = yaml.safe_dump(given, default_flow_style=True, width=10**6).partition("\n")[0]
+            else:
+                self._traffic.stop(what)
+            self._note(do, detail)
+            return
+        fault = fault_of(self._net, request)
+        if do == "inject":
+            self._inject(self._net, fault)
+            return
+        click = next((click for click in self._active if click.fault == fault), None)
+        if click is None:
+            raise BadInput("target", fault.target, f"has no {fault.kind} of the page to repair")
+        self._repair(self._net, click)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """State of the controls, for the page: active faults, traffic, whether the run is held, and the command."""
+        running = self._traffic.running if self._traffic else []
+        held = not self._may_go_on.is_set()
+        return {"active": self.active, "running": running, "paused": held, "command": self.command}
 
     @property
     def active(self) -> list[dict[str, Any]]:
@@ -99,7 +163,9 @@ class Controls:
 
     @property
     def command(self) -> str:
-        """The command line that repeats the clicks so far."""
+        """The command line that repeats the clicks on faults; empty without any, and for a fabric of a script."""
+        if not self.clicks or sys.argv[1:2] not in (["run"], ["shell"]):
+            return ""
         given = yaml.safe_dump(self._scripts(), default_flow_style=True, width=10**6).strip()
         return shlex.join(["run_experiment.py", "run", *_without_live(sys.argv[2:]), "-o", f"scripts={given}"])
 
@@ -109,11 +175,12 @@ class Controls:
 
     def _inject(self, net: EmulatedNet, fault: Fault) -> None:
         script.prepare(net, fault)
-        click = Click(fault, time.monotonic())
+        click = Click(fault, fault.scope(net.plan), time.monotonic())
         self.clicks.append(click)
         try:
             script.apply(net, fault)
-            self._note("inject", fault)
+            self._note("inject", as_dict(fault))
+            self._save()
             script.confirm(net, fault)
         except BaseException:
             self.clicks.remove(click)
@@ -124,12 +191,15 @@ class Controls:
     def _repair(self, net: EmulatedNet, click: Click) -> None:
         script.repair(net, click.fault)
         click.repaired_s = time.monotonic()
-        self._note("repair", click.fault)
+        self._note("repair", as_dict(click.fault))
+        self._save()
 
-    def _note(self, act: str, fault: Fault) -> None:
-        found = as_dict(fault)
-        self._record(act, found)
-        self._show(act, {**found, "active": self.active, "command": self.command})
+    def _note(self, act: str, detail: dict[str, Any]) -> None:
+        """Record and show what was done."""
+        self._record(act, detail)
+        self._show(act, {**detail, **self.state})
+
+    def _save(self) -> None:
         if self._script_fd >= 0:
             kept = {key: self._experiment[key] for key in _KEPT_KEYS if key in self._experiment}
             text = yaml.safe_dump(kept | {"scripts": self._scripts()}, sort_keys=False).encode()
@@ -138,18 +208,26 @@ class Controls:
 
     def _scripts(self) -> list[dict[str, Any]]:
         """Return the clicks as an experiment's scripts. A fault that is still active lasts until now."""
-        now, first = time.monotonic(), self.clicks[0].injected_s if self.clicks else 0.0
-        faults = [
-            fault_dict(
-                Timed(
-                    click.fault,
-                    round(click.injected_s - first + _FIRST_AT_S, 1),
-                    round(max(_MIN_REPAIR_S, (click.repaired_s or now) - click.injected_s), 1),
-                )
-            )
-            for click in self.clicks
-        ]
-        return [{"name": "clicks", "faults": faults}]
+        return [{"name": "clicks", "faults": [fault_dict(timed) for timed in script_of(self.clicks, time.monotonic())]}]
+
+
+def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:
+    """Return clicks as the faults of a script, in the order of their injections; those still active last until now.
+
+    A script needs time between a repair and the next fault of the same part: a faster click comes later in it.
+    """
+    actions = [(click.injected_s, 1, i) for i, click in enumerate(clicks)]
+    actions += [(click.repaired_s or now_s, 0, i) for i, click in enumerate(clicks)]
+    delay_s = _FIRST_AT_S - min(actions)[0] if clicks else 0.0
+    at, until = dict[int, float](), dict[int, float]()
+    for when, is_injection, i in sorted(actions):
+        if is_injection:
+            idle = (until[j] + idle_s(clicks[j].scope, clicks[i].scope) - when for j in until)
+            delay_s = max(delay_s, *idle) if until else delay_s
+            at[i] = round(when + delay_s, 1)
+        else:
+            until[i] = max(round(when + delay_s, 1), at[i] + _MIN_REPAIR_S)
+    return [Timed(clicks[i].fault, at[i], round(until[i] - at[i], 1)) for i in at]
 
 
 def _without_live(arguments: Sequence[str]) -> list[str]:

@@ -18,10 +18,11 @@ from railyard.experiments.run.folder import reporting_path_errors
 
 @dataclass(frozen=True)
 class OpenedPage:
-    """Parts that a sandbox needs to serve a page (page.py): its `task`, None without a page, and the open files."""
+    """Parts that a sandbox needs to serve a page (page.py): its `task`, None without a page, open files, its URL."""
 
     task: dict[str, Any] | None = None
     fds: tuple[int, ...] = ()
+    url: str = ""
 
 
 @contextmanager
@@ -54,8 +55,9 @@ def opened_page(mode: str | None, save_script: Path | None) -> Iterator[OpenedPa
         fds = (listener.fileno(), diagnosis.fileno())
         task = {"listener": fds[0], "diagnosis": fds[1], "port": address[1], "token": token, "script": script}
         task |= {"users": allowed_users(os.environ), "control": mode == "control"}
-        print(f"live page: http://{HOST}:{address[1]}/{token}/", file=sys.stderr, flush=True)
-        yield OpenedPage(task, fds if script < 0 else (*fds, script))
+        url = f"http://{HOST}:{address[1]}/{token}/"
+        print(f"live page: {url}", file=sys.stderr, flush=True)
+        yield OpenedPage(task, fds if script < 0 else (*fds, script), url)
 
 
 def allowed_users(environment: Mapping[str, str]) -> list[int]:

@@ -12,15 +12,20 @@ class ToPage(Message):
 class Serve(ToPage):
     """Serve on the inherited socket `listener`.
 
-    `diagnosis`: an inherited socket for NETLINK_SOCK_DIAG of the machine's namespace; `users`: who may connect.
+    `diagnosis`: an inherited socket for NETLINK_SOCK_DIAG of the machine's namespace; `users`: who may connect;
+    `record`: an open file for what the page shows, or -1; `examples`: of what the page may start;
+    `policies`: those of health routing that it offers.
     """
 
     listener: int
     diagnosis: int
+    record: int
     port: int
     token: str
     users: tuple[int, ...]
     control: bool
+    examples: dict[str, str]
+    policies: tuple[str, ...]
     title: str
 
 

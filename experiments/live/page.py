@@ -13,9 +13,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from railyard.core.errors import RailyardError
+from railyard.core.safe_files import Folder
 from railyard.core.worker import Message, Ready, Worker
+from railyard.experiments.live import recorded
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
+from railyard.experiments.live.traffic import EXAMPLES, policies
+from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
 from railyard.topologies.build.network import EmulatedNet
 
@@ -33,7 +37,7 @@ class Page:
         self.controls = controls
         self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._waiting: queue.Queue[Message | None] = queue.Queue(_MAX_WAITING)
-        inherited = (serve.listener, serve.diagnosis)
+        inherited = [fd for fd in (serve.listener, serve.diagnosis, serve.record) if fd >= 0]
         self._worker = Worker(MODULE, "the live page", Ready, on_event=self._on_event, pass_fds=inherited)
         self._worker.open(serve)
         self._worker.watched.release()  # a run does not depend on its page
@@ -78,15 +82,20 @@ _page: Page | None = None
 
 
 @contextmanager
-def served(task: Mapping[str, Any] | None, experiment: dict[str, Any]) -> Iterator[None]:
-    """Serve a page while entered, in a sandbox; nothing without a task of `Listener.task`."""
+def served(task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: Folder | None = None) -> Iterator[None]:
+    """Serve a page while entered, and record what it shows in a run's folder. Without a task of launch.py, do neither.
+
+    OSError if there is a record already.
+    """
     global _page
     if task is None:
         yield
         return
-    serve = Serve(title=experiment["name"], **{key: value for key, value in task.items() if key != "script"})
+    record = folder.open_to_append(recorded.RECORD) if folder else -1
+    given = {key: value for key, value in task.items() if key != "script"}
+    serve = Serve(title=experiment["name"], record=record, examples=EXAMPLES, policies=policies(), **given)
     page = Page(serve, Controls(show, experiment, task["script"]))
-    for fd in (task["listener"], task["diagnosis"]):
+    for fd in (serve.listener, serve.diagnosis, *([record] if folder else [])):
         os.close(fd)
     _page = page
     try:
@@ -96,10 +105,27 @@ def served(task: Mapping[str, Any] | None, experiment: dict[str, Any]) -> Iterat
         page.close()
 
 
+def is_served() -> bool:
+    """Return whether the run has a live page."""
+    return _page is not None
+
+
+def begin_step(text: str) -> None:
+    """Show what the run does next, on the page if there is one; wait first while the page holds the run."""
+    if page := _page:
+        page.controls.wait_while_paused()
+        page.show(time.monotonic_ns(), STEP, {"text": text})
+
+
 def show(what: str, detail: dict[str, Any], ns: int | None = None) -> None:
     """Show an event on the page, if there is one, from any thread."""
     if page := _page:
         page.show(ns or time.monotonic_ns(), what, detail)
+
+
+def show_fault(operation: str, fault: Fault, ns: int) -> None:
+    """Show that a fault of the experiment was injected or repaired (`operation`: inject, repair), monotonic ns."""
+    show(operation, {"kind": fault.kind, "target": fault.target}, ns)
 
 
 @contextmanager

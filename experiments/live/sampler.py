@@ -78,7 +78,8 @@ class Sampler:
 
     def sample(self) -> tuple[int, list[LinkSample]]:
         """Return when (monotonic ns), and a sample for each of the plan's links. OSError if the fabric is gone."""
-        now_ns, found = time.monotonic_ns(), self._reader.read()
+        begun_ns, found = time.monotonic_ns(), self._reader.read()
+        now_ns = (begun_ns + time.monotonic_ns()) // 2
         seconds = now_ns / 1e9 - self._before_s
         samples = [
             link_sample(self._before.get(node, {}).get(name), found.get(node, {}).get(name), rate_bps, seconds)

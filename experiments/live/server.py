@@ -29,18 +29,22 @@ from railyard.core.worker import Parent, Ready
 from railyard.experiments.live import access
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.metrics import exposition
+from railyard.experiments.live.paths import describe_path
 from railyard.experiments.live.sampler import LinkSample, Sampler, structure
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.plan import Plan
 
 STATIC: Final = Path(__file__).parent / "static"
 TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 PERIOD_S: Final = 0.2
-IDLE_PERIOD_S: Final = 1.0  # while no page is open
+MIN_PERIOD_S: Final = 0.1  # after a late sample: in a shorter time a single burst would look like a high rate
 KEPT_SAMPLES: Final = 600  # for a page that is opened later
 KEPT_EVENTS: Final = 500
 ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes seconds on a slow link
 MAX_PAGES: Final = 64
 MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
 MAX_BODY: Final = 4096
+STATE: Final = ("active", "running", "paused", "command")  # of the controls (controls.py)
 NICENESS: Final = 5  # the measured traffic comes first
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -92,11 +96,15 @@ class Live:
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
         self._fabric: dict[str, Any] | None = None
         self._sampler: Sampler | None = None
+        self._plan: object = None
         self._run: dict[str, Any] = {"title": serve.title, "control": serve.control, "step": "", "active": []}
+        self._run |= {"examples": serve.examples, "policies": serve.policies}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = count()
+        self._record = os.fdopen(serve.record, "w", buffering=1) if serve.record >= 0 else None
         self.last: tuple[int, list[LinkSample]] = (0, [])
         self.health: dict[str, Any] = {}
+        self._publish("run", self._run)
 
     @property
     def routes(self) -> list[Route]:
@@ -106,6 +114,7 @@ class Live:
             Route("/static/{name}", self._file),
             Route("/events", self._stream),
             Route("/metrics", self._metrics),
+            Route("/path", self._path),
             Route("/control", self._control, methods=["POST"]),
         ]
 
@@ -116,10 +125,11 @@ class Live:
                 self._end_fabric()
                 with contextlib.suppress(OSError):  # it is gone already
                     self._sampler = Sampler(message.plan)
-                    self._fabric = structure(message.label, message.plan)
+                    self._fabric, self._plan = structure(message.label, message.plan), message.plan
                 self._publish("fabric", self._fabric)
             case HideFabric():
                 self._end_fabric()
+                self._events.clear()
                 self._publish("fabric", None)
             case Show(what="health"):
                 self.health = message.detail
@@ -128,10 +138,12 @@ class Live:
                 self._run = {**self._run, "step": message.detail["text"]}
                 self._publish("run", self._run)
             case Show():
-                if "active" in message.detail:
-                    self._run = {**self._run, "active": message.detail["active"], "command": message.detail["command"]}
+                state: dict[str, Any] = {key: message.detail[key] for key in STATE if key in message.detail}
+                if state:
+                    self._run = {**self._run, **state}
                     self._publish("run", self._run)
-                event = {"ns": message.ns, "what": message.what, "detail": message.detail}
+                detail = {key: value for key, value in message.detail.items() if key not in STATE}
+                event = {"ns": message.ns, "what": message.what, "detail": detail}
                 self._events.append(self._publish("event", event))
             case Answer():
                 future = self._answers.pop(message.number, None)
@@ -142,7 +154,7 @@ class Live:
         """Sample the fabric and send it, for as long as the process lives."""
         due_s = time.monotonic()
         while True:
-            due_s = max(due_s + (PERIOD_S if self._pages else IDLE_PERIOD_S), time.monotonic())
+            due_s = max(due_s + PERIOD_S, time.monotonic() + MIN_PERIOD_S)
             await asyncio.sleep(due_s - time.monotonic())
             if self._sampler is None:
                 continue
@@ -157,12 +169,18 @@ class Live:
     def _end_fabric(self) -> None:
         if self._sampler:
             self._sampler.close()
-        self._sampler = self._fabric = None
+        self._sampler = self._fabric = self._plan = None
         self._samples.clear()
         self.last = (0, [])
 
     def _publish(self, kind: str, data: object) -> bytes:
-        message = _encode(kind, data)
+        text = _as_json(data)
+        if self._record:
+            try:
+                self._record.write(f'{{"kind":"{kind}","data":{text}}}\n')
+            except OSError:  # the disk is full: the page goes on
+                self._record = None
+        message = _message(kind, text)
         for page in list(self._pages):
             try:
                 page.put_nowait(message)
@@ -183,7 +201,7 @@ class Live:
         queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED)
 
         async def messages() -> AsyncIterator[bytes]:
-            state = [_encode(kind, data) for kind, data in (("run", self._run), ("fabric", self._fabric))]
+            state = [_message(kind, _as_json(data)) for kind, data in (("run", self._run), ("fabric", self._fabric))]
             self._pages.add(queue)  # before the first wait, so that nothing falls between
             try:
                 yield b"".join([*state, *self._events, *self._samples])
@@ -197,6 +215,20 @@ class Live:
     async def _metrics(self, request: Request) -> Response:
         text = exposition(self._run, self._fabric, self.last[1], self.health)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _path(self, request: Request) -> Response:
+        names = {name: request.query_params.get(name, "") for name in ("src", "dst")}
+        if not isinstance(self._plan, Plan):
+            return JSONResponse({"error": "only a fabric of GPUs has paths to choose from"}, 400)
+        for field, name in names.items():
+            if name not in self._plan.hosts:
+                return JSONResponse({"error": f"{field}: {name!r} is no GPU of the fabric"}, 400)
+        if names["src"] == names["dst"]:
+            return JSONResponse({"error": "dst: must be another GPU than src"}, 400)
+        try:
+            return JSONResponse(describe_path(self._plan, *map(gpu_of_name, names.values())))
+        except OSError as error:
+            return JSONResponse({"error": f"the fabric is changing: {error.strerror}"}, 503)
 
     async def _control(self, request: Request) -> Response:
         if not self._serve.control:
@@ -223,9 +255,13 @@ class Live:
         return JSONResponse(answer, 400 if "error" in answer else 200)
 
 
-def _encode(kind: str, data: object) -> bytes:
+def _as_json(data: object) -> str:
+    return json.dumps(data, separators=(",", ":"), default=str)
+
+
+def _message(kind: str, text: str) -> bytes:
     """Return a server-sent event."""
-    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'), default=str)}\n\n".encode()
+    return f"event: {kind}\ndata: {text}\n\n".encode()
 
 
 async def serve_page(serve: Serve, parent: Parent) -> None:

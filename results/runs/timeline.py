@@ -1,111 +1,265 @@
-"""timeline.json: the run in Chrome's trace-event format, to open in Perfetto (ui.perfetto.dev) or chrome://tracing.
+"""The run on a timeline: faults and recovery, controller and routes, workloads, scores and load of the machine.
 
-A process for each fabric and workload run, in it a thread for each GPU with what it sent, and one for the phases.
-Slices of one thread must not overlap, but a GPU has several transfers in flight: those go to further lanes, which are
-threads `d0g1 +1`, `d0g1 +2` ... Times are microseconds from the first thing that the run recorded.
+timeline.pftrace has it for ui.perfetto.dev (perfetto.py), timeline.json for other tools (chrome_trace.py).
 """
 
-from collections.abc import Iterable
-from heapq import heappop, heappush
-from typing import Any, Final
+import json
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Final
 
+import numpy as np
+
+from railyard.core.records import IntervalId, Recovery
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
-from railyard.results.runs.records import Event, Run
+from railyard.results.runs.records import RUN, STEP, Choice, Event, Flow, Run
+from railyard.results.runs.tracks import Slice, Track
 from railyard.results.views.format import size, workload_label
 from railyard.topologies.addresses import gpu_of_name
 
-_CONTROL: Final = 1  # the process of faults, recovery and controller events; workload runs follow
-_LANES: Final = 1000  # thread numbers that each GPU has to itself
+CONTROLLER: Final = "controller"
+"""Source of the events of controllers."""
+_MATCH_NS: Final = 1000  # a recovery has its steps in ms, rounded
+_CONTROLLED: Final = ("detect_ms", "decided_ms", "reroute_ms")  # steps that are events of the controller
+_BINS: Final = 500  # of a workload's goodput
+_ENDS: Final = {"started": "finished", "on": "off"}
+"""Events that begin something, with those that end it."""
 
-Span = tuple[int, int, str, dict[str, Any]]  # start ns, end ns, name, args
 
-
-def trace(run: Run) -> dict[str, Any]:
-    """Return the whole run as one trace object."""
-    starts = (
-        *(f.start_ns for f in run.flows),
-        *(e.monotonic_ns for e in run.events),
-        *(c.monotonic_ns for c in run.connectivity_checks),
-        *(r.t_fault for r in run.recoveries),
-    )
-    zero, names = min(starts, default=0), labels(run)
-    events = _control(run, zero)
-    for pid, (interval, flows) in enumerate(grouped(run.flows, "interval").items(), start=_CONTROL + 1):
+def timeline(run: Run) -> Track:
+    """Return everything that a run recorded with a time, as one track with others below it."""
+    root, names = Track(run.name), labels(run)
+    faults, controller, routes = (root.child(name) for name in ("faults", "controller", "routes"))
+    events = sorted(run.events, key=lambda e: e.monotonic_ns)
+    arrows = _faults(faults, run.recoveries, _times(events))
+    _controller(controller, routes, [e for e in events if e.source == CONTROLLER], arrows)
+    _events(root, [e for e in events if e.source != CONTROLLER])
+    _checks(root.child("connectivity checks"), run)
+    by_choice = grouped(run.choices, "interval")
+    for interval, flows in grouped(run.flows, "interval").items():
         fabric = names.get((interval.fabric, interval.policy), interval.fabric)
-        title = f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}"
-        events.append(_name("process_name", pid, 0, title))
-        # its phases, first transfer to last; then the GPUs by name
-        phases = [
-            (min(f.start_ns for f in part), max(f.end_ns for f in part), phase, {"transfers": len(part)})
-            for phase, part in grouped(flows, "phase").items()
+        work = root.child(f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}")
+        _workload(work, [flow for flow in flows if flow.end_ns])
+        _paths(work.child("paths"), by_choice.get(interval, ()), max(flow.end_ns for flow in flows))
+    _goodput(root.child("goodput around faults"), run)
+    for sample in run.health:
+        element = f"{sample.element} {sample.index}"
+        root.child("health scores").child(element).samples.append((sample.monotonic_ns, sample.score))
+        root.child("load of links").child(element, "share").samples.append((sample.monotonic_ns, sample.load))
+    _machine(root.child("machine"), run)
+    return root
+
+
+Times = Mapping[str, Sequence[int]]  # of the controller's events in order, by fabric
+
+
+def _times(events: Iterable[Event]) -> Times:
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for event in events:
+        if event.source == CONTROLLER:
+            found[str(event.detail.get("fabric", ""))].append(event.monotonic_ns)
+    return found
+
+
+def _faults(track: Track, recoveries: Iterable[Recovery], times: Times) -> dict[tuple[str, int], list[int]]:
+    """Draw each fault with the steps of its recovery nested in it, and from the repair what followed that.
+
+    Return the numbers of the arrows that go on from a fault through events of the controller, by fabric and time.
+    """
+    arrows: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    numbers = count(1)
+    for r in recoveries:
+        number = next(numbers)
+        known = times.get(r.fabric, ())
+        for column in _CONTROLLED:
+            step_ms = getattr(r, column)
+            if step_ms:
+                at = r.t_fault + round(step_ms * 1e6)
+                place = bisect_left(known, at - _MATCH_NS)
+                if place < len(known) and known[place] <= at + _MATCH_NS:
+                    arrows[r.fabric, known[place]].append(number)
+        details = {**r.interval.as_dict(), "probes lost": r.probes_lost, "recovered": r.recovered}
+        own = track.child(r.fabric + (f", reroute {r.reroute}" if r.reroute else ""))
+        steps = [
+            (r.t_fault + round(step_ms * 1e6), f"until {step}")
+            for column, step in STEP_NAMES.items()
+            if column not in FROM_REPAIR and (step_ms := getattr(r, column))
         ]
-        events += _threads(pid, 0, "phases", phases, zero)
-        senders = grouped(flows, "src")
-        for number, gpu in enumerate(sorted(senders, key=gpu_of_name), start=1):
-            sent: list[Span] = []
-            for f in senders[gpu]:
-                args = {"phase": f.phase, "bytes": f.bytes, "delivered": f.delivered}
-                sent.append((f.start_ns, f.end_ns, f"{f.kind} → {f.dst} {size(f.bytes)}", args))
-            events += _threads(pid, number * _LANES, gpu, sent, zero)
-    return {
-        "displayTimeUnit": "ms",
-        "otherData": {"run": run.name, "started_utc": run.started_utc},
-        "traceEvents": events,
-    }
+        own.slices.append(_nested(r.t_fault, [(r.t_repair, f"{r.fault} {r.target}"), *steps], details, (number,)))
+        after = [
+            (r.t_repair + round(step_ms * 1e6), f"until {STEP_NAMES[column]}")
+            for column in FROM_REPAIR
+            if (step_ms := getattr(r, column))
+        ]
+        if after:
+            own.child("after the repair").slices.append(_nested(r.t_repair, after, {"fault": f"{r.fault} {r.target}"}))
+    return arrows
 
 
-def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) -> list[dict[str, Any]]:
-    """Complete events on as few lanes as keep them apart. The name of a lane comes with its first event."""
-    free: list[int] = []  # lanes that are idle again, lowest first
-    busy: list[tuple[int, int]] = []  # (end ns, lane)
-    lanes, events = 0, []
-    for start, end, what, args in sorted(spans, key=lambda s: s[:2]):
-        while busy and busy[0][0] <= start:
-            heappush(free, heappop(busy)[1])
-        if free:
-            lane = heappop(free)
+def _nested(
+    start_ns: int, ends: Iterable[tuple[int, str]], details: Mapping[str, object], arrows: tuple[int, ...] = ()
+) -> Slice:
+    """Return slices with a common start, each within the next longer one."""
+    inner: tuple[Slice, ...] = ()
+    *shorter, (end_ns, name) = sorted(ends, key=lambda end: end[0])
+    for own_ns, own_name in shorter:
+        inner = (Slice(start_ns, own_ns, own_name, nested=inner),)
+    return Slice(start_ns, end_ns, name, details, inner, arrows)
+
+
+def _controller(
+    track: Track, routes: Track, events: Iterable[Event], arrows: Mapping[tuple[str, int], list[int]]
+) -> None:
+    """Draw the controller's events, and how long new routes took from the decision until all were installed."""
+    decided: dict[str, int] = {}
+    for event in events:
+        fabric = str(event.detail.get("fabric", ""))
+        through = tuple(arrows.get((fabric, event.monotonic_ns), ()))
+        if event.what == "decided":
+            decided[fabric] = event.monotonic_ns
+        if event.what == "rerouted" and fabric in decided:
+            start_ns = decided.pop(fabric)
+            name = f"{event.detail.get('routes', '')} routes".strip()
+            routes.child(fabric).slices.append(Slice(start_ns, event.monotonic_ns, name, event.detail, (), through))
         else:
-            lane, lanes = lanes, lanes + 1
-            order = {"name": "thread_sort_index", "args": {"sort_index": tid + lane}}
-            events.append(_name("thread_name", pid, tid + lane, f"{name} +{lane}" if lane else name))
-            events.append({"ph": "M", "pid": pid, "tid": tid + lane, **order})
-        heappush(busy, (end, lane))
-        times = {"ts": (start - zero) / 1e3, "dur": max(0, end - start) / 1e3}
-        events.append({"ph": "X", "name": what, "pid": pid, "tid": tid + lane, **times, "args": args})
-    return events
+            track.child(fabric).slices.append(Slice(event.monotonic_ns, None, event.what, event.detail, (), through))
 
 
-def _control(run: Run, zero: int) -> list[dict[str, Any]]:
-    """Return events and connectivity checks as instants; faults and the steps of each recovery as slices."""
-    rows = [_name("process_name", _CONTROL, 0, "faults and controller")]
-    checks = []
+def _events(root: Track, events: Iterable[Event]) -> None:
+    """Draw the events of each source but the controller: as slices where an event ends another one."""
+    begun: dict[tuple[object, ...], Event] = {}
+    for event in events:
+        track = root.child(event.source)
+        what, interval = str(event.detail.get("text", "")), IntervalId.of(event.detail)
+        key = (event.source, event.what, what, interval)
+        if event.source == RUN and event.what == STEP:
+            end_ns = event.monotonic_ns + round(event.detail["seconds"] * 1e9)
+            track.slices.append(Slice(event.monotonic_ns, end_ns, what, event.detail))
+        elif event.what in _ENDS:
+            begun[event.source, _ENDS[event.what], what, interval] = event
+        elif key in begun:
+            start = begun.pop(key)
+            name = what or f"{workload_label(interval)} · repeat {interval.repeat}"
+            track.slices.append(Slice(start.monotonic_ns, event.monotonic_ns, name, start.detail))
+        else:
+            track.slices.append(Slice(event.monotonic_ns, None, event.what, event.detail))
+    for (source, *_), event in begun.items():
+        root.child(str(source)).slices.append(Slice(event.monotonic_ns, None, event.what, event.detail))
+
+
+def _checks(track: Track, run: Run) -> None:
     for check in run.connectivity_checks:
         result = "differs from the oracle" if check.mismatch_count else "matches the oracle"
         counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
         values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
         what = f"{result if check.done else 'not done'} after {check.last_event}"
-        checks.append(Event(check.monotonic_ns, "connectivity check", what, values))
-    sources = grouped([*run.events, *checks], "source")
-    for tid, (source, events) in enumerate(sources.items(), start=1):
-        scope = "g" if "fault" in source or "fail" in source else "p"  # g: a line across every process
-        where = {"pid": _CONTROL, "tid": tid * _LANES}
-        rows.append(_name("thread_name", _CONTROL, tid * _LANES, source))
-        for event in events:
-            time_us = (event.monotonic_ns - zero) / 1e3
-            rows.append({"ph": "i", "name": event.what, "s": scope, **where, "ts": time_us, "args": event.detail})
-    faults: list[Span] = []
-    steps: list[Span] = []
-    for r in run.recoveries:
-        name = f"{r.fault} {r.target} ({r.fabric}{f', reroute {r.reroute}' if r.reroute else ''})"
-        faults.append((r.t_fault, r.t_repair, name, {"script": r.script, "repeat": r.repeat}))
-        for column, step in STEP_NAMES.items():
-            step_ms, start = getattr(r, column), r.t_repair if column in FROM_REPAIR else r.t_fault
-            if step_ms is not None:
-                steps.append((start, start + round(step_ms * 1e6), f"{name}: until {step}", {}))
-    rows += _threads(_CONTROL, (len(sources) + 1) * _LANES, "from fault to repair", faults, zero)
-    return rows + _threads(_CONTROL, 0, "recovery", steps, zero)
+        track.slices.append(Slice(check.monotonic_ns, None, what, values))
 
 
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+def _workload(track: Track, flows: Sequence[Flow]) -> None:
+    """Draw one run of a workload: its phases, the passes of pipeline stages, the transfers of GPUs, its goodput."""
+    for phase, part in grouped(flows, "phase").items():
+        track.child("phases").slices.append(_over(phase, part))
+    for (stage, step), part in sorted(grouped([f for f in flows if f.stage], "stage", "step").items()):
+        track.child("iteration").child(stage).slices.append(_over(step, part))
+    sent = grouped(flows, "src")
+    for gpu in sorted(sent, key=gpu_of_name):
+        track.child("transfers").child(gpu).slices += [
+            Slice(
+                f.start_ns,
+                f.end_ns,
+                f"{f.kind} → {f.dst} {size(f.bytes)}",
+                {"phase": f.phase, "bytes": f.bytes, "delivered": f.delivered} | ({"step": f.step} if f.step else {}),
+            )
+            for f in sent[gpu]
+        ]
+    track.child("goodput", "bit/s").samples += delivered(flows)
+
+
+def _over(name: str, flows: Sequence[Flow]) -> Slice:
+    """Return a slice from the first transfer's start to the last one's end."""
+    return Slice(min(f.start_ns for f in flows), max(f.end_ns for f in flows), name, {"transfers": len(flows)})
+
+
+def delivered(flows: Sequence[Flow]) -> list[tuple[int, float]]:
+    """Return (ns, bit/s) of the bytes that arrived, as if those of a transfer arrived evenly from its start to its end.
+
+    At most 500 bins and a zero at the end.
+    """
+    start, end = (np.array([getattr(f, name) for f in flows], dtype=np.int64) for name in ("start_ns", "end_ns"))
+    if not len(flows) or (begin := int(start.min())) >= (last := int(end.max())):
+        return []
+    bits = 8.0 * np.array([f.delivered for f in flows])
+    # bits until each edge: of a transfer the part of its time that has passed
+    edges = np.linspace(begin, last, min(_BINS, max(2, len(flows))) + 1)
+    rate = bits / np.maximum(1, end - start)
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    slope = np.cumsum(np.concatenate([rate, -rate])[order])
+    until = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at[order]))])
+    rates = np.diff(np.interp(edges, at[order], until)) / np.diff(edges) * 1e9
+    return [*zip(edges[:-1].astype(np.int64).tolist(), np.maximum(0.0, rates).tolist(), strict=True), (last, 0.0)]
+
+
+def _paths(track: Track, choices: Sequence[Choice], end_ns: int) -> None:
+    """Draw which paths each pair had, from one change to the next."""
+    for (src, dst), changes in grouped(choices, "src", "dst").items():
+        ends = [*(change.monotonic_ns for change in changes[1:]), max(end_ns, changes[-1].monotonic_ns)]
+        track.child(f"{src} → {dst}").slices += [
+            Slice(change.monotonic_ns, end, change.paths) for change, end in zip(changes, ends, strict=True)
+        ]
+
+
+def _goodput(track: Track, run: Run) -> None:
+    """Draw the goodput around each fault, in bins from the fault; what is left of a trace ends with the next one."""
+    faults = {(r.interval, r.fault, r.target): r.t_fault for r in run.recoveries}
+    for trace in run.goodput:
+        t_fault = faults.get((trace.interval, trace.fault, trace.target))
+        if t_fault is None:
+            continue
+        for name, values in ((trace.link or "all streams", trace.bps), ("affected streams", trace.affected_bps)):
+            times = (t_fault + round(ms * 1e6) for ms in trace.t_ms)
+            track.child(name, "bit/s").samples += zip(times, values, strict=False)
+
+
+def _machine(track: Track, run: Run) -> None:
+    """Draw the load of the machine, and at the end of each interval what it lost."""
+    ends = dict[IntervalId, int]()
+    for sample in run.machine:
+        ends[sample.interval] = sample.monotonic_ns
+        for name, share in (("CPU busy", sample.busy), ("CPU used by others", sample.foreign)):
+            track.child(name, "%").samples.append((sample.monotonic_ns, 100 * share))
+        track.child("scheduling lag", "ms").samples.append((sample.monotonic_ns, sample.lag_ms))
+    for load in run.loads:
+        if load.interval in ends:
+            for name in ("drops", "retransmits"):
+                track.child(f"{name} of the interval").samples.append((ends[load.interval], getattr(load, name)))
+
+
+def add_links(root: Track, record: bytes) -> None:
+    """Add the rate, the queue and the drops of each link, five times a second, from the record of a live page.
+
+    `record`: lines of JSON, {"kind": "fabric", "data": {"label": ..., "links": [{"a": ..., "b": ..., "rate": bit/s}]}}
+    and {"kind": "sample", "data": {"ns": ..., "links": columns}}, the columns being those of live.sampler.LinkSample.
+    It ends at a line that isn't of that form, such as the last one of a run that was killed.
+    """
+    found: list[tuple[Track, float]] = []  # of the fabric's links, with the bit/s of a thousandth of their rates
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        for kind, data in ((line["kind"], line["data"]) for line in map(json.loads, record.splitlines())):
+            if kind == "fabric":
+                label, links = (data["label"], data["links"]) if data else ("", ())
+                own = root.child("links").child(label)
+                found = [(own.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000) for link in links]
+            elif kind == "sample":
+                at_ns = range(2**63)[data["ns"]]
+                samples = zip(*data["links"], strict=True)
+                for (track, unit), (_, out, into, queue, drops) in zip(found, samples, strict=True):
+                    for name, bps in (("to the network", unit * out), ("from the network", unit * into)):
+                        track.child(name, "bit/s").samples.append((at_ns, float(bps)))
+                    for name, value, of in (("queue", queue, "B"), ("drops", drops, "")):
+                        if value or name in track.children:
+                            track.child(name, of).samples.append((at_ns, float(value)))

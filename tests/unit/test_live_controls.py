@@ -3,24 +3,29 @@
 import http.client
 import json
 import os
+import threading
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.experiments.live import controls, page
+from railyard.experiments.live import controls, page, paths
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.sampler import link_sample, structure
+from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import FAULTS, Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event
+from railyard.topologies.forwarding import hops
 from railyard.topologies.measure.counters import PortStats
 from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import plan_of
@@ -33,7 +38,7 @@ FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2}
 
 def test_without_a_fabric_a_click_is_refused() -> None:
     shown: list[tuple[str, dict[str, Any]]] = []
-    clicks = Controls(lambda what, fault: shown.append((what, fault)), {"name": "two"})
+    clicks = Controls(lambda what, fault, ns=None: shown.append((what, fault)), {"name": "two"})
     assert clicks.carry_out({"do": "inject"}) == {"error": "no fabric is up at the moment"}
     assert shown == []
 
@@ -111,6 +116,16 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
                 assert "'link-dwn' is not known" in ask(task, "inject", kind="link-dwn", target="d0g1")[1]["error"]
                 assert "is no GPU" in ask(task, "inject", kind="link-down", target="d9g9")[1]["error"]
                 assert "'explode' is not known" in ask(task, "explode", **CUT)[1]["error"]
+                for given, error in (
+                    ({"what": "music"}, "what: 'music' is not known: allowed are workload, background"),
+                    ({"what": "workload", "text": "{kind"}, "is no YAML such as {kind: collective"),
+                    ({"what": "workload", "text": "{kind: nothing}"}, "workload.kind: 'nothing' is not known"),
+                    ({"what": "background", "text": "{rails: [9], load: 0.5}"}, "background.0.rails"),
+                ):
+                    assert error in ask(task, "start", **given)[1]["error"]
+                assert "does not run" in ask(task, "stop", what="workload")[1]["error"]
+                assert ask(task, "pause")[1]["paused"]
+                assert not ask(task, "resume")[1]["paused"]
                 world.toothless.add("d1g0")
                 assert "had no effect" in ask(task, "inject", kind="gpu-crash", target="d1g0")[1]["error"]
                 assert ask(task, "inject", **CUT)[0] == 200
@@ -122,9 +137,64 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
     assert [(fault["kind"], fault["target"]) for fault in saved["faults"]] == [("link-down", "d0g1")] * 2
 
 
+CLICK = st.tuples(st.sampled_from(("d0g0", "d0g1", "d1g0")), st.floats(0.01, 3), st.floats(0.01, 3))
+
+
+@settings(max_examples=20)
+@given(st.lists(CLICK, min_size=1, max_size=5))
+def test_a_script_of_fast_clicks_can_be_run(given: list[tuple[str, float, float]]) -> None:
+    now_s, clicks, plan = 100.0, [], plan_of()
+    for target, lasts_s, pause_s in given:
+        fault = Fault("link-down", target)
+        clicks.append(controls.Click(fault, fault.scope(plan), now_s, now_s + lasts_s))
+        now_s += lasts_s + pause_s
+    timed = controls.script_of(clicks, now_s)
+    assert [one.fault for one in timed] == [click.fault for click in clicks]
+    assert all(abs(one.repair_s - lasts_s) < 0.2 for one, (_, lasts_s, _) in zip(timed, given, strict=True))
+    faults = [fault_dict(one) for one in timed]
+    spec = parse({"name": "clicks", "fabrics": [FABRIC], "scripts": [{"name": "clicks", "faults": faults}]})
+    spec.family.check(spec)
+
+
 def test_no_check_of_an_interactive_run_passes() -> None:
     run = sample_run()
     run.events.append(page.click_event("rail-only", "inject", CUT))
     checks = Analysis(run).checks
     assert checks[0].name == "the run was not changed by hand"
     assert not any(check.passed for check in checks)
+
+
+@pytest.mark.parametrize(("kind", "policy"), [("rail-only", "dr"), ("rail-only", "rd"), ("rail-optimized", "spine")])
+def test_a_path_follows_the_next_hops(kind: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(kind, 3, 3, policy=policy)
+    for src, dst in permutations(plan.gpus, 2):
+        path = plan.spec.paths(src, dst)[0].path
+        steps = {hop.a: ("hb0" if hop.side == "hb" else "rail0", hop.b) for hop in hops(path, src, dst)}
+        monkeypatch.setattr(paths, "_next_hop", lambda here, *_, steps=steps: steps.get(here))
+        found = paths.describe_path(plan, src, dst)
+        assert found["gpus"] == [src.name, *(gpu.name for _, gpu in steps.values())]
+        ends = [plan.links[number].a.node for number in found["links"]]
+        assert ends == [name for a, (_, b) in steps.items() for name in (a.name, b.name)]
+        assert not found["problem"]
+
+
+def test_a_missing_route_and_a_loop_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of()
+    a, b, c = plan.gpus[:3]
+    monkeypatch.setattr(paths, "_next_hop", lambda *_: None)
+    assert paths.describe_path(plan, a, c)["problem"] == "no route at d0g0"
+    monkeypatch.setattr(paths, "_next_hop", lambda here, *_: ("hb0", b if here == a else a))
+    assert paths.describe_path(plan, a, c)["problem"] == "a loop of 8 hops"
+
+
+def test_a_held_run_waits_before_its_next_step() -> None:
+    clicks = Controls(lambda what, fault, ns=None: None, {"name": "two"})
+    clicks.wait_while_paused()
+    clicks.carry_out({"do": "pause"})
+    step = threading.Thread(target=clicks.wait_while_paused)
+    step.start()
+    step.join(0.1)
+    assert step.is_alive()
+    clicks.carry_out({"do": "resume"})
+    step.join(30)
+    assert not step.is_alive()

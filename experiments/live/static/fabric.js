@@ -1,9 +1,12 @@
 // The drawing of a fabric: nodes and links up to 128 hosts, beyond that a matrix of domains and rails.
-// Widths of links show traffic, dashes a missing carrier, dots what waits in a queue.
+// Colour and width of a link show its utilisation, dashes and a cross a missing carrier, a dot what waits in its queue.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MAX_DRAWN = 128;
-const LABEL_PX = 34; // space that the name of a node needs
+const NAME_PX = 34; // space that a host's name needs, and its rank alone
+const RANK_PX = 17;
+const RATE_PX = 62; // space that a switch's rate needs
+const SORTS = [["rail", "rail"], ["domain", "hb"], ["spine", "spine"]]; // of health scores, and the names of their nodes
 
 function make(name, attributes = {}, parent = null) {
   const element = document.createElementNS(SVG, name);
@@ -26,6 +29,18 @@ function makeButton(element, label, onSelect) {
   });
 }
 
+/** Return the class of a link's utilisation in per mille: u0 idle, then a class for each quarter. */
+export function levelOf(perMille) {
+  return perMille < 10 ? "u0" : `u${Math.min(4, Math.ceil(perMille / 250))}`;
+}
+
+/** Return a rate with its unit; a dash if nothing flows. */
+export function rateText(bps) {
+  if (bps < 1000) return "–";
+  const [value, unit] = bps >= 1e9 ? [bps / 1e9, "Gbit/s"] : bps >= 1e6 ? [bps / 1e6, "Mbit/s"] : [bps / 1e3, "kbit/s"];
+  return `${value >= 9.95 ? Math.round(value) : value.toFixed(1)} ${unit}`;
+}
+
 export class Drawing {
   /** `onSelect` gets {node} or {link: index}. */
   constructor(parent, onSelect) {
@@ -39,6 +54,7 @@ export class Drawing {
   show(fabric) {
     this.fabric = fabric;
     this.selected = null;
+    this.last = null;
     this.draw();
   }
 
@@ -51,7 +67,6 @@ export class Drawing {
     this.parent.replaceChildren();
     this.nodes = new Map();
     this.links = [];
-    this.scores = new Map();
     this.width = this.parent.clientWidth;
     if (!this.fabric) {
       this.parent.textContent = "No fabric is up at the moment.";
@@ -71,99 +86,131 @@ export class Drawing {
     const role = (...roles) => switches.filter((s) => roles.includes(s.role)).map((s) => s.name);
     const others = inner.filter((name) => !hb.has(name) && !switches.some((s) => s.name === name));
     const optical = role("optical");
+    const isHost = (name) => hosts.some((host) => host.name === name);
     const domains = inner.filter((name) => hb.has(name) && !optical.includes(name));
     const rows = [
-      [role("spine"), 70],
-      [[...role("rail", "single"), ...others], optical.length ? 80 : 150],
-      [optical, 80],
-      [hosts.map((host) => host.name), 60],
-      [domains, 30],
+      [role("spine"), 86, 34],
+      [[...role("rail", "single"), ...others], optical.length ? 90 : 170, 34],
+      [optical, 90, 24],
+      [hosts.map((host) => host.name), 62, 24],
+      [domains, 34, 30],
     ].filter(([names]) => names.length);
     const at = new Map();
-    let y = 26;
-    for (const [names, below] of rows) {
-      names.forEach((name, i) => at.set(name, { x: ((i + 0.5) * this.width) / names.length, y, room: this.width / names.length }));
+    let y = 34;
+    for (const [names, below, tall] of rows) {
+      const room = this.width / names.length, widest = hb.has(names[0]) ? room : isHost(names[0]) ? 58 : 100;
+      const width = Math.min(widest, room * 0.84), small = isHost(names[0]) && room < RANK_PX;
+      names.forEach((name, i) => at.set(name, { x: (i + 0.5) * room, y, room, width, tall: small ? Math.min(14, width) : tall }));
       y += below;
     }
-    return { at, height: y - 4 };
+    return { at, height: y, domains };
   }
 
   drawGraph() {
-    const { at, height } = this.place();
-    const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, role: "group", "aria-label": "Drawing of the fabric" }, this.parent);
+    const { at, height, domains } = this.place();
+    const places = new Map(this.fabric.hosts.map((host) => [host.name, host.place]));
+    const label = "Drawing of the fabric";
+    const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, role: "group", "aria-label": label }, this.parent);
+    for (const name of domains) this.drawDomain(svg, at, name);
+    this.halo = make("g", { class: "halo" }, svg);
     const layer = make("g", {}, svg);
     this.fabric.links.forEach((link, index) => {
       const a = at.get(link.a), b = at.get(link.b);
       const group = make("g", { class: "link" }, layer);
       const ends = { x1: a.x, y1: a.y, x2: b.x, y2: b.y };
       make("line", { ...ends, class: "hit" }, group);
-      const line = make("line", { ...ends, "stroke-width": 1 }, group);
-      const queue = make("circle", { class: "queue", cx: b.x + (a.x - b.x) * 0.16, cy: b.y + (a.y - b.y) * 0.16, r: 0 }, group);
+      const line = make("line", ends, group);
+      const along = (share) => [b.x + (a.x - b.x) * share, b.y + (a.y - b.y) * share];
+      const outside = (size, distance) => (size / 2 + 8) / Math.abs(distance); // beyond the box of b
+      const [cx, cy] = along(Math.min(0.5, outside(b.width, a.x - b.x), outside(b.tall, a.y - b.y)));
+      const queue = make("circle", { class: "queue", cx, cy, r: 0 }, group);
+      const [x, y] = along(0.55);
+      const cross = make("path", { class: "cross", d: `M${x - 5} ${y - 5}l10 10m0 -10l-10 10` }, group);
       makeButton(group, `link ${link.a} ${link.interface} to ${link.b}`, () => this.onSelect({ link: index }));
-      this.links.push({ group, line, queue });
+      this.links.push({ group, line, queue, cross, ends });
     });
-    const domains = new Set(this.fabric.links.filter((link) => link.kind === "hb").map((link) => link.b));
-    for (const [name, { x, y, room }] of at) {
-      const hasLabel = room >= LABEL_PX;
-      const width = domains.has(name) ? room * 0.9 : Math.min(hasLabel ? 56 : 16, room * 0.8);
-      const tall = hasLabel ? 20 : Math.min(14, width);
+    for (const [name, { x, y, room, width, tall }] of at) {
+      const isHost = places.has(name);
+      const text = room >= NAME_PX ? name : isHost && room >= RANK_PX && places.get(name) ? `g${places.get(name)[1]}` : "";
       const group = make("g", { class: "node" }, svg);
-      make("rect", { x: x - width / 2, y: y - tall / 2, width, height: tall, rx: 3 }, group);
-      if (hasLabel) make("text", { x, y: y + 4 }, group).textContent = name;
-      if (hasLabel) this.scores.set(name, make("text", { x, y: y - tall / 2 - 3, class: "score" }, group));
+      make("rect", { x: x - width / 2, y: y - tall / 2, width, height: tall, rx: isHost ? 3 : 6 }, group);
+      const hasRate = !isHost && room >= RATE_PX && tall > 24;
+      if (text) make("text", { x, y: y + (hasRate ? -2 : 4), class: "name" }, group).textContent = text;
+      const rate = hasRate ? make("text", { x, y: y + 11, class: "rate" }, group) : null;
+      const scoreY = domains.includes(name) ? y + tall / 2 + 11 : y - tall / 2 - 4;
+      const score = isHost || room < RATE_PX ? null : make("text", { x, y: scoreY, class: "score" }, group);
       makeButton(group, name, () => this.onSelect({ node: name }));
-      this.nodes.set(name, group);
+      this.nodes.set(name, { group, rate, score, links: [] });
     }
+    this.fabric.links.forEach((link, index) => this.nodes.get(link.b).links.push(index));
+  }
+
+  /** Draw the box of an HB domain around its GPUs. */
+  drawDomain(svg, at, name) {
+    const own = this.fabric.links.filter((link) => link.b === name).map((link) => at.get(link.a));
+    if (!own.length) return;
+    const left = Math.min(...own.map((gpu) => gpu.x - gpu.room / 2)), right = Math.max(...own.map((gpu) => gpu.x + gpu.room / 2));
+    const gap = Math.min(8, (right - left) * 0.04), top = own[0].y - 24;
+    make("rect", { class: "domain", x: left + gap / 2, y: top, width: right - left - gap, height: at.get(name).y + 33 - top, rx: 8 }, svg);
   }
 
   drawMatrix() {
     const domains = 1 + Math.max(...this.fabric.hosts.map((host) => host.place[0]));
     const rails = 1 + Math.max(...this.fabric.hosts.map((host) => host.place[1]));
     const places = new Map(this.fabric.hosts.map((host) => [host.name, host.place]));
-    const cell = Math.max(3, Math.min(22, (this.width - 40) / rails));
+    const cell = Math.max(3, Math.min(28, (this.width - 40) / rails));
+    const step = Math.ceil(18 / cell); // between two rows or columns that are named
     const height = domains * cell + 24;
-    const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, role: "group", "aria-label": "Matrix of domains (rows) and rails (columns)" }, this.parent);
-    make("text", { x: 34 + (rails * cell) / 2, y: 12 }, svg).textContent = `rails 0 to ${rails - 1}`;
-    for (const domain of [0, domains - 1]) make("text", { x: 15, y: 24 + (domain + 0.5) * cell + 4 }, svg).textContent = `d${domain}`;
+    const label = "Matrix of domains (rows) and rails (columns)";
+    const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, role: "group", "aria-label": label }, this.parent);
+    for (let rail = 0; rail < rails; rail += step) make("text", { x: 34 + (rail + 0.5) * cell, y: 12 }, svg).textContent = `g${rail}`;
+    for (let domain = 0; domain < domains; domain += step) make("text", { x: 15, y: 20 + (domain + 0.5) * cell + 4 }, svg).textContent = `d${domain}`;
     this.fabric.links.forEach((link, index) => {
       if (link.kind !== "rail" || !places.has(link.a)) return;
       const [domain, rank] = places.get(link.a);
-      const rect = make("rect", { class: "cell", x: 34 + rank * cell, y: 20 + domain * cell, width: cell, height: cell }, svg);
+      const [x, y] = [34 + rank * cell, 20 + domain * cell];
+      const rect = make("rect", { x, y, width: cell, height: cell }, svg);
       makeButton(rect, `link ${link.a} ${link.interface}`, () => this.onSelect({ link: index }));
-      this.links[index] = { cell: rect };
+      const cross = make("path", { class: "cross", d: `M${x + 2} ${y + 2}L${x + cell - 2} ${y + cell - 2}M${x + cell - 2} ${y + 2}L${x + 2} ${y + cell - 2}` }, svg);
+      this.links[index] = { cell: rect, cross };
     });
   }
 
-  /** Show a sample and the names of faulty nodes. */
+  /** Show a sample, the names of faulty nodes, health scores, and a path: numbers of links. */
   update(sample, faulty, health, path) {
     this.last = [sample, faulty, health, path];
     if (!this.fabric || !sample) return;
     const [up, to, from, queue] = sample.links;
-    const onPath = new Set(path ?? []);
     this.links.forEach((shown, i) => {
-      const load = Math.max(to[i], from[i]) / 1000;
-      const share = Math.min(1, load);
+      const used = Math.max(to[i], from[i]);
+      const level = up[i] ? levelOf(used) : "broken";
+      shown.cross.style.display = up[i] ? "none" : "inline";
       if (shown.cell) {
-        shown.cell.style.fill = up[i] ? `color-mix(in srgb, var(--traffic) ${Math.round(share * 100)}%, var(--page))` : "var(--broken)";
+        shown.cell.setAttribute("class", `cell ${level}${this.selected?.link === i ? " selected" : ""}`);
         return;
       }
-      shown.group.classList.toggle("onpath", onPath.has(i));
-      shown.line.setAttribute("class", up[i] ? "" : "broken");
-      shown.line.style.strokeWidth = up[i] ? 1 + 5 * share : 2;
-      shown.line.style.stroke = up[i] && !onPath.has(i) ? `color-mix(in srgb, var(--traffic) ${Math.round(Math.min(1, share * 1.5) * 100)}%, var(--idle))` : "";
-      shown.queue.setAttribute("r", queue[i] ? Math.min(7, 2 + Math.sqrt(queue[i] / 9000)) : 0);
+      shown.line.setAttribute("class", level);
+      shown.line.style.strokeWidth = up[i] ? 1 + 5 * Math.min(1, used / 1000) : 2;
+      shown.queue.setAttribute("r", queue[i] ? Math.min(8, 2 + Math.sqrt(queue[i] / 9000)) : 0);
     });
-    for (const [name, group] of this.nodes) group.classList.toggle("faulty", faulty.has(name));
-    for (const [sort, prefix] of [["rail", "rail"], ["domain", "hb"], ["spine", "spine"]]) {
+    const halo = (path ?? []).filter((i) => this.links[i]?.ends);
+    if (this.halo) this.halo.replaceChildren(...halo.map((i) => make("line", this.links[i].ends)));
+    const onPath = new Set(halo.flatMap((i) => [this.fabric.links[i].a, this.fabric.links[i].b]));
+    for (const [name, { group, rate, links }] of this.nodes) {
+      group.classList.toggle("faulty", faulty.has(name));
+      group.classList.toggle("onpath", onPath.has(name));
+      if (rate) rate.textContent = rateText(links.reduce((sum, i) => sum + (to[i] * this.fabric.links[i].rate) / 1000, 0));
+    }
+    for (const [sort, prefix] of SORTS) {
       (health?.[sort] ?? []).forEach(([, score], i) => {
-        const text = this.scores.get(`${prefix}${i}`);
+        const text = this.nodes.get(`${prefix}${i}`)?.score;
         if (text) text.textContent = `health ${Math.round(score)}`;
       });
     }
   }
 
   markSelected() {
-    for (const [name, group] of this.nodes) group.classList.toggle("selected", this.selected?.node === name);
+    for (const [name, { group }] of this.nodes) group.classList.toggle("selected", this.selected?.node === name);
     this.links.forEach((shown, i) => (shown.group ?? shown.cell).classList.toggle("selected", this.selected?.link === i));
   }
 }

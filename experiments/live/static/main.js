@@ -1,21 +1,25 @@
-// The page: receives the state of a run by server-sent events, and shows the present or any time that it has received.
+// The page: receives the state of a run by server-sent events, or reads a recorded run, and shows any time of it.
 
 import { Drawing } from "./fabric.js";
-import { describe, showActions, showActive } from "./panel.js";
-import { Strips } from "./strips.js";
+import { describe, showActions, showActive, showTraffic } from "./panel.js";
+import { Strips, valuesOf } from "./strips.js";
+import { isJump, sortOf, words } from "./words.js";
 
-const MAX_SAMPLES = 6000; // 20 minutes at 5 per second
-const MAX_EVENTS = 1000;
+const MAX_SAMPLES = 6000; // of a fabric, 20 minutes at 5 per second; a recorded run has all
+const MAX_EVENTS = 5000;
 const SHOWN_EVENTS = 200;
+const STRIPS_MS = 400; // between two drawings of the strips
+const SELECT = "Select a link, GPU or switch in the drawing.";
 const byId = (id) => document.getElementById(id);
 
 const page = {
   run: { active: [], control: false },
-  fabric: null,
-  samples: [],
-  events: [],
-  health: null,
+  sections: [], // a fabric each: {fabric, valuesOf, samples, events, health}
+  section: null, // that is shown
   selected: null,
+  path: [], // numbers of links
+  pair: "", // whose path that is
+  isUp: false, // whether the last section's fabric is up
   shownNs: null, // null: the present
   beginNs: null,
   playing: null,
@@ -35,9 +39,16 @@ function select(element) {
 }
 
 function refreshPanel() {
-  if (!page.fabric || !page.selected) return;
-  describe(page.fabric, page.selected, currentSample());
-  if (page.run.control) showActions(page.fabric, page.selected, page.run.active, send);
+  if (!page.section || !page.selected) return;
+  const isNow = page.isUp && page.section === page.sections.at(-1);
+  describe(page.section.fabric, page.selected, currentSample(), isNow ? choose : null);
+  if (page.run.control && isNow) showActions(page.section.fabric, page.selected, page.run.active, send);
+}
+
+/** Make a GPU an end of the pair whose path is shown. */
+function choose(end, name) {
+  byId(end).value = name;
+  refreshPath();
 }
 
 async function send(request) {
@@ -51,24 +62,88 @@ async function send(request) {
   }
 }
 
-/** Return the last sample at or before the time that is shown. */
-function currentSample() {
-  const { samples, shownNs } = page;
-  if (shownNs === null) return samples.at(-1);
+/** Ask for the path of the chosen pair, and show it in the drawing. */
+async function refreshPath() {
+  const [src, dst] = ["src", "dst"].map((id) => byId(id).value.trim());
+  const pair = `${src} ${dst}`;
+  if (page.pair !== pair) page.path = [];
+  page.pair = pair;
+  if (!src || !dst || !page.isUp) {
+    byId("path").textContent = "";
+    page.path = [];
+  } else {
+    try {
+      const answer = await (await fetch(`path?${new URLSearchParams({ src, dst })}`)).json();
+      if (page.pair !== pair) return; // another pair was chosen meanwhile
+      page.path = answer.links ?? [];
+      byId("path").textContent = answer.error ?? `packets: ${answer.gpus.join(" → ")}${answer.problem ? `, then ${answer.problem}` : ""}; the fabric's policy: ${answer.policy}`;
+    } catch {
+      page.path = [];
+    }
+  }
+  render();
+}
+
+/** Return how many of the rows, ordered by `ns`, are at or before a time. */
+function countUntil(rows, ns) {
   let low = 0;
-  let high = samples.length;
+  let high = rows.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (samples[middle].ns <= shownNs) low = middle + 1;
+    if (rows[middle].ns <= ns) low = middle + 1;
     else high = middle;
   }
-  return samples[Math.max(0, low - 1)];
+  return low;
+}
+
+/** Return the last of the rows at or before the time that is shown; of the present, the last. */
+function current(rows) {
+  if (page.shownNs === null) return rows.at(-1);
+  return rows[Math.max(0, countUntil(rows, page.shownNs) - 1)];
+}
+
+function currentSample() {
+  return page.section ? current(page.section.samples) : undefined;
+}
+
+/** Return the targets that are faulty at the time that is shown, by the events until then. */
+function faultyTargets() {
+  const faulty = new Map();
+  for (const { ns, what, detail } of page.section?.events ?? []) {
+    if (page.shownNs !== null && ns > page.shownNs) continue;
+    const key = `${detail.kind} ${detail.target}`;
+    if (what === "inject") faulty.set(key, detail.target);
+    if (what === "repair") faulty.delete(key);
+  }
+  return new Set(faulty.values());
 }
 
 /** Show a time; null for the present. */
 function showTime(ns) {
   page.shownNs = ns;
   byId("live").setAttribute("aria-pressed", String(ns === null));
+  render();
+  markLater();
+  renderStrips();
+}
+
+/** Show a fabric's section. */
+function showSection(section) {
+  page.section = section;
+  page.selected = null;
+  const { fabric } = section ?? { fabric: null };
+  byId("drawing-title").textContent = fabric ? `${fabric.label}: ${fabric.title.replace(/^the /, "")}` : "Fabric";
+  byId("element").textContent = SELECT;
+  byId("ends").hidden = true;
+  byId("actions").replaceChildren();
+  byId("kinds").hidden = true;
+  byId("hosts").replaceChildren(...(fabric?.hosts ?? []).map((host) => new Option(host.name)));
+  byId("fabrics-label").hidden = page.sections.length < 2;
+  byId("fabrics").replaceChildren(...page.sections.map((one, i) => new Option(`${i + 1}: ${one.fabric.label}`, i, false, one === section)));
+  drawing.show(fabric);
+  strips.show(fabric);
+  renderStrips();
+  renderEvents();
   render();
 }
 
@@ -79,108 +154,163 @@ function render() {
   requestAnimationFrame(() => {
     isDue = false;
     const sample = currentSample();
-    const faulty = new Set(page.run.active.map((fault) => fault.target));
-    drawing.update(sample, faulty, page.health);
+    drawing.update(sample, faultyTargets(), page.section && current(page.section.health), page.shownNs === null ? page.path : []);
     const slider = byId("slider");
-    if (page.samples.length) {
-      slider.min = seconds(page.samples[0].ns);
-      slider.max = seconds(page.samples.at(-1).ns);
-      slider.value = seconds(page.shownNs ?? page.samples.at(-1).ns);
-      byId("now").textContent = `${Number(slider.value).toFixed(2)} s`;
+    const samples = page.section?.samples ?? [];
+    if (samples.length) {
+      slider.min = seconds(samples[0].ns);
+      slider.max = seconds(samples.at(-1).ns);
+      slider.value = seconds(page.shownNs ?? samples.at(-1).ns);
+      byId("now").textContent = `${Number(slider.value).toFixed(3)} s`;
       slider.setAttribute("aria-valuetext", byId("now").textContent);
     }
-    if (page.selected && page.fabric) describe(page.fabric, page.selected, sample);
+    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, page.shownNs === null ? choose : null);
   });
 }
 
-let stripsDue = 0;
+let stripsTimer = null;
+/** Draw the strips soon: of the present its last seconds, of another time as many around it. */
 function renderStrips() {
-  if (performance.now() < stripsDue) return;
-  stripsDue = performance.now() + 400;
-  strips.update(page.samples, page.samples.map((sample) => seconds(sample.ns)));
-}
-
-function textOf({ what, detail }) {
-  const parts = Object.entries(detail).filter(([key, value]) => !["active", "command"].includes(key) && typeof value !== "object");
-  return [what, ...parts.map(([key, value]) => `${key} ${value}`)].join(", ");
+  stripsTimer ??= setTimeout(() => {
+    stripsTimer = null;
+    const { samples, events } = page.section ?? { samples: [] };
+    if (!samples.length) return;
+    const span = Number(byId("span").value) * 1e9;
+    const last = samples.at(-1).ns;
+    const end = page.shownNs === null ? last : Math.min(last, page.shownNs + span / 2);
+    const begin = Math.max(samples[0].ns, end - span);
+    const shown = samples.slice(Math.max(0, countUntil(samples, begin) - 1), countUntil(samples, end));
+    const marks = events.filter(({ what }) => what === "inject" || what === "repair").map((event) => ({
+      at: seconds(event.ns), sort: sortOf(event), text: event.what === "inject" ? `${event.detail.kind} ${event.detail.target}` : "repair",
+    }));
+    strips.update(shown.map(({ ns }) => seconds(ns)), shown.map(({ values }) => values), marks, page.shownNs === null ? null : seconds(page.shownNs));
+  }, STRIPS_MS);
 }
 
 function renderEvents() {
-  const items = page.events.slice(-SHOWN_EVENTS).reverse().map((event) => {
+  const items = (page.section?.events ?? []).slice(-SHOWN_EVENTS).reverse().map((event) => {
     const item = document.createElement("li");
+    item.className = sortOf(event);
+    item.dataset.ns = event.ns;
     const time = document.createElement("time");
     time.textContent = `${seconds(event.ns).toFixed(3)} s`;
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = textOf(event);
+    button.textContent = words(event);
     button.addEventListener("click", () => showTime(event.ns));
     item.append(time, button);
     return item;
   });
   byId("events").replaceChildren(...items);
+  markLater();
+}
+
+/** Mark the events after the time that is shown. */
+function markLater() {
+  for (const item of byId("events").children) item.classList.toggle("later", page.shownNs !== null && Number(item.dataset.ns) > page.shownNs);
+}
+
+/** Show the next event of a sort after the time that is shown, the first one after the last. */
+function jump(sort) {
+  const events = (page.section?.events ?? []).filter((event) => isJump(event, sort));
+  const next = events.find(({ ns }) => page.shownNs !== null && ns > page.shownNs) ?? events[0];
+  if (next) showTime(next.ns);
+}
+
+function add(rows, row, limit) {
+  page.beginNs ??= row.ns;
+  if (rows.length && row.ns < rows.at(-1).ns) rows.splice(countUntil(rows, row.ns), 0, row);
+  else rows.push(row);
+  if (rows.length > limit) rows.shift();
 }
 
 let eventsDue = false;
 const handlers = {
   run(run) {
     page.run = run;
-    byId("title").textContent = `${run.title}, live`;
-    document.title = `${run.title}, live — Railyard`;
+    byId("title").textContent = run.title;
+    document.title = `${run.title}, ${page.record ? "recorded" : "live"} — Railyard`;
     byId("step").textContent = run.step;
+    if (!page.record) setState(`live, ${run.control ? "with controls" : "read-only"}${run.paused ? ", held" : ""}`, true);
     showActive(run, send);
+    showTraffic(run, send);
     refreshPanel();
   },
   fabric(fabric) {
-    page.fabric = fabric;
-    page.samples = [];
-    page.selected = null;
-    byId("drawing-title").textContent = fabric ? `${fabric.label}: ${fabric.title.replace(/^the /, "")}` : "Fabric";
-    byId("element").textContent = "Select a link, GPU or switch.";
-    byId("actions").replaceChildren();
-    byId("legend").textContent = "Width and blue: traffic. Dashed red: no carrier. Orange dot: a queue at the network's end.";
-    drawing.last = null;
-    drawing.show(fabric);
-    strips.show(fabric);
+    page.isUp = Boolean(fabric);
+    if (!fabric) return;
+    page.sections.push({ fabric, valuesOf: valuesOf(fabric), samples: [], events: [], health: [] });
+    if (!page.record) showSection(page.sections.at(-1));
   },
   sample(sample) {
-    page.beginNs ??= sample.ns;
-    page.samples.push(sample);
-    if (page.samples.length > MAX_SAMPLES) page.samples.shift();
+    const section = page.sections.at(-1);
+    if (!section) return;
+    sample.values = section.valuesOf(sample);
+    add(section.samples, sample, page.record ? Infinity : MAX_SAMPLES);
+    if (page.record || section !== page.section) return;
     if (page.shownNs === null) render();
     renderStrips();
   },
   health(health) {
-    page.health = health;
+    const section = page.sections.at(-1);
+    if (section) add(section.health, health, page.record ? Infinity : MAX_SAMPLES);
   },
   event(event) {
-    page.beginNs ??= event.ns;
-    page.events.push(event);
-    if (page.events.length > MAX_EVENTS) page.events.shift();
-    if (eventsDue) return;
+    const section = page.sections.at(-1);
+    if (!section || !page.isUp) return;
+    add(section.events, event, page.record ? Infinity : MAX_EVENTS);
+    if (page.record || eventsDue) return;
     eventsDue = true;
     setTimeout(() => {
       eventsDue = false;
       renderEvents();
+      refreshPath();
     }, 50);
   },
 };
 
+function setState(text, isUp) {
+  byId("state").textContent = text;
+  byId("state").classList.toggle("up", isUp);
+}
+
 function connect() {
   const source = new EventSource("events");
   source.onopen = () => {
-    byId("state").textContent = "connected";
-    page.samples = [];
-    page.events = [];
+    setState(page.run.control ? "live, with controls" : "live, read-only", true);
+    page.sections = [];
+    showSection(null);
   };
   source.onerror = () => {
-    byId("state").textContent = "not connected: the run has ended, or is busy";
+    setState("not connected: the run has ended, or is busy", false);
   };
   for (const [kind, handler] of Object.entries(handlers)) {
     source.addEventListener(kind, (message) => handler(JSON.parse(message.data)));
   }
 }
 
+/** Show a recorded run from its begin. */
+function showRecord(messages) {
+  page.record = true;
+  for (const { kind, data } of messages) handlers[kind]?.(kind === "run" ? { ...data, control: false, active: [] } : data);
+  setState("a finished run", false);
+  byId("step").textContent = "";
+  byId("live").textContent = "End";
+  byId("pair").hidden = true;
+  byId("span").value = "Infinity";
+  showSection(page.sections[0] ?? null);
+  if (page.section?.samples.length) showTime(page.section.samples[0].ns);
+}
+
 byId("live").addEventListener("click", () => showTime(null));
+byId("pair").addEventListener("input", refreshPath);
+byId("span").addEventListener("change", renderStrips);
+byId("pair").addEventListener("submit", (event) => event.preventDefault());
+byId("fabrics").addEventListener("change", (event) => {
+  showSection(page.sections[Number(event.target.value)]);
+  showTime(page.section.samples[0]?.ns ?? null);
+});
+for (const button of byId("jumps").children) button.addEventListener("click", () => jump(button.dataset.jump));
 byId("slider").addEventListener("input", (event) => showTime(page.beginNs + Number(event.target.value) * 1e9));
 byId("copy").addEventListener("click", () => navigator.clipboard.writeText(byId("command").textContent));
 byId("play").addEventListener("click", () => {
@@ -190,13 +320,15 @@ byId("play").addEventListener("click", () => {
     byId("play").textContent = "Play";
     return;
   }
-  byId("play").textContent = "Stop";
-  if (page.shownNs === null && page.samples.length) page.shownNs = page.samples[0].ns;
+  const samples = page.section?.samples ?? [];
+  if (!samples.length) return;
+  byId("play").textContent = "Pause";
+  if (page.shownNs === null || page.shownNs >= samples.at(-1).ns) page.shownNs = samples[0].ns;
   let before = performance.now();
   const step = (now) => {
     const next = page.shownNs + (now - before) * 1e6 * Number(byId("speed").value);
     before = now;
-    const end = page.samples.at(-1)?.ns ?? 0;
+    const end = page.section.samples.at(-1).ns;
     showTime(Math.min(next, end));
     if (next < end) page.playing = requestAnimationFrame(step);
     else byId("play").click();
@@ -204,4 +336,10 @@ byId("play").addEventListener("click", () => {
   page.playing = requestAnimationFrame(step);
 });
 
-connect();
+const record = byId("record");
+if (record) {
+  showRecord(JSON.parse(record.textContent));
+} else {
+  setInterval(refreshPath, 1000);
+  connect();
+}

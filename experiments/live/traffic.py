@@ -1,0 +1,133 @@
+"""Traffic and policies that the live page starts on a fabric of GPUs: a repeated workload, background load."""
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from railyard.controller.health.estimator import HealthSpec
+from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.controller.processes.clients import AgentsProcess, ControllerProcess
+from railyard.core.config import find_problems
+from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
+from railyard.core.worker import OnEvent
+from railyard.experiments.spec.routing import RoutingSpec
+from railyard.topologies.build.network import FabricController
+from railyard.topologies.plan import Plan
+from railyard.workloads.background.flows import Background
+from railyard.workloads.background.spec import BackgroundSpec, check_background
+from railyard.workloads.replay.job import windows_for_links
+from railyard.workloads.replay.run import Aborted, replay
+from railyard.workloads.spec import build, parse_workload
+
+DEADLINE_S: Final = 3600.0
+EXAMPLES: Final = {
+    "workload": "{kind: collective, collective: all-to-all, algorithm: direct, duration: 10s}",
+    "background": "{rails: [0], load: 0.5}",
+    "policy": "health-best",
+}
+
+
+def policies() -> tuple[str, ...]:
+    """Return the health-routing policies that the page offers: those that need not know the load in advance."""
+    return tuple(name for name, policy in HEALTH_POLICIES.items() if not policy.knows_load)
+
+
+class PageTraffic:
+    """Workload, background load and health routing of a fabric.
+
+    `on_end(what, error)` is called if one ends by itself, `on_event` with the events of the policy's agents.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        controller: FabricController | None,
+        on_end: Callable[[str, str], None],
+        on_event: OnEvent,
+    ) -> None:
+        self._plan, self._controller, self._on_end, self._on_event = plan, controller, on_end, on_event
+        self._running: dict[str, ExitStack] = {}  # what is closed to stop each
+
+    @property
+    def running(self) -> list[str]:
+        """Names of the traffic and policies that run."""
+        return list(self._running)
+
+    def start(self, what: str, text: str) -> Any:
+        """Start a workload, background load or policy, given as in an experiment's file; return it as plain data.
+
+        BadInput if it can't run on the fabric, or one of this sort runs already.
+        """
+        if what in self._running:
+            raise BadInput(what, text, "runs already: stop it first")
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise BadInput(what, text, f"is no YAML such as {EXAMPLES[what]}") from None
+        with ExitStack() as stack:
+            found = {"workload": self._replay, "background": self._load, "policy": self._steer}[what](data, stack)
+            self._running[what] = stack.pop_all()
+        return found
+
+    def stop(self, what: str) -> None:
+        """Stop it. BadInput if none runs."""
+        if what not in self._running:
+            raise BadInput(what, what, "does not run")
+        self._running.pop(what).close()
+
+    def close(self) -> None:
+        """Stop all."""
+        for what in self.running:
+            with suppress(RailyardError, OSError):
+                self.stop(what)
+
+    def _load(self, data: object, stack: ExitStack) -> Any:
+        try:
+            spec = BackgroundSpec.model_validate(data)
+        except ValidationError as error:
+            first = find_problems(error)[0]
+            raise BadInput(f"background.{first.field}".rstrip("."), first.value, first.allowed) from None
+        check_background([spec], self._plan.spec)
+        stack.enter_context(Background(self._plan, [spec]))
+        return spec.model_dump(mode="json", exclude_none=True)
+
+    def _steer(self, data: object, stack: ExitStack) -> Any:
+        name, controller = str(data), self._controller
+        if name not in policies():
+            raise BadInput("policy", name, unknown_name_hint(name, policies()))
+        if not isinstance(controller, ControllerProcess) or controller.registry_address:
+            raise BadInput("policy", name, "can't be started: the experiment's own policies steer this fabric")
+        health = HealthSpec()
+        address = controller.start_health(health)
+        stack.callback(controller.stop_health)
+        agents = AgentsProcess(self._plan, self._on_event)
+        stack.callback(agents.stop)
+        agents.steer(RoutingSpec().steering(name, self._plan.spec, 0, {}), address, health.stale)
+        stack.callback(agents.release)
+        return name
+
+    def _replay(self, data: object, stack: ExitStack) -> Any:
+        plan, abort = self._plan, threading.Event()
+        spec = parse_workload(data)
+        schedule = build(spec, plan.spec, plan.rail_bps, plan.hb_bps).schedule
+        windows = windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+
+        def repeat() -> None:
+            try:
+                while not abort.is_set():
+                    replay(schedule, windows, 0, DEADLINE_S, abort=abort)
+            except Aborted:
+                pass
+            except RailyardError as error:
+                self._running.pop("workload", None)
+                self._on_end("workload", str(error))
+
+        thread = threading.Thread(target=repeat, name="workload of the live page", daemon=True)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(abort.set)
+        return spec.model_dump(mode="json", exclude_none=True)

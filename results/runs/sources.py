@@ -1,0 +1,91 @@
+"""Runs that a user names: a run's folder, a folder of runs (a sweep), or either of a git revision: `main:results/a`."""
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from railyard.core.config import parse_yaml
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.safe_files import Folder
+from railyard.results.runs import journal, store
+from railyard.results.runs.record_files import text_of
+from railyard.results.runs.records import Run
+
+SWEEP_FILE: Final = "sweep.yaml"
+RUNS: Final = "runs"  # the folder of a sweep's runs
+_NOTHING: Final = "is no run's folder, no folder of runs, and no git revision of one, such as main:results/a"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run that was read. `axes`: the values of its sweep's axes, apart from the seed, by key."""
+
+    name: str
+    run: Run
+    axes: dict[str, Any] = field(default_factory=dict)
+
+
+def load(field: str, given: str) -> list[Source]:
+    """Return the runs of a folder or revision, at least one. BadInput, for `field`, if there are none."""
+    with _folder(field, given) as path:
+        if _is_run(path):
+            return [Source(given, store.load(path))]
+        axes = _axes(path)
+        parent = path / RUNS if (path / SWEEP_FILE).exists() else path
+        try:
+            found = sorted(child for child in parent.iterdir() if child.name[0] != "." and _is_run(child))
+        except OSError:
+            found = []
+        if not found:
+            raise BadInput(field, given, _NOTHING)
+        return [Source(child.name, store.load(child), axes.get(child.name, {})) for child in found]
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        with Folder(path) as folder:
+            return folder.has("run.json") or journal.is_left(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def _axes(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the axes of each run of a sweep by the name of its folder; nothing for another folder."""
+    try:
+        with Folder(path) as folder:
+            content = folder.read(SWEEP_FILE)
+    except (OSError, ValueError):
+        return {}
+    try:
+        data: Any = parse_yaml(text_of(content, SWEEP_FILE), SWEEP_FILE) if content else {"runs": []}
+        return {str(run["folder"]): {k: v for k, v in run["axes"].items() if k != "seed"} for run in data["runs"]}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise BadInput(SWEEP_FILE, str(path), "is no record of a sweep that can be read") from error
+
+
+@contextmanager
+def _folder(field: str, given: str) -> Iterator[Path]:
+    """Yield the folder; that of a git revision is unpacked, and removed afterwards."""
+    revision, colon, _ = given.partition(":")
+    if not colon or not revision or Path(given).exists():
+        yield Path(given)
+        return
+    try:
+        made = subprocess.run(["git", "archive", "--format=tar", "--", given], capture_output=True, check=False)
+    except OSError as error:
+        raise MissingRequirement("this machine lacks git, to read a revision", "install it") from error
+    if made.returncode:
+        why = made.stderr.decode(errors="replace").strip().splitlines() or ["git can't read it"]
+        raise BadInput(field, given, f"is no git revision of a folder: {why[-1].removeprefix('fatal: ')}")
+    with TemporaryDirectory() as unpacked:
+        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar, Folder(Path(unpacked)) as folder:
+            for member in tar:
+                if file := tar.extractfile(member) if member.isfile() else None:
+                    folder.write(member.name, file.read())
+        yield Path(unpacked)

@@ -1,0 +1,286 @@
+"""The live page of a running fabric: what a click changes on packets, and what a browser shows of it.
+
+         hb0                 hb1
+        /   \\               /   \\
+     d0g0   d0g1         d1g0   d1g1       a cut at d0g1 moves its traffic from rail1 to rail0,
+      |       \\            /      |        through d0g0 and d1g0
+     rail0 ----\\----------/     rail1
+"""
+
+import http.client
+import json
+import re
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+import railyard as ry
+from railyard.experiments.api.results import Results
+from railyard.experiments.live import recorded
+from tests.emulation.fabrics import eventually
+from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.unit import browser
+from tests.unit.browser import WIDTHS, assert_accessible, assert_fits, opened
+
+FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}
+WORKLOAD = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
+CUT = {"kind": "link-down", "target": "d0g1"}
+URL = r"http://(127\.0\.0\.1):(\d+)(/\S+/)"
+BUILT_S = 60.0
+SOON_S = 10.0
+CLICKS = 20
+CLICK_TO_TRAFFIC_MS = 500
+
+
+def received_part(connection: socket.socket) -> bytes:
+    """Return what was received next; nothing once the page has ended."""
+    try:
+        return connection.recv(1 << 16)
+    except ConnectionResetError:
+        return b""
+
+
+class Page:
+    """A page's server as a browser sees it: the last message of each kind, and the controls."""
+
+    def __init__(self, output: str) -> None:
+        """`output`: a text with the page's address."""
+        found = re.search(URL, output)
+        assert found, output
+        self.host, self.port, self.path = found[1], int(found[2]), found[3]
+        self.url = f"http://{self.host}:{self.port}{self.path}"
+        self.last: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def ask(self, do: str, **fault: Any) -> tuple[int, dict[str, Any]]:
+        """Return the status and the answer to a click."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        body = json.dumps({"do": do, **fault})
+        connection.request("POST", f"{self.path}control", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        found = json.loads(answer.read())
+        connection.close()
+        return answer.status, found
+
+    def path_of(self, src: str, dst: str) -> dict[str, Any]:
+        """Return the page's answer about a pair."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        connection.request("GET", f"{self.path}path?src={src}&dst={dst}")
+        found: dict[str, Any] = json.loads(connection.getresponse().read())
+        connection.close()
+        return found
+
+    def link(self, a: str, kind: str = "rail") -> dict[str, int]:
+        """Return the last sample of a GPU's link."""
+        number = next(
+            i for i, link in enumerate(self.last["fabric"]["links"]) if (link["a"], link["kind"]) == (a, kind)
+        )
+        columns = ("up", "to", "from", "queue", "drops")
+        return {name: column[number] for name, column in zip(columns, self.last["sample"]["links"], strict=True)}
+
+    def _read(self) -> None:
+        with socket.create_connection((self.host, self.port)) as connection:
+            connection.sendall(f"GET {self.path}events HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode())
+            received = b""
+            while part := received_part(connection):
+                *messages, received = (received + part).split(b"\n\n")
+                for message in messages:
+                    if found := re.search(rb"event: (\w+)\ndata: (.*)", message):
+                        kind, data = found[1].decode(), json.loads(re.sub(rb"\r\n[0-9a-f]+\r\n", b"", found[2]))
+                        self.last[kind] = data
+                        self.events += [data] if kind == "event" else []
+
+
+@contextmanager
+def shell_with_page(folder: Path, *options: str) -> Iterator[tuple[Program, Page]]:
+    """A shell on the fabric, its page, and a flow from d0g1 to d1g1."""
+    file = folder / "two.yaml"
+    file.write_text(yaml.safe_dump({"name": "two", "fabrics": [FABRIC], "workloads": [WORKLOAD]}))
+    with Program([*RUN_EXPERIMENT, "shell", str(file), "--live", "control", *options]) as shell:
+        shell.await_match("Mininet's CLI", BUILT_S)
+        page = Page(shell.output)
+        shell.type("d1g1 iperf3 -s -D")
+        shell.type("d0g1 iperf3 -t 300 -c d1g1 > /dev/null &")
+        eventually(lambda: "sample" in page.last and page.link("d0g1")["to"] > 100, SOON_S)
+        yield shell, page
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, Page, Path]]:
+    folder = tmp_path_factory.mktemp("live")
+    script = folder / "clicks.yaml"
+    with shell_with_page(folder, "--save-script", str(script)) as (shell, page):
+        yield shell, page, script
+
+
+def test_a_click_moves_traffic_to_another_rail_and_back(live: tuple[Program, Page, Path]) -> None:
+    _, page, script = live
+    status, answer = page.ask("inject", **CUT)
+    assert (status, answer["active"]) == (200, [CUT])
+    eventually(lambda: not page.link("d0g1")["up"] and page.link("d0g0")["to"] > 100, SOON_S)
+    assert page.ask("repair", **CUT)[1]["active"] == []
+    eventually(lambda: page.link("d0g1")["up"] and page.link("d0g1")["to"] > 100, SOON_S)
+    seen = [event["what"] for event in page.events]
+    assert [what for what in seen if what in ("inject", "port-down", "repair", "port-up")] == [
+        "inject", "port-down", "repair", "port-up",
+    ] or {"inject", "port-down", "repair", "port-up"} <= set(seen)  # fmt: skip
+    (saved,) = yaml.safe_load(script.read_text())["scripts"]
+    assert saved["faults"][-1].items() >= CUT.items()
+    assert "--live" not in page.last["run"]["command"]
+
+
+def test_the_path_of_a_pair_follows_its_packets(live: tuple[Program, Page, Path]) -> None:
+    _, page, _ = live
+    assert page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d1g1"]
+    page.ask("inject", **CUT)
+    eventually(lambda: page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d0g0", "d1g0", "d1g1"], SOON_S)
+    page.ask("repair", **CUT)
+    eventually(lambda: page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d1g1"], SOON_S)
+
+
+def test_a_saved_script_is_an_experiment(live: tuple[Program, Page, Path]) -> None:
+    _, page, script = live
+    page.ask("inject", kind="link-slow", target="d1g0", rate=0.5)
+    assert page.ask("repair", kind="link-slow", target="d1g0", rate=0.5)[0] == 200
+    with Program([*RUN_EXPERIMENT, "dry-run", str(script)]) as program:
+        assert program.end(60) == 0, program.output
+    assert "link-slow" in program.output
+
+
+@pytest.mark.parametrize(
+    ("do", "fault", "error"),
+    [
+        ("inject", {"kind": "link-dwn", "target": "d0g1"}, "kind: 'link-dwn' is not known: did you mean 'link-down'?"),
+        ("inject", {"kind": "link-down", "target": "d9g9"}, "target: 'd9g9' is no GPU"),
+        ("inject", {"kind": "link-slow", "target": "d0g1", "rate": 2}, "rate: 2 must be"),
+        ("repair", CUT, "has no link-down of the page to repair"),
+        ("explode", CUT, "do: 'explode' is not known"),
+    ],
+)
+def test_a_wrong_click_is_answered_in_one_line(
+    live: tuple[Program, Page, Path], do: str, fault: dict[str, Any], error: str
+) -> None:
+    status, answer = live[1].ask(do, **fault)
+    assert status == 400
+    assert error in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+def test_every_fault_kind_can_be_clicked(live: tuple[Program, Page, Path]) -> None:
+    _, page, _ = live
+    for fault in page.last["fabric"]["faults"]:
+        if fault["kind"] in ("link-down", "link-gray", "gpu-hang", "rail-switch-hang"):
+            one = {"kind": fault["kind"], "target": fault["targets"][0]}
+            status, answer = page.ask("inject", **one)
+            assert status == 200, answer
+            (active,) = answer["active"]
+            assert page.ask("repair", **active)[0] == 200
+
+
+def test_a_measured_run_with_a_click_is_interactive(tmp_path: Path) -> None:
+    file = tmp_path / "clicked.yaml"
+    file.write_text(yaml.safe_dump({"name": "clicked", "fabrics": [FABRIC], "workloads": [WORKLOAD]}))
+    out = tmp_path / "out"
+    with Program([*RUN_EXPERIMENT, "run", str(file), "--out", str(out), "--live", "control"]) as program:
+        program.await_match(URL, BUILT_S)
+        page = Page(program.output)
+        eventually(lambda: bool(page.last.get("fabric")), BUILT_S)
+        assert page.ask("inject", kind="link-slow", target="d0g1", rate=0.5)[0] == 200
+        assert program.end(120) == 1, program.output
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["interactive"]
+    assert not any(check["passed"] for check in summary["checks"])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((page.host, page.port))
+    lines = [json.loads(line) for line in (out / recorded.RECORD).read_text().splitlines()]
+    assert any(max(line["data"]["links"][1]) > 100 for line in lines if line["kind"] == "sample"), "no traffic recorded"
+    assert "inject" in [line["data"]["what"] for line in lines if line["kind"] == "event"]
+    assert recorded.PAGE in (out / "report.html").read_text()
+    assert (out / recorded.PAGE).exists()
+
+
+def test_a_policy_and_a_workload_can_be_started(live: tuple[Program, Page, Path]) -> None:
+    _, page, _ = live
+    status, answer = page.ask("start", what="policy", text="health-best")
+    assert (status, answer["running"]) == (200, ["policy"]), answer
+    status, answer = page.ask("start", what="workload", text=yaml.safe_dump(WORKLOAD))
+    assert (status, answer["running"]) == (200, ["policy", "workload"]), answer
+    eventually(lambda: page.link("d0g0", "hb")["to"] > 10 and "health" in page.last, SOON_S)
+    for what in ("workload", "policy"):
+        assert page.ask("stop", what=what)[0] == 200
+    eventually(lambda: page.link("d0g0", "hb")["to"] == 0, SOON_S)
+
+
+def test_a_script_fabric_has_a_page() -> None:
+    spec = ry.FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate="20Mbit")
+    with ry.fabric(spec, live="control") as fabric:
+        results: list[Results] = []
+        fabric.on_result = results.append
+        fabric.ping("d0g0", "d1g0")
+        assert Page(fabric.live_url).ask("inject", **CUT)[0] == 200
+        fabric.ping("d0g0", "d1g0")
+    before, after = results
+    assert [before.analysis.run.is_interactive, after.analysis.run.is_interactive] == [False, True]
+    assert not after.passed
+
+
+def listeners(process: psutil.Process) -> set[tuple[Any, ...]]:
+    """Addresses of the machine at which a process or what it started accepts connections."""
+    own = {process.pid, *(child.pid for child in process.children(recursive=True))}
+    found = [one for one in psutil.net_connections("inet") if one.pid in own and one.status == psutil.CONN_LISTEN]
+    return {tuple(one.laddr) for one in found}
+
+
+def test_the_page_is_the_only_listener(live: tuple[Program, Page, Path]) -> None:
+    shell, page, _ = live
+    assert listeners(psutil.Process(shell.process.pid)) == {(page.host, page.port)}
+
+
+def test_the_page_is_accessible_at_every_width(live: tuple[Program, Page, Path]) -> None:
+    with browser.running() as chromium:
+        for width, scheme in zip(WIDTHS, ("dark", "light", "dark"), strict=True):  # test_live_recorded.py has the rest
+            check_page(chromium, live[1].url, width, scheme)
+
+
+def check_page(chromium: Any, url: str, width: int, scheme: str) -> None:
+    with opened(chromium, url, viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
+        tab.get_by_role("button", name="link d0g1 rail0 to rail1").dispatch_event("click")
+        tab.get_by_role("button", name="Inject link-down").wait_for()
+        tab.locator("#src").fill("d0g1")
+        tab.locator("#dst").fill("d1g1")
+        tab.get_by_text("packets: d0g1").wait_for()
+        assert_fits(tab, width)
+        assert_accessible(tab)
+
+
+@pytest.mark.alone
+def test_traffic_on_another_rail_is_seen_soon_after_a_click(live: tuple[Program, Page, Path]) -> None:
+    """Time from a click in the page until its drawing shows traffic on rail 0, ms."""
+    measure = """async () => {
+        const line = document.querySelector('[aria-label="link d0g0 rail0 to rail0"] line:not(.hit)');
+        const begin = performance.now();
+        [...document.querySelectorAll("#actions button")].find((b) => b.textContent === "Inject link-down").click();
+        while (parseFloat(line.style.strokeWidth || 1) < 1.2) await new Promise(requestAnimationFrame);
+        return performance.now() - begin;
+    }"""
+    with browser.running() as chromium, opened(chromium, live[1].url) as tab:
+        tab.get_by_role("button", name="link d0g1 rail0 to rail1").dispatch_event("click")
+        tab.get_by_role("button", name="Inject link-down").wait_for()
+        times = []
+        for _ in range(CLICKS):
+            eventually(lambda: live[1].link("d0g0")["to"] == 0 and live[1].link("d0g1")["to"] > 100, SOON_S)
+            time.sleep(0.5)
+            times.append(tab.evaluate(measure))
+            live[1].ask("repair", **CUT)
+            tab.get_by_role("button", name="Inject link-down").wait_for()
+    assert statistics.median(times) <= CLICK_TO_TRAFFIC_MS, times

@@ -1,0 +1,146 @@
+"""live.html of a finished run: its data, and in Chromium the state of links at random times."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railyard.core.safe_files import Folder
+from railyard.experiments.live import recorded
+from railyard.experiments.live.sampler import structure
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.views.report import render
+from tests.unit.browser import SCHEMES, WIDTHS, assert_accessible, assert_fits, chromium, opened
+from tests.unit.results_sample import sample_run
+from tests.unit.stand_ins import plan_of
+
+__all__ = ["chromium"]
+BEGIN_NS = 5_000_000_000
+STEP_NS = 200_000_000
+SAMPLES = 60
+RANDOM_TIMES = 50
+
+
+def record(seed: int = 3) -> list[dict[str, Any]]:
+    """A record of two fabrics whose links change at random, with a fault on the first."""
+    lines: list[dict[str, Any]] = [{"kind": "run", "data": {"title": "<two>", "step": "", "active": []}}]
+    dice, ns = random.Random(seed), BEGIN_NS
+    for label in ("rail-only", "other"):
+        shown = structure(label, plan_of())
+        lines.append({"kind": "fabric", "data": shown})
+        links = len(shown["links"])
+        for number in range(SAMPLES):
+            columns: list[list[int]] = [[dice.choice([1, 1, 0]) for _ in range(links)]]
+            columns += [[dice.choice([0, 400, 1000]) for _ in range(links)] for _ in range(2)]
+            columns += [[0] * links, [0] * links]
+            lines.append({"kind": "sample", "data": {"ns": ns, "links": columns}})
+            if label == "rail-only" and number in (10, 11, 12, 13, 20):
+                what = {10: "inject", 11: "port-down", 12: "rerouted", 13: "first-packet", 20: "repair"}[number]
+                detail = {"kind": "link-down", "target": "d0g1"}
+                lines.append({"kind": "event", "data": {"ns": ns + 1, "what": what, "detail": detail}})
+            ns += STEP_NS
+        lines.append({"kind": "fabric", "data": None})
+    return lines
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded")
+    (path / recorded.RECORD).write_text("".join(json.dumps(line) + "\n" for line in record()) + '{"kind": "samp')
+    with Folder(path) as folder:
+        assert recorded.write_page(folder)
+    return path / recorded.PAGE
+
+
+def test_a_folder_without_a_record_gets_no_page(tmp_path: Path) -> None:
+    with Folder(tmp_path) as folder:
+        assert not recorded.write_page(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_holds_the_whole_record_and_needs_no_file(page: Path) -> None:
+    text = page.read_text()
+    found = re.search(r'<script id="record" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert found
+    assert json.loads(found[1]) == record()
+    assert not re.search(r'(src|href)="(?!data:)', text.partition("<script")[0])
+    assert "\nimport " not in text
+    assert "\nexport " not in text
+
+
+@pytest.fixture(scope="module")
+def tab(chromium: Any, page: Path) -> Iterator[Any]:
+    with opened(chromium, page.as_uri()) as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_is_accessible_at_every_width(chromium: Any, page: Path, scheme: str, width: int) -> None:
+    with opened(chromium, page.as_uri(), viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
+        tab.get_by_role("button", name="link d0g1 rail0 to rail1").dispatch_event("click")
+        tab.get_by_role("button", name="Fault", exact=True).click()
+        tab.wait_for_timeout(200)
+        assert_fits(tab, width)
+        assert_accessible(tab)
+
+
+SHOWN = """async (seconds) => {
+    const slider = document.getElementById("slider");
+    slider.value = seconds;
+    slider.dispatchEvent(new Event("input"));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    return [...document.querySelectorAll(".link line:not(.hit)")].map(
+        (line) => [line.getAttribute("class") !== "broken", parseFloat(line.style.strokeWidth)]);
+}"""
+
+
+def test_links_at_random_times_equal_the_record(tab: Any) -> None:
+    samples = [line["data"] for line in record() if line["kind"] == "sample"]
+    dice = random.Random(7)
+    for number, fabric in enumerate(("0", "1")):
+        tab.locator("#fabrics").select_option(fabric)
+        own = samples[number * SAMPLES : (number + 1) * SAMPLES]
+        for _ in range(RANDOM_TIMES // 2):
+            at = dice.randrange(SAMPLES)
+            up, to, back, *_ = own[at]["links"]
+            seconds = (own[at]["ns"] - BEGIN_NS) / 1e9 + 0.05
+            expected = [
+                [bool(state), 1 + 5 * max(a, b) / 1000 if state else 2]
+                for state, a, b in zip(up, to, back, strict=True)
+            ]
+            assert tab.evaluate(SHOWN, min(seconds, (own[-1]["ns"] - BEGIN_NS) / 1e9)) == expected
+
+
+def test_jumps_follow_the_fault(tab: Any) -> None:
+    tab.locator("#fabrics").select_option("0")
+    shown = []
+    for name in ("Fault", "Detection", "Reroute", "First packet", "Repair"):
+        tab.get_by_role("button", name=name, exact=True).click()
+        tab.wait_for_timeout(100)
+        shown.append(tab.locator("#now").text_content())
+    assert shown == ["2.000 s", "2.200 s", "2.400 s", "2.600 s", "4.000 s"]
+
+
+def test_the_report_has_the_page_in_a_frame(chromium: Any, page: Path) -> None:
+    run = sample_run(repeats=1)
+    run.provenance["live_page"] = recorded.PAGE
+    path = page.with_name("report.html")
+    path.write_text(render(Analysis(run)))
+    problems, tab = list[str](), chromium.new_page()
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.goto(path.as_uri())
+    tab.locator("iframe").scroll_into_view_if_needed()
+    frame = tab.frame_locator("iframe")
+    frame.get_by_role("button", name="Repair", exact=True).click()
+    assert frame.locator("#now").text_content(timeout=5000) == "4.000 s"
+    tab.close()
+    assert problems == []
+
+
+def test_the_title_shows_markup_as_text(tab: Any) -> None:
+    assert tab.locator("#title").text_content() == "<two>"
