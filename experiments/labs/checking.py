@@ -1,0 +1,158 @@
+"""Checks of a student's work: the answers of answers.yaml, and the records of the runs that a lab asks for."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from railyard.core.config import read_yaml
+from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
+from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, find, name_of
+from railyard.experiments.labs.pages import numbered
+
+ANSWERS: Final = "answers.yaml"
+_NUMBER: Final = re.compile(r"\s*([+-]?[\d_,]*\.?\d+(?:e[+-]?\d+)?)\s*([%\w/°µ²]*)\s*", re.IGNORECASE)
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a question or a run: `item` is its name, `message` says what to look at."""
+
+    item: str
+    state: Literal["right", "wrong", "missing"]
+    message: str = ""
+
+
+def check_student(name: str) -> str:
+    """Return a student's name. BadInput if it can't be part of a folder's name."""
+    if name and not _NAME.fullmatch(name):
+        raise BadInput("--student", name, "must have 1 to 40 letters, digits, dots, dashes and underscores")
+    return name
+
+
+def answer_sheet(setting: Setting) -> str:
+    """Return an empty answers.yaml: a key for each question."""
+    lines = [f"# Lab {setting.lab.number}: {setting.lab.title}. Write each answer after its colon."]
+    lines += [f"lab: {name_of(setting.lab)}", f"student: '{setting.student}'", "answers:"]
+    for text, question in zip(numbered(setting).values(), setting.lab.questions, strict=True):
+        lines += [f"  # {' '.join(text.split())}", f"  {question.name}:"]
+    return "\n".join(lines) + "\n"
+
+
+def read_answers(path: Path, lab: Lab | None = None) -> tuple[Lab, str, dict[str, Any]]:
+    """Return lab, student and answers by question. BadInput, with the key, for another file than `answer_sheet`'s."""
+    data = read_yaml(path, ANSWERS, str(path))
+    if not isinstance(data, dict) or not isinstance(data.get("answers") or {}, dict):
+        raise BadInput(ANSWERS, str(path), "must have the keys lab, student and answers")
+    found, answers = find(str(data.get("lab"))), data.get("answers") or {}
+    if lab is not None and found is not lab:
+        raise BadInput("lab", data.get("lab"), f"is not lab {lab.number}, which is to be checked")
+    names = [question.name for question in found.questions]
+    for name in answers:
+        if name not in names:
+            raise BadInput(f"answers.{name}", answers[name], f"{unknown_name_hint(str(name), names)}")
+    return found, check_student(str(data.get("student") or "")), answers
+
+
+def check(setting: Setting, answers: dict[str, Any]) -> list[Outcome]:
+    """Return an outcome for each run that the lab asks for, then for each question."""
+    return [*_runs(setting), *(judge(setting, q, answers.get(q.name)) for q in setting.lab.questions)]
+
+
+def _runs(setting: Setting) -> Iterator[Outcome]:
+    for run in setting.lab.runs:
+        try:
+            analysis = setting.records(run.name)
+            judgement = analysis.judgement
+        except NotDone as error:
+            yield Outcome(f"run {run.name}", "missing", f"{error}; type: {setting.command(run)}")
+            continue
+        if judgement.verdict == "invalid":
+            again = f"repeat it with --out {setting.folder / run.name}-2"
+            yield Outcome(f"run {run.name}", "wrong", f"its verdict is invalid ({judgement.reasons[0]}): {again}")
+        elif problem := run.goal(analysis):
+            yield Outcome(f"run {run.name}", "wrong", problem)
+        else:
+            yield Outcome(f"run {run.name}", "right", f"verdict {judgement.verdict}")
+
+
+def judge(setting: Setting, question: Question, given: object) -> Outcome:
+    """Compare an answer with the right one. The message is a hint, which doesn't contain the right answer."""
+    if given is None or given == "":
+        return Outcome(question.name, "missing", "no answer yet")
+    try:
+        if is_same(given, question.right(setting), question.within):
+            return Outcome(question.name, "right")
+        for mistake in question.mistakes:
+            if is_same(given, mistake.answer(setting), question.within):
+                return Outcome(question.name, "wrong", f"{mistake.what}. {fill(question.hint, setting.values)}")
+    except NotDone as error:
+        return Outcome(question.name, "missing", f"it needs a run: {error}")
+    return Outcome(question.name, "wrong", fill(question.hint, setting.values))
+
+
+def is_same(given: object, right: Answer, within: float) -> bool:
+    """Return whether what a student wrote is the answer: numbers within a share, with or without a unit; sets of names
+    in any order, separated by commas or spaces; words in any case.
+    """
+    if isinstance(given, bool):  # YAML's yes and no
+        given = "yes" if given else "no"
+    if isinstance(right, frozenset):
+        words = given if isinstance(given, list) else re.split(r"[,\s]+", str(given).strip())
+        return {str(word).lower() for word in words} == ({name.lower() for name in right} or {"none"})
+    if isinstance(right, int | float):
+        if isinstance(given, str):
+            match = _NUMBER.fullmatch(given)
+            given = float(match[1].replace(",", "").replace("_", "")) if match else None
+        return isinstance(given, int | float) and abs(given - right) <= within * abs(right) + 1e-9
+    return " ".join(str(given).lower().split()) == right.lower()
+
+
+GRADE_COLUMNS: Final = (
+    "folder", "lab", "student", "right", "questions", "runs", "runs_asked", "wrong", "missing", "problem",
+)  # fmt: skip
+
+
+def grades(folder: Path) -> list[dict[str, Any]]:
+    """Return a row for each folder of a student below `folder`, by name. BadInput if there is none.
+
+    A student's file that can't be used is a row with its problem, and ends nothing.
+    """
+    found = sorted(path.parent for path in folder.glob(f"**/{ANSWERS}") if len(path.relative_to(folder).parts) <= 3)
+    if not found:
+        raise BadInput("FOLDER", str(folder), f"has no folder with {ANSWERS}")
+    return [_grade(path) for path in found]
+
+
+def _grade(path: Path) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(GRADE_COLUMNS, "") | {"folder": path.name}
+    try:
+        lab, student, answers = read_answers(path / ANSWERS)
+        outcomes = check(Setting.of(lab, student, path), answers)
+    except RailyardError as error:
+        return row | {"problem": str(error)}
+    asked = outcomes[len(lab.runs) :]
+    return row | {
+        "lab": lab.number,
+        "student": student,
+        "right": sum(outcome.state == "right" for outcome in asked),
+        "questions": len(asked),
+        "runs": sum(outcome.state == "right" for outcome in outcomes[: len(lab.runs)]),
+        "runs_asked": len(lab.runs),
+        "wrong": " ".join(outcome.item for outcome in asked if outcome.state == "wrong"),
+        "missing": " ".join(outcome.item for outcome in asked if outcome.state == "missing"),
+    }
+
+
+def to_csv(rows: list[dict[str, Any]]) -> str:
+    """Return grades as CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, GRADE_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: f"'{value}" if str(value)[:1] in tuple("=+-@") else value for key, value in row.items()})
+    return text.getvalue()

@@ -1,0 +1,153 @@
+"""Lab 9: several ways at once: ECMP over uplinks and its collisions, and two planes that fail one at a time."""
+
+import random
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question
+from railyard.results.theory.ecmp import hashes
+
+
+def expected_imbalance(flows: int, uplinks: int) -> float:
+    """Return the mean over hashes of the busiest uplink's flows over the mean per uplink."""
+    return fmean(
+        float(np.bincount(chosen, minlength=uplinks).max()) * uplinks / flows for chosen in hashes(flows, uplinks)
+    )
+
+
+def imbalance_of_all(flows: int, uplinks: int) -> float:
+    """Return the share of hashes, in percent, by which all flows are on one uplink."""
+    return 100.0 * uplinks / float(uplinks**flows)
+
+
+@LABS.register("planes")
+class Planes(Lab):
+    """Compute collisions, and see which plane a flow takes."""
+
+    number, title, minutes = 9, "Planes and ECMP", 30
+    plan_45 = (
+        "Collide (15 minutes): throw coins for flows, one group per number of flows, and collect the "
+        "busiest uplink. Then the planes, in pairs."
+    )
+    plan_90 = (
+        "Everything; then `predict ecmp` on 2 domains of 5 and of 7 rails: how do the expected collisions "
+        "change with the number of flows?"
+    )
+
+    def values(self, choose: random.Random) -> dict[str, Any]:
+        """Choose numbers of flows, a grid, and the GPU whose plane fails."""
+        return {
+            "flows": choose.choice([3, 4, 5, 6]),
+            "rails": choose.choice([3, 5]),
+            "rank": choose.choice([0, 1]),
+            "plane": choose.choice([0, 1]),
+        }
+
+    text = """
+A switch with several uplinks hashes the addresses and ports of each flow, and sends all its packets over one of them
+(ECMP), so that they stay in order. A few large flows then collide: some uplinks have several, others none. Formulas
+that assume even shares are too optimistic.
+
+## Collide
+
+{{ flows }} equal flows leave a switch with two uplinks, and a hash puts each on either with the same probability.
+
+{{ ask.outcomes }}
+
+{{ ask.all_on_one }}
+
+{{ ask.imbalance }}
+
+{{ ask.slower }}
+
+## Planes
+
+In the fabric kind `dual-plane` each GPU has two rail links of half the rate, `rail0` and `rail1`, to two switches of
+its rail. Flows are hashed over the planes at the GPU. One link fails:
+
+```sh
+{{ railyard }} shell quickstart -o fabrics.0.kind=dual-plane -o domains=2 -o rails=3 <<'END'
+d0g{{ rank }} ip route show 198.18.{{ 2 * rank }}.0/23 metric 20
+{{ 'rail%d' % rank if plane == 0 else 'rail%dp1' % rank }} ip link set "d0g{{ rank }}" down
+d0g{{ rank }} ping -c 3 -i 0.3 d1g{{ rank }}
+d0g{{ rank }} ip route show 198.18.{{ 2 * rank }}.0/23 metric 20
+END
+```
+
+```text
+nexthop dev rail0 weight 1
+nexthop dev rail1 weight 1
+3 packets transmitted, 3 received, 0% packet loss
+```
+
+{{ ask.device }}
+
+{{ ask.rate_left }}
+"""
+    questions = (
+        Question(
+            "outcomes",
+            "In how many ways can the hash distribute the {{ flows }} flows (flows are different)?",
+            lambda s: 2 ** s["flows"],
+            "Each flow has two possibilities, independently",
+            "2 to the power of the number of flows.",
+            within=0,
+            mistakes=(Mistake(lambda s: s["flows"] + 1, "This is how many flows can be on the first uplink"),),
+        ),
+        Question(
+            "all_on_one",
+            "With which probability, in percent, are all on the same uplink?",
+            lambda s: imbalance_of_all(s["flows"], 2),
+            "How many of these ways have all flows on one uplink? There are two uplinks",
+            "Two of the ways.",
+            mistakes=(Mistake(lambda s: imbalance_of_all(s["flows"], 2) / 2, "It may be either uplink"),),
+        ),
+        Question(
+            "imbalance",
+            "What is the mean of the busiest uplink's flows, divided by the mean per uplink?",
+            lambda s: expected_imbalance(s["flows"], 2),
+            "For each number of flows on the first uplink: its probability times the larger of the two numbers; then "
+            "divide by half of the flows",
+            "The mean over all ways of max(k, n-k), over n/2: well above 1 for few flows, and it falls "
+            "slowly with more.",
+            mistakes=(
+                Mistake(lambda s: 1.0, "This would be an even distribution"),
+                Mistake(lambda s: 2.0, "This is the worst case"),
+            ),
+        ),
+        Question(
+            "slower",
+            "The uplinks are the bottleneck. By how many percent do the flows take longer than evenly "
+            "spread, on average?",
+            lambda s: 100 * (expected_imbalance(s["flows"], 2) - 1),
+            "The time is that of the busiest uplink",
+            "The imbalance less 1.",
+            0.05,
+        ),
+        Question(
+            "device",
+            "After the failure: over which interface does d0g{{ rank }} send to its rail (`rail0` or `rail1`)?",
+            lambda s: f"rail{1 - s['plane']}",
+            "A next hop by a link without carrier is marked `dead linkdown`",
+            "The kernel leaves out the dead next hop by itself, before the controller knows.",
+            mistakes=(Mistake(lambda s: f"rail{s['plane']}", "The switch of this link had its port set down"),),
+        ),
+        Question(
+            "rate_left",
+            "How many percent of its rate to the rail has d0g{{ rank }} left?",
+            lambda s: 50,
+            "Each plane has half of the rail's rate",
+            "One of two planes. In rail-only with one plane it would be none, and a detour over the HB domain.",
+            within=0,
+            mistakes=(Mistake(lambda s: 100, "The other plane is no faster than before"),),
+        ),
+    )
+    discuss = (
+        (
+            "Why not spray packets over all uplinks?",
+            "They would arrive out of order, which TCP takes for loss and RDMA of most NICs doesn't accept. Newer NICs "
+            "put packets in order themselves, and then spraying is what one does.",
+        ),
+    )

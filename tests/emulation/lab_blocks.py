@@ -1,0 +1,111 @@
+"""The commands of a lab's text, as a student types them, and what the text says that they print."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from railyard.core.installation import RUN
+from railyard.experiments.labs.definition import Setting
+from railyard.experiments.labs.pages import student_page
+from tests.emulation.programs import RUN_EXPERIMENT
+
+_BLOCK: Final = re.compile(r"^```(sh|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BUSY: Final = re.compile("^✗ the emulation is believable: .*", re.MULTILINE)
+"""The one check of a run that a busy machine may fail."""
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of commands, and the blocks of text after it, which are expected of its output."""
+
+    commands: str
+    expected: tuple[str, ...]
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the blocks of commands in order. The last one, which checks the answers, is left out."""
+    found: list[Block] = []
+    for kind, content in _BLOCK.findall(page):
+        if kind == "sh":
+            found.append(Block(content, ()))
+        else:
+            found[-1] = Block(found[-1].commands, (*found[-1].expected, content))
+    return found[:-1]
+
+
+def absent_lines(expected: str, output: str) -> list[str]:
+    """Return the expected lines that the output hasn't. Numbers may differ, and so may the width of gaps."""
+    plain = " ".join(output.split())
+    lines = [line.strip() for line in expected.splitlines() if line.strip(" …")]
+    return [line for line in lines if not re.search(pattern(line), plain)]
+
+
+def pattern(line: str) -> str:
+    """Return a regular expression for a line: any number for a number, anything for an ellipsis."""
+    parts = [_NUMBER.sub("\0", part) for part in line.split("…")]
+    words = [r"\s*".join(re.escape(word).replace("\0", r"[\d.,]+") for word in part.split()) for part in parts]
+    return ".*".join(words)
+
+
+def run(setting: Setting, block: Block, within_s: float) -> str:
+    """Run a block in the parent of the student's folder and return its output. AssertionError unless it succeeds."""
+    commands = block.commands.replace(".venv/bin/python", sys.executable)
+    commands = commands.replace(RUN, shlex.join(RUN_EXPERIMENT)).replace(
+        RUN.removeprefix("sudo "), shlex.join(RUN_EXPERIMENT)
+    )
+    with (
+        tempfile.TemporaryFile("w+") as written,  # what is left in the background may hold it open
+        subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            cwd=setting.folder.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not done within {within_s:g} s:\n{commands}") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        written.seek(0)
+        output = written.read()
+    busy = process.returncode == 1 and re.findall("^✗ .*", output, re.MULTILINE) == _BUSY.findall(output)
+    assert process.returncode == 0 or busy, f"exit status {process.returncode}:\n{commands}\n{output}"
+    assert "Traceback" not in output, output
+    return output
+
+
+def run_all(setting: Setting, within_s: float) -> dict[str, str]:
+    """Run every block of a student's page in order. Return the outputs by commands, and check what is expected."""
+    found = {}
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    page = student_page(setting).replace(str(setting.folder), setting.folder.name)
+    for block in blocks(page):
+        found[block.commands] = output = run(setting, block, within_s)
+        for expected in block.expected:
+            assert not (absent := absent_lines(expected, output)), f"{absent}\nis not in\n{output}"
+    return found
+
+
+def outputs_page(found: dict[str, str]) -> str:
+    """Return the outputs as Markdown, for the teacher's page."""
+    parts = [f"```sh\n{commands}```\n\n```text\n{output.rstrip()}\n```\n" for commands, output in found.items()]
+    return "\n".join(["\n## Real output\n", *parts])
+
+
+def write_outputs(path: Path, found: dict[str, str]) -> None:
+    """Keep the outputs of a lab, for its teacher's page."""
+    path.write_text(outputs_page(found), encoding="utf-8")

@@ -1,0 +1,225 @@
+"""Labs without packets: variants, pages and notebooks, the check of answers, grades, and their command line."""
+
+import csv
+import io
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.experiments import cli
+from railyard.experiments.labs import checking
+from railyard.experiments.labs.definition import LABS, Lab, Mistake, NotDone, Question, Setting, find
+from railyard.experiments.labs.pages import student_page
+from railyard.experiments.spec import loading
+from tests.unit import lab_pages
+
+LAB_LIST = sorted((lab for lab in map(LABS.__getitem__, LABS)), key=lambda lab: lab.number)
+BY_NAME = pytest.mark.parametrize("lab", LAB_LIST, ids=lambda lab: lab_pages.stem(lab))
+STUDENTS = ["", *(f"student{n}" for n in range(20))]
+
+
+class Small(Lab):
+    """A lab that isn't registered: a number, a set and a word."""
+
+    number, title, minutes, plan_45, plan_90 = 99, "Small", 20, "", ""
+    text = "{{ ask.number }} {{ ask.names }} {{ ask.word }}"
+    questions = (
+        Question("number", "Which?", lambda s: 2.5, "Think", "", 0.1, (Mistake(lambda s: 5.0, "Twice as much"),)),
+        Question("names", "Which?", lambda s: frozenset(["d0g1", "d1g1"]), "Look", ""),
+        Question("word", "Which?", lambda s: "yes", "Read", ""),
+    )
+
+    def values(self, choose: random.Random) -> dict[str, object]:
+        return {}
+
+
+SMALL = Setting.of(Small())
+
+
+def state(name: str, given: object) -> str:
+    question = next(question for question in Small.questions if question.name == name)
+    return checking.judge(SMALL, question, given).state
+
+
+def right_answers(setting: Setting) -> dict[str, object]:
+    """The right answers that depend on no run, as a student writes them."""
+    found: dict[str, object] = {}
+    for question in setting.lab.questions:
+        try:
+            answer = question.right(setting)
+        except NotDone:
+            continue
+        found[question.name] = ", ".join(answer) if isinstance(answer, frozenset) else answer
+    return found
+
+
+def test_each_lab_has_a_number_of_its_own() -> None:
+    assert len({lab.number for lab in LAB_LIST}) == len(LAB_LIST)
+
+
+@pytest.mark.parametrize("given", [2.5, 2.7, "2.5", "2.4 ms", "2.5%", 2.25])
+def test_numbers_within_their_share_are_right(given: object) -> None:
+    assert state("number", given) == "right"
+
+
+@pytest.mark.parametrize("given", [2.2, "two", "2.5 or 3", 5, [], {"a": 1}, "1e999", float("nan")])
+def test_other_numbers_are_wrong(given: object) -> None:
+    assert state("number", given) == "wrong"
+
+
+def test_sets_are_right_in_any_order_and_case() -> None:
+    assert state("names", "D1G1, d0g1") == state("names", ["d0g1", "d1g1"]) == "right"
+    assert state("names", "d0g1") == state("names", "d0g1, d1g1, d2g1") == "wrong"
+
+
+def test_words_are_right_also_as_yaml_booleans() -> None:
+    assert state("word", True) == state("word", " YES ") == "right"
+    assert state("word", False) == "wrong"
+    assert state("word", None) == "missing"
+
+
+def test_a_common_mistake_has_a_hint_of_its_own() -> None:
+    outcome = checking.judge(SMALL, Small.questions[0], 5)
+    assert outcome.message == "Twice as much. Think"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3)))
+def test_any_answer_is_judged(given: object) -> None:
+    for question in Small.questions:
+        assert checking.judge(SMALL, question, given).state in ("right", "wrong", "missing")
+
+
+@BY_NAME
+def test_variants_depend_on_the_name_alone_and_differ(lab: Lab) -> None:
+    variants = [dict(Setting.of(lab, student).values) for student in STUDENTS]
+    assert variants == [dict(Setting.of(lab, student).values) for student in STUDENTS]
+    assert len({str(variant) for variant in variants}) >= 4
+
+
+@BY_NAME
+@pytest.mark.parametrize("student", STUDENTS[:6])
+def test_right_answers_are_right_and_mistakes_wrong(lab: Lab, student: str, tmp_path: Path) -> None:
+    setting = Setting.of(lab, student, tmp_path)
+    answers = right_answers(setting)
+    for question in lab.questions:
+        outcome = checking.judge(setting, question, answers.get(question.name, "x"))
+        assert outcome.state == ("right" if question.name in answers else "missing"), question.name
+        assert checking.judge(setting, question, "no such thing").state != "right"
+        for mistake in question.mistakes if question.name in answers else ():
+            answer = mistake.answer(setting)
+            given = ", ".join(answer) if isinstance(answer, frozenset) else answer
+            assert checking.judge(setting, question, given).state == "wrong", (question.name, mistake.what)
+
+
+@BY_NAME
+def test_hints_do_not_contain_the_answer(lab: Lab, tmp_path: Path) -> None:
+    for student in STUDENTS:
+        setting = Setting.of(lab, student, tmp_path)
+        for name, answer in right_answers(setting).items():
+            hint = checking.judge(setting, next(q for q in lab.questions if q.name == name), "no such thing").message
+            if not (isinstance(answer, str) and answer in ("yes", "no")):
+                assert str(answer).lower() not in hint.lower().replace(",", " ").replace(".", " ").split(), name
+
+
+@BY_NAME
+def test_a_page_has_every_question_and_every_run(lab: Lab) -> None:
+    setting = Setting.of(lab, "ada")
+    page = student_page(setting)
+    for question in lab.questions:
+        assert page.count(f"`{question.name}`:**") == 1
+    for run in lab.runs:
+        assert page.count(setting.command(run)) == 1
+        loading.load_any(run.experiment, setting.overrides(run))
+    assert 20 <= lab.minutes <= 45
+    assert "{{" not in page
+
+
+def test_pages_are_as_the_labs_have_them() -> None:
+    """If it fails after a lab has changed: `.venv/bin/python -m tests.unit.lab_pages`."""
+    for path, text in lab_pages.pages():
+        assert path.read_text(encoding="utf-8") == text, path.name
+    names = {path.name for path in lab_pages.FOLDER.glob("*.md")}
+    assert names >= {f"{lab_pages.stem(lab)}.md" for lab in LAB_LIST}
+
+
+def test_notebooks_are_as_the_labs_have_them() -> None:
+    pytest.importorskip("jupytext", reason="needs jupytext: script/bootstrap labs")
+    for path, text in lab_pages.notebooks():
+        assert path.read_text(encoding="utf-8") == text, path.name
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_answers(folder: Path, answers: dict[str, object]) -> None:
+    path = folder / checking.ANSWERS
+    data = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**data, "answers": answers}))
+
+
+def test_lab_guides_checks_and_grades(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lab", "1", "--student", "ada"]) == 0
+    assert "Build" in capsys.readouterr().out
+    folder = here / "lab1-ada"
+    assert {"lab.md", "answers.yaml"} <= {path.name for path in folder.iterdir()}
+    assert cli.main(["lab", "check", "1", "--student", "ada"]) == 1
+    assert "missing forwards: no answer yet" in capsys.readouterr().out
+    answers = right_answers(Setting.of(find("1"), "ada"))
+    write_answers(folder, answers | {"pairs": 1})
+    assert cli.main(["lab", "check", "1", "lab1-ada"]) == 1
+    shown = capsys.readouterr().out
+    assert "wrong   pairs" in shown
+    assert "right   forwards" in shown
+    cli.main(["lab", "1", "--student", "ada"])
+    assert "8 of 9 done" in capsys.readouterr().out
+    write_answers(folder, answers)
+    assert cli.main(["lab", "check", "fabrics", "lab1-ada/answers.yaml"]) == 0
+    (here / "bad").mkdir()
+    (here / "bad" / "answers.yaml").write_text("lab: 77")
+    assert cli.main(["lab", "grade", "."]) == 0
+    rows = {row["folder"]: row for row in csv.DictReader(io.StringIO((here / "grades.csv").read_text()))}
+    assert (rows["lab1-ada"]["right"], rows["lab1-ada"]["questions"]) == ("9", "9")
+    assert "is not a lab" in rows["bad"]["problem"]
+
+
+def test_a_lab_of_ones_own_is_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = ["--plugin", str(lab_pages.ROOT / "docs" / "examples" / "my_lab.py")]
+    assert cli.main(["lab", "90", *plugin]) == 0
+    assert cli.main(["lab", "check", "90", *plugin]) == 1
+    rails = Setting.of(find("switches"))["rails"]
+    write_answers(here / "lab90", {"switches": rails})
+    assert cli.main(["lab", "check", "90", *plugin]) == 0
+    assert "1 of 1 right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (["99"], "N"),
+        (["check"], "lab"),
+        (["check", "1", "nowhere"], "FOLDER"),
+        (["grade", "nowhere"], "FOLDER"),
+        (["1", "--student", "../x"], "--student"),
+        (["check", "4", "lab1"], "lab"),
+        (["1", "a", "b"], "lab"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], field: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["lab", "1"])
+    capsys.readouterr()
+    assert cli.main(["lab", *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"error: {field}: ")
+    assert shown.err.count("\n") == 1
+
+
+def test_grades_are_no_formulas_for_a_spreadsheet() -> None:
+    rows: list[dict[str, object]] = [dict.fromkeys(checking.GRADE_COLUMNS, "=1+1")]
+    assert "'=1+1" in checking.to_csv(rows)
