@@ -20,7 +20,8 @@ from railyard.core.records import ConnectivityCheck, Record, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import GoodputTrace, Replacement, Run, Verdict, columns_of, worst_verdict
+from railyard.results.runs.record_files import columns_of
+from railyard.results.runs.records import GoodputTrace, Replacement, Run, Verdict, worst_verdict
 from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 
@@ -11,6 +11,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
+from railyard.results.runs import training
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.fidelity import INTERRUPTED, Judgement, judge
 from railyard.results.runs.records import LIVE, Run
@@ -20,6 +21,8 @@ from railyard.results.views.format import interval_label, size, workload_label
 from railyard.workloads.spec import traffic_kind
 
 T = TypeVar("T")
+BELIEVABLE: Final = "the emulation is believable"
+"""The one check that another load of the machine may fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,11 @@ class Analysis:
         found = (
             *([Check("the run went to its end", False, early)] if early else []),
             *([Check("the records are complete", False, "; ".join(run.damaged))] if run.damaged else []),
-            Check("the emulation is believable", verdict != "invalid", believable),
+            Check(BELIEVABLE, verdict != "invalid", believable),
             *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
             *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
+            *_training(run),
         )
         return _without_success(run, found) if run.is_interactive else found
 
@@ -106,8 +110,7 @@ class Analysis:
 
 def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:
     """Return the checks of a run that was changed by hand: none passes, since nothing predicts what was measured."""
-    clicks = sum(event.source == LIVE and event.what == "inject" for event in run.events)
-    detail = f"interactive: faults clicked on the live page: {clicks}"
+    detail = f"interactive: {sum(event.source == LIVE for event in run.events)} changes on the live page"
     failed = (replace(check, passed=False, detail=f"interactive; {check.detail}") for check in checks)
     return (Check("the run was not changed by hand", False, detail), *failed)
 
@@ -248,6 +251,20 @@ def _policies(run: Run, skipped: Sequence[Skipped]) -> Iterator[Check]:
         failed = [s for s in skipped if s.failed]
         detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
         yield Check("every policy went through", not failed, detail, "policies that failed", len(failed), 0, "policies")
+
+
+def _training(run: Run) -> Iterator[Check]:
+    """Check that real programs ended their training after each fault, with the weights of one without."""
+    for claim, metric in (
+        ("every training ends in spite of its fault", training.COMPLETED),
+        ("all ranks of a training have the same weights", training.RANKS),
+        ("weights equal those of a training without a fault", training.WEIGHTS),
+    ):
+        if rows := [m for m in run.measurements if m.metric == metric]:
+            bad = [m.interval for m in rows if not m.value]
+            names = "".join(f"; not: {one.workload}, {one.script}, repeat {one.repeat}" for one in bad[:1])
+            figures = ("trainings that failed", len(bad), 0, "trainings", bad[0] if bad else None)
+            yield Check(claim, not bad, f"{len(rows) - len(bad)} of {len(rows)} trainings{names}", *figures)
 
 
 def _dwell(run: Run, intervals: Sequence[steering.MeasurementInterval]) -> Iterator[Check]:

@@ -1,6 +1,6 @@
 """Nezha's figures, drawn from what was measured: 8 (a NIC is cut), 9 and 10, 11 (shares), 12 (trainings), 13."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -12,12 +12,12 @@ from railyard.core.units import size_name
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.plots import style as plots
+from railyard.results.plots.svg import mark
 from railyard.results.runs.allreduce import AllreduceResults
-from railyard.results.views.format import rate, seconds
+from railyard.results.views.format import percent, rate, seconds
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
 
-_STYLES: Final = ("-", "--", ":", "-.")
 _PANEL: Final = 3.1  # inches
 
 
@@ -37,15 +37,16 @@ def latency(m: FabricMeasurements) -> plots.Plot:
     """Fig. 9 and 10: time and throughput of an allreduce by its size, a line a policy."""
     with plots.drawing(_PANEL + 0.5) as figure:
         left, right = figure.subplots(1, 2)
-        for number, policy in enumerate(m.policies):
+        looks = _looks(m.policies)
+        for policy, look in looks.items():
             by_size = m.seconds[policy]
             sizes = sorted(by_size)
-            style = _STYLES[number % len(_STYLES)] if _own_colour(policy) is None else "-"
-            line_style = {"color": colour_of(policy), "ls": style, "marker": "o", "ms": 3, "lw": 1.4, "label": policy}
-            left.plot(sizes, [by_size[size] for size in sizes], **line_style)
-            right.plot(sizes, [8 * size / by_size[size] for size in sizes], **line_style)
+            times, rates = [by_size[size] for size in sizes], [8 * size / by_size[size] for size in sizes]
+            _curve(left, policy, sizes, times, seconds, look)
+            _curve(right, policy, sizes, rates, rate, look)
         if known := [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]:
-            left.plot(*zip(*known, strict=True), color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
+            line = left.plot(*zip(*known, strict=True), color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
+            mark(line, "nezha by Eq. 4 and 5", "nezha by Eq. 4 and 5")
         _by_size(left, m.sizes, plots.seconds_tick, yscale="log", ylabel="time")
         _by_size(right, m.sizes, plots.rate_tick, yscale="log", ylabel="bytes of the buffer over time")
         handles, labels = left.get_legend_handles_labels()
@@ -53,6 +54,28 @@ def latency(m: FabricMeasurements) -> plots.Plot:
         name = "Fig. 9" if len(set(m.rails.kinds)) == 1 else "Fig. 10"
         caption = f"As Nezha's {name}. Sizes are the paper's; rates too. Dashed in grey: what Eq. 4 and 5 say of nezha."
         return plots.finish(figure, f"multirail-latency-{m.rails.label}", _alt_text(m), caption)
+
+
+def _looks(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return colour, marker and dashes of each policy's line; those without a colour of their own share one."""
+    markers, dashes = plots.markers(policies), plots.dashes(policies)
+    return {
+        policy: {"color": colour_of(policy), "marker": markers[policy], "ls": dashes[policy], "ms": 4, "lw": 1.4}
+        for policy in policies
+    }
+
+
+def _curve(
+    axes: Axes,
+    name: str,
+    sizes: Sequence[int],
+    values: Sequence[float],
+    show: Callable[[float], str],
+    look: Mapping[str, Any],
+) -> None:
+    """Draw a line over sizes, with a tooltip at each of its points."""
+    line = axes.plot(sizes, values, label=name, **look)
+    mark(line, name, *(f"{name}, {size_name(size)}: {show(v)}" for size, v in zip(sizes, values, strict=True)))
 
 
 def _by_size(axes: Axes, sizes: Sequence[int], tick: Callable[[float, float], str], **properties: Any) -> None:
@@ -86,18 +109,20 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
         axes = figure.subplots()
         alt_parts = []
         mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
+        markers = plots.markers([m.rails.label for m, _ in lines])
         for m, rail in lines:
             colour, line_width = plots.SERIES[mixes.index(m.rails.mix)], 1 + (m.rails.nodes > 4)
             sizes = [size for size in m.sizes if m.shares("nezha", size)]
             values = [(m.shares("nezha", size) or ())[rail] for size in sizes]
-            axes.plot(sizes, values, color=colour, lw=line_width, marker="o", ms=3, label=f"nezha, {m.rails.label}")
+            look: dict[str, Any] = {"color": colour, "lw": line_width, "marker": markers[m.rails.label], "ms": 4}
+            _curve(axes, f"nezha, {m.rails.label}", sizes, values, percent, look)
             fixed = m.shares("mrib", m.sizes[-1])
             if fixed:
                 weights = [fixed[rail]] * len(m.sizes)
-                axes.plot(m.sizes, weights, color=colour, ls=":", lw=line_width, label=f"mrib, {m.rails.label}")
+                _curve(axes, f"mrib, {m.rails.label}", m.sizes, weights, percent, {**look, "ls": ":"})
             alt_parts.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
-        look: dict[str, Any] = {"ylim": (-0.03, 1.03), "ylabel": "share of the rail\nthat isn't tcp"}
-        _by_size(axes, lines[0][0].sizes, lambda value, _: f"{value:.0%}", **look)
+        labels: dict[str, Any] = {"ylim": (-0.03, 1.03), "ylabel": "share of the rail\nthat isn't tcp"}
+        _by_size(axes, lines[0][0].sizes, lambda value, _: f"{value:.0%}", **labels)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         caption = "As Nezha's Fig. 11, which states no numbers in its text. Dotted: MRIB's fixed weights."
         return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(alt_parts)}", caption)
@@ -111,8 +136,9 @@ def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | 
         return None
     with plots.drawing(_PANEL) as figure:
         axes = figure.subplots()
-        for colour, trace in zip(plots.SERIES, first, strict=False):
-            axes.plot(trace.t_ms, trace.bps, color=colour, lw=1.5, drawstyle="steps-post", label=trace.link)
+        for colour, dash, trace in zip(plots.SERIES, plots.DASHES, first, strict=False):
+            look: dict[str, Any] = {"color": colour, "ls": dash, "lw": 1.5, "drawstyle": "steps-post"}
+            mark(axes.plot(trace.t_ms, trace.bps, label=trace.link, **look), trace.link, trace.link)
         axes.axvline(0, color=plots.VERMILION, lw=1.4, label="cut")
         axes.axvline(first[0].repair_ms, color=plots.GREEN, lw=1.4, ls="--", label="repair")
         axes.yaxis.set_major_formatter(plots.rate_tick)
@@ -144,9 +170,10 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
         for axes, m in zip(figure.subplots(1, len(selected), squeeze=False)[0], selected, strict=True):
             single = next((policy for policy in m.policies if is_single(policy)), "")
             papers_names = {single: "TCP(Eth1)", "virtual": "TCP-TCP(Eth1)", "nezha": "TCP-TCP(Eth1-Eth2)"}
-            for policy, name in ((p, name) for p, name in papers_names.items() if p in m.policies):
+            looks = _looks([policy for policy in papers_names if policy in m.policies])
+            for policy, look in looks.items():
                 sizes = sorted(m.seconds[policy])
-                axes.plot(sizes, [m.seconds[policy][size] for size in sizes], marker="o", ms=3, lw=1.4, label=name)
+                _curve(axes, papers_names[policy], sizes, [m.seconds[policy][size] for size in sizes], seconds, look)
             _by_size(axes, m.sizes, plots.seconds_tick, yscale="log", title=m.rails.label)
             axes.legend()
             alt_parts.append(_alt_text(m))
@@ -173,7 +200,8 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
             fastest = max(speeds.values())
             first = max(ticks, default=-2) + 2
             for y, (policy, speed) in enumerate(speeds.items(), first):
-                axes.barh(y, speed / fastest, color=colour_of(policy), height=0.8)
+                bar = axes.barh(y, speed / fastest, color=colour_of(policy), height=0.8)
+                mark(bar, policy, f"{policy}: {speed:.4g} samples/s, {speed / fastest:.3f} of the fastest")
                 axes.annotate(f" {speed:.4g}/s", (speed / fastest, y), va="center", fontsize=8)
                 ticks[y] = f"{name}: {policy}"
             alt_parts.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
@@ -191,8 +219,9 @@ def losses(found: AllreduceResults) -> plots.Plot | None:
     with plots.drawing(_PANEL) as figure:
         alt_parts = []
         for axes, x in zip(figure.subplots(1, len(found.ddp_runs), squeeze=False)[0], found.ddp_runs, strict=True):
-            axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
-            axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, label=f"Railyard, {x.policy}")
+            mark(axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo"), "Gloo", "Gloo")
+            own = f"Railyard, {x.policy}"
+            mark(axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, ls=plots.DASHES[1], label=own), own, own)
             plots.quiet(axes, grid="y", title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
             axes.legend()
             alt_parts.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
@@ -204,9 +233,9 @@ def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int
     """Draw predicted times, a panel for each fabric: [(fabric, [(policy, [(size, seconds)])])]. Needs `styled`."""
     figure = plots.new_figure(plots.WIDTH, 0.5 + _PANEL * len(panels))
     for axes, (fabric, lines) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
-        for number, (policy, points) in enumerate(lines):
-            line_style = {"color": colour_of(policy), "ls": _STYLES[number % len(_STYLES)]}
-            axes.plot(*zip(*points, strict=True), **line_style, marker="o", ms=3, label=policy)
+        looks = _looks([policy for policy, _ in lines])
+        for policy, points in lines:
+            axes.plot(*zip(*points, strict=True), label=policy, **looks[policy])
         _by_size(axes, [size for size, _ in lines[0][1]], plots.seconds_tick, yscale="log", title=fabric)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

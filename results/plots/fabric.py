@@ -38,14 +38,14 @@ def draw(fabric: FabricRun) -> style.Plot:
         if len(fabric.switches) == 1:
             centre = (width / 2, _Y["rail"])
             for (_, rank), gpu in gpus.items():
-                _cables(axes, [gpu], centre, _colour(rank), 0.9)
+                _cables(axes, [gpu], centre, _colour(rank, rails), 0.9)
             _switch(axes, centre, 24, fabric.switches[0], style.MUTED)
         else:
             ends = _domain_optical_switches(axes, gpus, domains, width) if fabric.optics == _PER_DOMAIN else gpus
             _rails(axes, fabric, rails, ends, width)
         # an optical switch that is for all domains is a band that all cables of its layer go through
         for layer in _layers(fabric) if fabric.optics != _PER_DOMAIN else ():
-            y, colour = (_Y["optics"], style.MUTED) if layer == "rail" else (_Y["domain"] - 0.6, style.ORANGE)
+            y, colour = (_Y["optics"], style.MUTED) if layer == "rail" else (_Y["domain"] - 0.6, style.DOMAIN)
             axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
             axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=8)
         caption, part = _caption(fabric), (domains, rails) != (fabric.domains, fabric.rails)
@@ -67,13 +67,13 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> Points:
     tops = {}
     for d in range(domains):
         left = pitch * (d + 0.5) - box / 2
-        _box(axes, (left, _Y["domain"]), (box, side + 4), 1, style.ORANGE + "26", style.ORANGE, 0.9)
+        _box(axes, (left, _Y["domain"]), (box, side + 4), 1, style.DOMAIN + "26", style.DOMAIN, 0.9)
         name = f"HB {d}" if domains <= _MAX_NAMED_DOMAINS else f"{d}"
         axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=9)
         for g in range(rails):
             x = left + box * (g + 0.5) / rails
             square = (x - side * 0.42, _Y["domain"] + 2)
-            axes.add_patch(Rectangle(square, side * 0.84, side * 0.84, color=_colour(g), linewidth=0))
+            axes.add_patch(Rectangle(square, side * 0.84, side * 0.84, color=_colour(g, rails), linewidth=0))
             tops[d, g] = (x, _Y["domain"] + 2 + side * 0.84)
     return tops
 
@@ -90,8 +90,8 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
     for name, of_rails in places.items():  # a switch may serve several rails
         centre = (sum(x for _, x in of_rails) / len(of_rails), _Y["rail"])
         for g, _ in of_rails:
-            _cables(axes, [top for (_, rank), top in gpus.items() if rank == g], centre, _colour(g), 0.9)
-        colour = _colour(of_rails[0][0]) if len(of_rails) == 1 else style.MUTED
+            _cables(axes, [top for (_, rank), top in gpus.items() if rank == g], centre, _colour(g, rails), 0.9)
+        colour = _colour(of_rails[0][0], rails) if len(of_rails) == 1 else style.MUTED
         label = name if rails * planes <= 10 else name.removeprefix("rail")
         _switch(axes, centre, min(pitch * 0.8 / planes, 16), label, colour)
     for i in range(fabric.spines):
@@ -123,7 +123,7 @@ def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: floa
             middle = (pitch * (d + 0.5), _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT / 2)
             axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=8)
     for (_, rank), top in gpus.items():
-        _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank), 0.9)
+        _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank, 1 + max(g for _, g in gpus)), 0.9)
     return {gpu: (x, _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT) for gpu, (x, _) in gpus.items()}
 
 
@@ -142,8 +142,8 @@ def _box(axes: Axes, corner: Point, size: Point, radius: float, face: str, edge:
     axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=f"round,pad=0,rounding_size={radius}", **look))
 
 
-def _colour(rank: int) -> str:
-    return style.SERIES[rank % len(style.SERIES)]
+def _colour(rank: int, rails: int) -> str:
+    return style.shade(style.RAIL_SHADES, rank, rails)
 
 
 def _caption(fabric: FabricRun) -> str:

@@ -6,22 +6,30 @@ from math import inf
 from statistics import median
 from typing import Any, Final
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, ScriptRow, checks_text, side_values
 from railyard.results.plots import style
+from railyard.results.plots.svg import mark
 from railyard.results.runs.records import Event, GoodputTrace
 from railyard.results.views.format import milliseconds, rate
 
-COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}
+COLOUR: Final = {"on": style.INK, "off": style.MUTED}
+"""Colours by rerouting. Neither is a fabric's; lines are also dashed with rerouting off."""
+_DASHES: Final[dict[str, Any]] = {"on": "-", "off": (0, (4, 2))}
+_GOODPUT_STEPS: Final = ("goodput_ms", "goodput_after_repair_ms")
+_CONTROLLER_STEPS: Final = ("decided_ms", "reroute_ms", "primary_path_ms")
 _LINE: Final = 0.25  # inches a step
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
 _NEVER: Final = 5500.0
+_LATE_MS: Final = 200.0  # times above stand left of their dots
 _REPEATS: Final[dict[str, Any]] = {"ls": "none", "marker": "|", "ms": 9, "mew": 0.8, "alpha": 0.45}
 
 
@@ -48,20 +56,28 @@ def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     both = len({row.reroute for row in rows}) > 1
     for row in rows:
         shift, colour = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0, COLOUR[row.reroute]
+        series = f"reroute {row.reroute}"
         for number, step in enumerate(steps):
-            times_ms = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
-            axes.plot(times_ms, [number + shift] * len(times_ms), color=colour, **_REPEATS)
+            known = [(r.repeat, getattr(r, step)) for r in row.repeats if _is_known(r, step)]
+            marks = axes.plot([_place(ms) for _, ms in known], [number + shift] * len(known), color=colour, **_REPEATS)
+            what = f"{STEP_NAMES[step]}, reroute {row.reroute}"
+            mark(marks, series, *(f"{what}, repeat {repeat}: {milliseconds(ms)}" for repeat, ms in known))
         middle = median_repeat(row)
         times = enumerate(getattr(middle, step) for step in steps)
         points = [(_place(ms), number + shift, ms) for number, ms in times]
         # the last count from the repair: no line leads there
-        reached = [(x, y) for x, y, ms in points[: -len(FROM_REPAIR)] if ms is not None]
-        axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)
+        before_repair = list(zip(steps, points, strict=True))[: -len(FROM_REPAIR)]
+        reached = [(x, y) for step, (x, y, ms) in before_repair if ms is not None and _is_known(middle, step)]
+        path = axes.plot(
+            [x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, ls=_DASHES[row.reroute]
+        )
+        mark(path, series)
         for step, (x, y, ms) in zip(steps, points, strict=True):
             if _is_known(middle, step):
                 marker = "o" if ms is not None else "x"
-                axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-                _annotate_time(axes, y, ms)
+                dot = axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
+                label = _annotate_time(axes, x, y, ms, is_left=x > _LATE_MS)
+                mark([*dot, label], series, f"{STEP_NAMES[step]}, {series}, median repeat: {milliseconds(ms)}")
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
@@ -81,9 +97,11 @@ def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[flo
     style.quiet(axes, grid="x")
 
 
-def _annotate_time(axes: Axes, y: float, ms: float | None) -> None:
-    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
-    axes.annotate(milliseconds(ms), (1, y), **where, annotation_clip=False, va="center", fontsize=9)
+def _annotate_time(axes: Axes, x: float, y: float, ms: float | None, is_left: bool) -> Annotation:
+    """Write a time beside its dot, left of it where there is no room at the right."""
+    place = {"xytext": (-6, 0), "ha": "right"} if is_left else {"xytext": (6, 0), "ha": "left"}
+    look: dict[str, Any] = {**place, "textcoords": "offset points", "va": "center", "fontsize": 9, "zorder": 5}
+    return axes.annotate(milliseconds(ms), (x, y), bbox={"fc": style.PAPER, "ec": "none", "pad": 0.6}, **look)
 
 
 def steps_text(row: RecoveryRow) -> str:
@@ -94,8 +112,13 @@ def steps_text(row: RecoveryRow) -> str:
     return f"median repeat on {row.fabric}, reroute {row.reroute}: {steps}"
 
 
-def _is_known(recovery: Recovery, step: str) -> bool:  # where no pair was probed, nothing is of first packets
-    return step != "first_packet_ms" or recovery.is_probed
+def _is_known(recovery: Recovery, step: str) -> bool:
+    """Return whether a step belongs to the fault: what can't happen, or had no reason to, is not drawn."""
+    if step in _GOODPUT_STEPS:
+        return bool(getattr(recovery, step) != 0)  # 0: goodput never fell
+    if step in _CONTROLLER_STEPS:
+        return recovery.reroute == "on"
+    return step != "first_packet_ms" or recovery.is_probed  # without probed pairs nothing is known of first packets
 
 
 def _place(ms: float | None) -> float:
@@ -103,10 +126,10 @@ def _place(ms: float | None) -> float:
 
 
 _CAPTION: Final = (
-    "Above, all repeats are thin marks; dots joined by a line are the repeat with the median first packet, whose times "
-    "stand at the right. Below, bits delivered in bins of 20 ms: a thin line a repeat (of more than 8, a band from the "
-    "least to the most), the bold one their median. A flow ends with its last byte: late in the run few are left, and "
-    "those that stood still wait for TCP's next try after the repair."
+    "Above, all repeats are thin marks; dots joined by a line are the repeat with the median first packet, with its "
+    "times. Dashed: rerouting off. Below, bits delivered in bins of 20 ms: a thin line a repeat (of more than 8, a "
+    "band from the least to the most), the bold one their median. A flow ends with its last byte: late in the run few "
+    "are left, and those that stood still wait for TCP's next try after the repair."
 )
 _MAX_LINES: Final = 8  # repeats: of more, thin lines are a thicket, and megabytes of it
 _GOODPUT: Final = 1.6  # inches each
@@ -145,7 +168,7 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
             line_panels[0].set_ylabel(name)
         known = {row.reroute for row in rows} | {trace.reroute for trace in traces}
         shown = [r for r in COLOUR if r in known]
-        handles = [Line2D([], [], color=COLOUR[r], lw=2, label=f"reroute {r}") for r in shown]
+        handles = [Line2D([], [], color=COLOUR[r], lw=2, ls=_DASHES[r], label=f"reroute {r}") for r in shown]
         handles.append(Line2D([], [], color=style.VERMILION, lw=1.4, label="fault"))
         handles.append(Line2D([], [], color=style.GREEN, lw=1.4, ls="--", label="repair"))
         figure.legend(handles=handles, loc="outside upper right", ncols=4)
@@ -157,12 +180,18 @@ def _goodput(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
         matching = [t for t in traces if t.reroute == reroute]
         bins = list(zip(*(getattr(t, field) for t in matching), strict=False))  # as many as every repeat has
         times = matching[0].t_ms[: len(bins)] if matching else ()
+        drawn: list[Artist] = []
         for trace in matching if 1 < len(matching) <= _MAX_LINES else ():
-            axes.plot(trace.t_ms, getattr(trace, field), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post")
+            drawn += axes.plot(
+                trace.t_ms, getattr(trace, field), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post"
+            )
         if len(matching) > _MAX_LINES:
-            axes.fill_between(times, [*map(min, bins)], [*map(max, bins)], step="post", color=colour, alpha=0.22, lw=0)
+            ends = [*map(min, bins)], [*map(max, bins)]
+            drawn.append(axes.fill_between(times, *ends, step="post", color=colour, alpha=0.22, lw=0))
         if matching:
-            axes.plot(times, [*map(median, bins)], color=colour, lw=1.7, drawstyle="steps-post")
+            looks: dict[str, Any] = {"color": colour, "lw": 1.7, "ls": _DASHES[reroute], "drawstyle": "steps-post"}
+            drawn += axes.plot(times, [*map(median, bins)], **looks)
+        mark(drawn, f"reroute {reroute}")
     axes.axvline(0, color=style.VERMILION, lw=1.4)
     repairs = (round(median(t.repair_ms for t in traces if t.reroute == r), 1) for r in {t.reroute for t in traces})
     for repair in sorted(set(repairs)):
@@ -193,8 +222,7 @@ STEPS: Final = (
 """As events.jsonl has them."""
 _LAST_STEP: Final = STEPS[-1]
 _REPLACEMENT_CAPTION: Final = (
-    "All repeats are thin marks; dots joined by a line are the repeat with the median interruption, whose times stand "
-    "at the right."
+    "All repeats are thin marks; dots joined by a line are the repeat with the median interruption, with its times."
 )
 _MIN_MS: Final = 1.0  # ms: what is sooner stands there
 
@@ -221,6 +249,7 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
     known = [timeline for timelines in columns.values() for timeline in timelines]
     steps = [step for step in STEPS if any(step in timeline for timeline in known)]
     ticks = {10.0**power: f"{'≤ ' if not power else ''}{10**power:,}" for power in range(6)}
+    longest_ms = max(timeline[_LAST_STEP] for timeline in known)
     alt_parts = []
     with style.drawing(_LINE * (len(steps) + 1) + 0.9) as figure:
         grid = figure.subplots(1, len(columns), squeeze=False)
@@ -236,9 +265,9 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
             at = [max(ms, _MIN_MS) for ms in reached.values()]
             axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
             for y, ms in reached.items():
-                _annotate_time(axes, y, ms)
+                _annotate_time(axes, max(ms, _MIN_MS), y, ms, is_left=ms > longest_ms / 30)
             _step_axes(axes, steps, number == 0, ticks)
-            axes.set(xlabel="ms after the fault", xlim=(_MIN_MS * 0.85, max(x[_LAST_STEP] for x in known) * 1.5))
+            axes.set(xlabel="ms after the fault", xlim=(_MIN_MS * 0.85, longest_ms * 1.5))
             times = ", ".join(f"{step} {milliseconds(ms)}" for step, ms in middle.items())
             alt_parts.append(f"median repeat of {column}: {times}")
         alt_text = f"Steps of replacements, {case}. {'; '.join(alt_parts)}"
@@ -248,13 +277,14 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
 _PART_COLOUR: Final = {
     "link": style.BLUE,
     "hb port": style.SKY,
-    "rail switch": style.ORANGE,
-    "spine": style.YELLOW,
-    "GPU": style.PINK,
+    "rail switch": style.PINK,
+    "spine": style.ORANGE,
+    "GPU": style.YELLOW,
     "server": style.VERMILION,
     "controller": style.GREY,
     "other": style.MUTED,
 }
+_PART_HATCH: Final = style.hatches(tuple(_PART_COLOUR))
 _PREFIX: Final = {"hb-port": "hb port", "rail-switch": "rail switch", "gpu": "GPU"}
 _CHECK_STYLES: Final = {
     "check matches": (style.GREEN, "|", 9),
@@ -292,7 +322,11 @@ def script_timeline(script: ScriptRow) -> style.Plot:
             panels[0].yaxis.set_major_formatter(style.rate_tick)
             style.quiet(panels[0], grid="y", ylim=(0, None), ylabel="goodput")
         component_kinds = {component_kind(r.fault) for r in script.faults}
-        keys: list[Patch | Line2D] = [Patch(color=c, label=s) for s, c in _PART_COLOUR.items() if s in component_kinds]
+        keys: list[Patch | Line2D] = [
+            Patch(facecolor=colour, edgecolor=style.PAPER, linewidth=0, hatch=_PART_HATCH[kind], label=kind)
+            for kind, colour in _PART_COLOUR.items()
+            if kind in component_kinds
+        ]
         outcomes = {_outcome(c) for c in script.connectivity_checks}
         for outcome, (colour, marker, size) in _CHECK_STYLES.items():
             if outcome in outcomes:
@@ -316,19 +350,25 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
         colour = _PART_COLOUR[component_kind(r.fault)]
         outage_s = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
         outage_s = outage_s if r.is_probed else 0.0
-        axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
-        axes.barh(y, outage_s, left=start, height=0.72, color=colour)
+        name = f"{r.fault} {r.target}"
+        bar = axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
+        mark(bar, component_kind(r.fault), f"{name}: {start:.2f} s to {stop:.2f} s")
+        hatch = _PART_HATCH[component_kind(r.fault)]
+        look: dict[str, Any] = {"facecolor": colour, "edgecolor": style.PAPER, "hatch": hatch, "lw": 0}
+        bar = axes.barh(y, outage_s, left=start, height=0.72, **look)
+        mark(bar, component_kind(r.fault), f"{name}: first packet after {milliseconds(r.first_packet_ms)}")
         is_late = r.t_fault - zero > 0.75 * (end - zero)
         x, shift, side = (start, -4, "right") if is_late else (stop, 4, "left")
         where: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center", "ha": side}
-        axes.annotate(f"{r.fault} {r.target}", (x, y), fontsize=8, **where)
+        axes.annotate(name, (x, y), fontsize=8, **where)
     style.quiet(axes, grid="x", ylim=(max(4, len(faults)) - 0.4, -0.6), yticks=[], ylabel="faults")
 
 
 def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityCheck], zero: int) -> None:
     for outcome, (colour, marker, size) in _CHECK_STYLES.items():
         at = [(c.monotonic_ns - zero) / 1e9 for c in connectivity_checks if _outcome(c) == outcome]
-        axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
+        ticks = axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
+        mark(ticks, outcome, *(f"{outcome}: {second:.2f} s" for second in at))
     axes.set_ylabel("connectivity", rotation=0, ha="right", va="center")
     style.quiet(axes, grid="x", ylim=(-1, 1), yticks=[])
 

@@ -5,26 +5,26 @@ On top, what background ran when; its times are shaded in every panel.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from railyard.results.analysis.steering import MeasurementInterval, path_shares, rail_of
 from railyard.results.plots import style as plots
+from railyard.results.plots.svg import mark
 from railyard.results.runs.records import HealthSample
 from railyard.results.views.format import percent, workload_label
 
 _MAX_NAMED: Final = 8  # lines or areas up to which each is named
 _MAX_POINTS: Final = 400  # of a line: a screen has no more
 _ELEMENTS: Final = {
-    "rail": ("rails", ("#8ec6ea", "#003a5c")),
-    "domain": ("HB domains", ("#f5c04f", "#8a4300")),
+    "rail": ("rails", plots.RAIL_SHADES),
+    "domain": ("HB domains", plots.DOMAIN_SHADES),
     "spine": ("spines", (plots.GREEN, plots.GREEN)),
 }
 _KINDS: Final = {
@@ -37,6 +37,7 @@ _KINDS: Final = {
     "none": (plots.INK, plots.INK),
 }
 """Colours from the first rail to the last, by kind of path."""
+_HATCHES: Final = {"rd": "////", "drd": "....", "spine": "xxxx"}
 
 
 class Span(NamedTuple):
@@ -57,7 +58,8 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
         grid = figure.subplots(4, 1, sharex=True, height_ratios=[background_height, 2.4, 2.4, 1.9])
         for span in spans:
             width, y = span.end - span.begin, rows.index(span.what)
-            grid[0].barh(y, width, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
+            bar = grid[0].barh(y, width, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
+            mark(bar, "", f"{span.what}, from {span.begin:.2f} s to {span.end:.2f} s")
         grid[0].set_yticks(range(len(rows)), rows, fontsize=9)
         grid[0].set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
         grid[0].spines[["left", "bottom"]].set_visible(False)
@@ -119,44 +121,49 @@ def _lines(axes: Axes, interval: MeasurementInterval, elements: Sequence[str], w
         every = found[element, index]
         samples = every[:: 1 + len(every) // _MAX_POINTS]
         times = [_seconds(interval, s.monotonic_ns) for s in samples]
-        colour = _shade(_ELEMENTS[element][1], index, count[element])
-        axes.plot(times, [getattr(s, what) for s in samples], color=colour, lw=1.4)
+        colour = plots.shade(_ELEMENTS[element][1], index, count[element])
         label = "spines" if element == "spine" else f"{element} {index}"
-        keys.append(Line2D([], [], color=colour, lw=2, label=label))
+        dash = plots.DASHES[index % len(plots.DASHES)] if len(shown) <= _MAX_NAMED else "-"
+        line = axes.plot(times, [getattr(s, what) for s in samples], color=colour, lw=1.4, ls=dash)
+        mark(line, label, f"{title} of {label}")
+        keys.append(Line2D([], [], color=colour, lw=2, ls=dash, label=label))
     if len(shown) > _MAX_NAMED:
         keys = []
         for element in count:
             name, ends = _ELEMENTS[element]
             lines = sum(e == element for e, _ in shown)
             text = f"{name}, 0 to {lines - 1}:\nlight to dark" if lines > 1 else name
-            keys.append(Line2D([], [], color=_shade(ends, 1, 3), lw=4, label=text))
+            keys.append(Line2D([], [], color=plots.shade(ends, 1, 3), lw=4, label=text))
     axes.set_ylabel(title)
     axes.grid(axis="y")
     _legend(axes, keys)
-
-
-def _shade(ends: tuple[str, str], number: int, count: int) -> str:
-    return to_hex(LinearSegmentedColormap.from_list("rails", ends)(number / max(1, count - 1)))
 
 
 def _areas(axes: Axes, times: Sequence[float], shares: pd.DataFrame) -> None:
     """Draw the shares of the foreground's pairs, one on the other."""
     names = [str(name) for name in shares]
     rails = 1 + max(map(rail_of, names), default=0)
-    colours = {n: _shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in names}
+    colours = {n: plots.shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in names}
     below = np.zeros(len(times))
+    hatches = {name: _HATCHES.get(name.partition(" ")[0], "") for name in names}
     for name, colour in colours.items():
-        axes.fill_between(times, below, below + shares[name], step="post", color=colour, lw=0)
+        look: dict[str, Any] = {"facecolor": colour, "hatch": hatches[name], "edgecolor": plots.PAPER}
+        area = axes.fill_between(times, below, below + shares[name], step="post", lw=0, **look)
+        mark(area, "", f"{name}: {percent(shares[name].min(), 0)} to {percent(shares[name].max(), 0)} of pairs")
         below = below + shares[name].to_numpy()
     axes.set_ylabel("pairs by path")
     if len(colours) <= _MAX_NAMED:
-        _legend(axes, [Patch(color=colour, label=name) for name, colour in reversed(colours.items())])
+        _legend(axes, [_patch(colour, hatches[name], name) for name, colour in reversed(colours.items())])
         return
     kinds = dict.fromkeys(name.partition(" ")[0] for name in reversed(colours))
-    middle = {kind: _shade(_KINDS.get(kind, _KINDS["none"]), 1, 3) for kind in kinds}
+    middle = {kind: plots.shade(_KINDS.get(kind, _KINDS["none"]), 1, 3) for kind in kinds}
     several = {kind: sum(name.startswith(f"{kind} ") for name in colours) > 1 for kind in kinds}
     texts = {kind: f"{kind}, by rail 0 to {rails - 1}:\nlight to dark" if several[kind] else kind for kind in kinds}
-    _legend(axes, [Patch(color=middle[kind], label=texts[kind]) for kind in kinds])
+    _legend(axes, [_patch(middle[kind], _HATCHES.get(kind, ""), texts[kind]) for kind in kinds])
+
+
+def _patch(colour: str, hatch: str, name: str) -> Patch:
+    return Patch(facecolor=colour, edgecolor=plots.PAPER, linewidth=0, hatch=hatch, label=name)
 
 
 def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:

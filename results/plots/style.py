@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from railyard.results.plots.svg import compact
@@ -28,9 +29,18 @@ GRID: Final = "#9a9ea155"
 BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#d9c400", "#8a8f94",
 )  # fmt: skip
-SERIES: Final = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY)
-KINDS: Final = {"TP": BLUE, "PP": GREEN, "DP": ORANGE, "EP": PINK, "collective": SKY}
-"""Colours of kinds of traffic (`Phase.kind`); any other kind takes a free one, see kind_colours."""
+SERIES: Final = (BLUE, ORANGE, PINK, SKY, YELLOW, GREY, GREEN, VERMILION)
+"""Colours of fabrics. Green and vermilion are last: they also stand for repair and fault, for ok and invalid."""
+HATCHES: Final = ("", "////", "....", "xxxx", "\\\\\\\\", "----", "oo", "++")
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: Final = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)))
+KINDS: Final = {"TP": "#332288", "PP": "#44aa99", "DP": "#ddcc77", "EP": "#cc6677", "collective": "#88ccee"}
+"""Colours of kinds of traffic (`Phase.kind`), after Paul Tol; any other kind takes a free one, see kind_colours."""
+_OTHER_KINDS: Final = ("#999933", "#882255", "#aa4499", "#117733", "#dddddd")
+RAIL_SHADES: Final = ("#8ec6ea", "#003a5c")  # from the first rail to the last
+DOMAIN_SHADES: Final = ("#f5c04f", "#8a4300")
+DOMAIN: Final = "#b0741a"  # outlines of HB domains
+RAIL_PAIRS: Final = "#a8329e"  # outlines of pairs of one rail
 WIDTH: Final = 10.0  # inches; the page scales it
 
 _STYLE: Final[dict[Any, Any]] = {
@@ -66,10 +76,21 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return a colour for each kind of traffic, in the order in which figures show them: known ones first."""
     given = list(dict.fromkeys(kinds))
     unknown = [kind for kind in given if kind not in KINDS]
-    free = [colour for colour in SERIES if colour not in KINDS.values()]
     return {kind: colour for kind, colour in KINDS.items() if kind in given} | {
-        kind: free[number % len(free)] for number, kind in enumerate(unknown)
+        kind: _OTHER_KINDS[number % len(_OTHER_KINDS)] for number, kind in enumerate(unknown)
     }
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever has the higher contrast on a colour (WCAG 2.2, relative luminance)."""
+    parts = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour))
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
+
+
+def shade(ends: tuple[str, str], number: int, count: int) -> str:
+    """Return the colour of one of `count` like elements, between two ends."""
+    return to_hex(LinearSegmentedColormap.from_list("shades", ends)(number / max(1, count - 1)))
 
 
 def styled() -> AbstractContextManager[None]:
@@ -117,6 +138,21 @@ def top_legend(figure: Figure, handles: Sequence[Any]) -> None:
 def colours(names: Sequence[str]) -> dict[str, str]:
     """A colour for each fabric, the same in every figure."""
     return {name: SERIES[i % len(SERIES)] for i, name in enumerate(names)}
+
+
+def hatches(names: Sequence[str]) -> dict[str, str]:
+    """Return a hatch for each fabric, a second channel beside its colour."""
+    return {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(names)}
+
+
+def markers(names: Sequence[str]) -> dict[str, str]:
+    """Return a marker for each fabric, a second channel beside its colour."""
+    return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(names)}
+
+
+def dashes(names: Sequence[str]) -> dict[str, Any]:
+    """Return a line style for each line, a second channel beside its colour."""
+    return {name: DASHES[i % len(DASHES)] for i, name in enumerate(names)}
 
 
 def quiet(axes: Axes, grid: Literal["", "x", "y"] = "", **properties: Any) -> None:

@@ -12,9 +12,10 @@ from matplotlib.patches import Patch, Rectangle
 from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.plots import style
+from railyard.results.plots.svg import mark
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
 from railyard.results.theory.spine_condition import Cell
-from railyard.results.views.format import percent, ratio, seconds, workload_label
+from railyard.results.views.format import interval_label, percent, ratio, seconds, workload_label
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 _PREDICTED: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted")
@@ -24,20 +25,23 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
     """Bars are medians, dots the repeats, the mark what the formula predicts."""
     chosen = sorted(rows, key=lambda r: -max(s.median for s in r.by_fabric.values()))[:MAX_BARS]
     present = [f for f in fabrics if any(f in r.by_fabric for r in chosen)]
-    palette = style.colours(fabrics)
+    palette, hatches = style.colours(fabrics), style.hatches(fabrics)
     with style.drawing(0.9 + len(chosen) * (0.16 + 0.24 * len(present))) as figure:
         axes = figure.subplots()
         for number, row in enumerate(chosen):
             for place, fabric in enumerate(present):
                 if fabric in row.by_fabric:
                     y = number + (place - (len(present) - 1) / 2) * 0.8 / len(present)
-                    _bar(axes, y, 0.7 / len(present), palette[fabric], row.by_fabric[fabric])
+                    look = {"color": palette[fabric], "hatch": hatches[fabric]}
+                    _bar(
+                        axes, y, 0.7 / len(present), look, row.by_fabric[fabric], (fabric, f"{label(row)} on {fabric}")
+                    )
         axes.set_yticks(range(len(chosen)), [label(r) for r in chosen])
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(style.seconds_tick)
         axes.set_xlim(right=axes.get_xlim()[1] * 1.12)
         style.quiet(axes, grid="x")
-        style.top_legend(figure, [*(Patch(color=palette[f], label=f) for f in present), _PREDICTED])
+        style.top_legend(figure, [*(_patch(palette[f], hatches[f], f) for f in present), _PREDICTED])
         times = [(label(r), [f"{f} {_median_text(s)}" for f, s in r.by_fabric.items()]) for r in chosen]
         alt_text = "; ".join(f"{what}: {', '.join(by_fabric)}" for what, by_fabric in times)
         return style.finish(figure, f"times-{name}", f"Times of {name}. {alt_text}")
@@ -52,14 +56,30 @@ def _median_text(found: Spread | PolicyRow) -> str:
     return seconds(found.median) + (f", predicted {seconds(found.predicted)}" if found.predicted else "")
 
 
-def _bar(axes: Axes, y: float, height: float, colour: str, found: Spread, note: str = "") -> None:
-    """Draw the median as a bar with its figure, repeats as dots, the prediction as an upright mark."""
-    axes.barh(y, found.median, height=height, color=colour, alpha=0.85)
+def _patch(colour: str, hatch: str, name: str) -> Patch:
+    """Return the legend's sample of a bar."""
+    return Patch(facecolor=colour, edgecolor=style.PAPER, linewidth=0, hatch=hatch, label=name)
+
+
+def _bar(
+    axes: Axes, y: float, height: float, look: dict[str, Any], found: Spread, names: tuple[str, str], note: str = ""
+) -> None:
+    """Draw the median as a bar with its figure, repeats as dots, the prediction as an upright mark.
+
+    `names`: of the series, and of what the bar shows, for its tooltip.
+    """
+    series, what = names
+    colours = {"facecolor": look["color"], "edgecolor": style.PAPER, "hatch": look.get("hatch", "")}
+    mark(
+        axes.barh(y, found.median, height=height, alpha=0.85, lw=0, **colours), series, f"{what}: {_median_text(found)}"
+    )
     if len(found.values) > 1:
-        axes.plot(found.values, [y] * len(found.values), "o", ms=3.4, mfc=style.PAPER, mec=style.INK, mew=0.7)
+        dots = axes.plot(found.values, [y] * len(found.values), "o", ms=3.4, mfc=style.PAPER, mec=style.INK, mew=0.7)
+        mark(dots, series, *(f"{what}, repeat {n}: {seconds(value)}" for n, value in enumerate(found.values)))
     if found.predicted:
         ends = [y - height / 2, y + height / 2]
-        axes.plot([found.predicted] * 2, ends, color=style.INK, lw=2, solid_capstyle="butt")
+        line = axes.plot([found.predicted] * 2, ends, color=style.INK, lw=2, solid_capstyle="butt")
+        mark(line, series, f"{what}: predicted {seconds(found.predicted)}")
     background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
     where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
     axes.annotate(
@@ -72,7 +92,8 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     chosen = [r for r in rows if any(s.ratio for s in r.by_fabric.values())]
     if not chosen:
         return None
-    palette = style.colours(fabrics)
+    palette, markers = style.colours(fabrics), style.markers(fabrics)
+    names = [f"{r.workload} · {label(r)}" if label(r) != r.workload else r.workload for r in chosen]
     with style.drawing(1.1 + 0.3 * len(chosen)) as figure:
         axes = figure.subplots()
         axes.axvspan(*FAITHFUL_RATIO, color=style.GREEN, alpha=0.15, lw=0)
@@ -82,16 +103,20 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
                 if spread.ratio and spread.predicted:
                     y = number + (place - (len(row.by_fabric) - 1) / 2) * 0.3
                     dots = [v / spread.predicted for v in spread.values]
-                    axes.plot(dots, [y] * len(dots), "o", ms=5, alpha=0.7, mew=0, color=palette[fabric])
+                    drawn = axes.plot(
+                        dots, [y] * len(dots), markers[fabric], ms=5, alpha=0.7, mew=0, color=palette[fabric]
+                    )
+                    what = f"{names[number]} on {fabric}"
+                    mark(drawn, fabric, *(f"{what}, repeat {n}: {ratio(dot)}" for n, dot in enumerate(dots)))
                     if len(dots) > 1:
-                        axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
-        names = [f"{r.workload} · {label(r)}" if label(r) != r.workload else r.workload for r in chosen]
+                        drawn = axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
+                        mark(drawn, fabric, f"{what}, median: {ratio(spread.ratio)}")
         axes.set_yticks(range(len(chosen)), names)
         axes.set(ylim=(len(chosen) - 0.4, -0.6), xlabel="measured / predicted")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.94), max(high, 1.08))
         style.quiet(axes, grid="x")
-        handles = [Line2D([], [], marker="o", ls="none", color=palette[f], label=f) for f in fabrics]
+        handles = [Line2D([], [], marker=markers[f], ls="none", color=palette[f], label=f) for f in fabrics]
         if any(len(s.values) > 1 for r in chosen for s in r.by_fabric.values()):
             handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
         style.top_legend(figure, handles)
@@ -115,12 +140,16 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
                 return value / limit.degraded
             return min(2.9, 1 + (value - limit.degraded) / (limit.invalid - limit.degraded or 1.0))
 
-        for left, colour in enumerate((style.GREEN, style.ORANGE, style.VERMILION)):
+        for left, colour in enumerate((style.GREEN, style.YELLOW, style.VERMILION)):
             axes.axvspan(left, left + 1, color=colour, alpha=0.14, lw=0)
         for number, limit in enumerate(limits):
-            values = [f.value for f in findings if f.limit is limit]
+            of_limit = [f for f in findings if f.limit is limit]
+            values = [f.value for f in of_limit]
             places = [place(value, limit) for value in values]
-            axes.plot(places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=style.INK, clip_on=False)
+            dots = axes.plot(
+                places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=style.INK, clip_on=False
+            )
+            mark(dots, "", *(f"{interval_label(f.interval)}: {limit.show(f.value)}" for f in of_limit))
             axes.text(3.04, number, f"worst {limit.show(max(values))}", va="center")
             worst.append(f"{limit.quantity} at worst {limit.show(max(values))}")
         axes.set_yticks(range(len(limits)), [x.quantity for x in limits])
@@ -131,7 +160,7 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
         return style.finish(figure, "evidence", f"Fidelity evidence, all intervals: {'; '.join(worst)}")
 
 
-_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
+POLICY_COLOURS: Final = {BASELINE_POLICY: style.GREY, ORACLE_POLICY: style.YELLOW}
 
 
 def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> style.Plot:
@@ -143,14 +172,15 @@ def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> styl
         handles, alt_parts = list[Patch | Line2D](), []
         for y, row in enumerate(rows):
             is_compared = row.over_dr is not None and row.policy != BASELINE_POLICY
+            look = {"color": POLICY_COLOURS.get(row.policy, style.SKY)}
             note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}" if is_compared else ""
-            _bar(axes, y, 0.62, _COLOUR.get(row.policy, style.SKY), Spread(row.times, row.predicted), note)
+            _bar(axes, y, 0.62, look, Spread(row.times, row.predicted), ("", row.policy), note)
             faster = f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long" if is_compared else ""
             alt_parts.append(f"{row.policy} {_median_text(row)}{faster}")
-            if row.policy in _COLOUR:
-                axes.axvline(row.median, color=_COLOUR[row.policy], lw=1.2, ls=(0, (4, 3)), zorder=0.5)
+            if row.policy in POLICY_COLOURS:
+                axes.axvline(row.median, color=POLICY_COLOURS[row.policy], lw=1.2, ls=(0, (4, 3)), zorder=0.5)
                 axes.get_yticklabels()[y].set_fontweight("bold")
-                handles.append(Patch(color=_COLOUR[row.policy], label=row.policy))
+                handles.append(Patch(color=POLICY_COLOURS[row.policy], label=row.policy))
         if any(len(row.times) > 1 for row in rows):
             repeat: dict[str, Any] = {"marker": "o", "ms": 4, "mfc": style.PAPER, "mec": style.INK}
             handles.append(Line2D([], [], ls="none", label="a repeat", **repeat))

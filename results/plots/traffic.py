@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from railyard.results.analysis.aggregate import kind_bytes, one_repeat
 from railyard.results.plots import style
+from railyard.results.plots.svg import mark
 from railyard.results.runs.records import Flow
 from railyard.results.views.format import percent, short, size
 from railyard.topologies.addresses import gpu_of_name
 
 _RAMP: Final = ("#d6e6f4", "#6aaed6", "#2070b4", "#083471")
 _EMPTY_COLOUR: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
-# text on a bar of that kind: what reads best on its colour
-_TEXT_COLOURS: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP": "#111111", "collective": "#111111"}
 _OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
 
 
@@ -47,15 +46,19 @@ def matrix(flows: Iterable[Flow], grid: Grid) -> NDArray[np.float64]:
     return total
 
 
-def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
-    """Sender down, receiver across; HB domains outlined in orange, pairs of one rail in pink, as the paper has them."""
+def heatmap(flows: Sequence[Flow], grid: Grid, name: str, limits: tuple[float, float] | None = None) -> style.Plot:
+    """Draw bytes, sender down, receiver across, with outlines of HB domains and of pairs of one rail.
+
+    `limits`: least and most bytes of the colour scale, which heatmaps that are compared share; of these flows if None.
+    """
     total = matrix(flows, grid)
     with style.drawing(style.WIDTH / 2 * 0.84, style.WIDTH / 2) as figure:
         axes = figure.subplots()
         axes.set_facecolor(_EMPTY_COLOUR)
         if total.any():
-            bar = byte_image(axes, total, _RAMP, 0.85, 9)
-            if total.max() / total[total > 0].min() >= 100:
+            low, high = limits or byte_limits(total)
+            bar = byte_image(axes, total, _RAMP, 0.85, 9, (low, high))
+            if high / low >= 100:
                 bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=9))
             bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
             bar.outline.set_visible(False)
@@ -77,9 +80,22 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
         return style.finish(figure, f"heatmap-{name}", alt, pair_shares(flows, grid))
 
 
-def byte_image(axes: Axes, total: NDArray[np.float64], ramp: Sequence[str], shrink: float, fontsize: float) -> Colorbar:
+def byte_limits(*matrices: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the least and the most bytes of any pair that has some."""
+    sent = np.concatenate([total[total > 0] for total in matrices])
+    return float(sent.min()), float(sent.max())
+
+
+def byte_image(
+    axes: Axes,
+    total: NDArray[np.float64],
+    ramp: Sequence[str],
+    shrink: float,
+    fontsize: float,
+    limits: tuple[float, float] | None = None,
+) -> Colorbar:
     """Draw a matrix of bytes, not all of them 0, in colours of a logarithmic scale; return its colour bar."""
-    low, high = float(total[total > 0].min()), float(total.max())
+    low, high = limits or byte_limits(total)
     # a single value still needs a scale with two ends
     norm = LogNorm(low / 2, high * 2) if low == high else LogNorm(low, high)
     colours = LinearSegmentedColormap.from_list("traffic", ramp)
@@ -114,7 +130,7 @@ def _outline(axes: Axes, grid: Grid) -> None:
             Path([(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))])
             for o in rail_diagonals
         ]
-    looks = ((domain_outlines, style.ORANGE, 1.6), (rail_outlines, style.PINK, min(1.1, cell / 6 + 0.1)))
+    looks = ((domain_outlines, style.DOMAIN, 1.6), (rail_outlines, style.RAIL_PAIRS, min(1.1, cell / 6 + 0.1)))
     for parts, colour, width in looks:
         if parts:
             path = Path.make_compound_path(*parts)
@@ -151,10 +167,12 @@ def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
             left, total_bytes = 0.0, sum(total.values()) or 1
             for kind, colour in kinds.items():
                 share = total.get(kind, 0) / total_bytes
-                axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
+                bar = axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
+                tip = f"{list(totals)[row]}, {kind}: {size(total.get(kind, 0))}, {percent(share)}"
+                mark(bar, kind, tip)
                 if share >= 0.04:
-                    ink = _TEXT_COLOURS.get(kind, "#111111")
-                    axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=ink, fontsize=9)
+                    where: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
+                    axes.text(left + share / 2, row, percent(share), color=style.ink_on(colour), **where)
                 left += share
         axes.set_yticks(range(len(totals)), [f"{n}\n{size(sum(t.values()))}" for n, t in totals.items()])
         axes.invert_yaxis()

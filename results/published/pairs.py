@@ -21,7 +21,6 @@ from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic
 K = TypeVar("K", bound=str)
 COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
 _LABELLED: Final = 0.05  # of a bar: narrower parts can't hold their percentage
-_DARK_COLOURS: Final = (style.BLUE, style.GREEN, style.VERMILION)  # white reads better on these
 _RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
 
 
@@ -44,9 +43,7 @@ def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: M
         shares = np.array([volumes[n].get(kind, 0.0) / sum(volumes[n].values()) for n in names])
         bars = axes.barh(range(len(names)), 100 * shares, left=100 * left, height=0.6, color=colour, label=kind)
         labels = [percent(share) if share >= _LABELLED else "" for share in shares]
-        axes.bar_label(
-            bars, labels, label_type="center", fontsize=8, color="white" if colour in _DARK_COLOURS else style.INK
-        )
+        axes.bar_label(bars, labels, label_type="center", fontsize=8, color=style.ink_on(colour))
         left += shares
     axes.set_yticks(range(len(names)), [f"{n}, {size(sum(volumes[n].values()))}" for n in names])
     axes.invert_yaxis()

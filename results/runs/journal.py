@@ -18,7 +18,8 @@ from railyard.core.records import INTERVAL_FIELDS, Record
 from railyard.core.safe_files import Folder
 from railyard.results.runs.manifest import MOST_BYTES
 from railyard.results.runs.manifest import NAME as MANIFEST
-from railyard.results.runs.records import KINDS, RUN, Event, Plain, Run, check_row, from_json, from_plain
+from railyard.results.runs.record_files import Plain, check_row, from_json, from_plain
+from railyard.results.runs.records import KINDS, RUN, Event, Run
 
 NAME: Final = "journal.jsonl"
 KILLED: Final = "the run was killed: the interval that was under way then is lost"

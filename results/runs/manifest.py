@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder
-from railyard.results.runs.records import from_json, to_json
+from railyard.results.runs.record_files import from_json, to_json
 
 NAME: Final = "manifest.json"
 MOST_BYTES: Final = 256_000_000

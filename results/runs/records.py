@@ -4,21 +4,12 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one
 identity of a record's interval is flattened: its fields are columns as the record's own.
 """
 
-import csv
-import io
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from railyard.core.errors import BadInput
-from railyard.core.records import INTERVAL_FIELDS, ConnectivityCheck, IntervalId, Record, Recovery
+from railyard.core.records import ConnectivityCheck, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
 
 Verdict = Literal["ok", "not compared", "below resolution", "degraded", "invalid"]
@@ -73,7 +64,8 @@ class Measurement(Record):
 class Flow(Record):
     """A row of flows.parquet: a transfer. GPUs by name; `delivered` bytes were read and verified at `dst`.
 
-    `operation`: the collective that it belongs to, such as all-to-all; "" for none.
+    `operation`: the collective that it belongs to, such as all-to-all; "" for none. `stage` and `step`: the pipeline
+    stage and the pass or micro-batch that it belongs to, as the workload names them; "" without.
     """
 
     phase: str
@@ -85,6 +77,8 @@ class Flow(Record):
     start_ns: int
     end_ns: int
     operation: str = ""
+    stage: str = ""
+    step: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,7 @@ class Rails:
 PROCESS: Final = "process"
 """Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 LIVE: Final = "live"
-"""Source of events on what was clicked on the live page: "inject" and "repair"."""
+"""Source of events on what was changed on the live page: faults and traffic."""
 RUN: Final = "run"
 """Source of events on the run itself: "step" with its result, "repeated" for an interval that was measured again."""
 REPEATED: Final = "repeated"
@@ -211,6 +205,16 @@ class Load(Record):
     busy_100ms: float = 0.0  # `cpu_busy` in the worst 100 ms, and so on
     foreign_100ms: float = 0.0
     stolen_100ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSample(Record):
+    """A row of machine.parquet: the load in the 100 ms before; `lag_ms`: the most by which a 1 ms sleep was late."""
+
+    monotonic_ns: int
+    busy: float  # shares of the usable cores, 0 to 1
+    foreign: float
+    lag_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +311,7 @@ class Run:
     events: list[Event] = field(default_factory=list)
     links: list[LinkCheck] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
+    machine: list[MachineSample] = field(default_factory=list)
     bytes: list[ByteCheck] = field(default_factory=list)
     files: dict[str, Content] = field(default_factory=dict)
     rails: list[Rails] = field(default_factory=list)
@@ -332,7 +337,8 @@ class Run:
 
     def discard(self, sizes: Mapping[str, int]) -> None:
         """Remove the records of the intervals that were measured since; of events, those that belong to one of them."""
-        intervals = {load.interval for load in self.loads[sizes["loads"] :]}
+        parts = {load.interval for load in self.loads[sizes["loads"] :]}
+        intervals = parts | {replace(interval, part="") for interval in parts}
         for name, size in sizes.items():
             if name != "events":
                 del getattr(self, name)[size:]
@@ -376,6 +382,7 @@ TABLES: Final[dict[str, tuple[str, type]]] = {
     "flows": ("flows.parquet", Flow),
     "health": ("health.parquet", HealthSample),
     "choices": ("choices.parquet", Choice),
+    "machine": ("machine.parquet", MachineSample),
 }
 """The fields of a run that are tables, with their files and the kinds of their rows."""
 KINDS: Final[dict[str, tuple[str, type]]] = {
@@ -384,187 +391,3 @@ KINDS: Final[dict[str, tuple[str, type]]] = {
     "events": ("events.jsonl", Event),
 }
 """Every kind of record, by the field of `Run` that holds its rows, with the file that has them at the end."""
-
-Row = TypeVar("Row")
-Plain = dict[str, Any]  # column -> value
-OLD_COLUMNS: Final = {
-    "source_ms": "source_side_ms", "far_ms": "far_side_ms",
-    "source_probed": "source_side_probed", "far_probed": "far_side_probed",
-    "back_ms": "goodput_after_repair_ms", "home_ms": "primary_path_ms", "return_lost": "probes_lost_after_repair",
-    "too_fast": "above_max_flow", "act": "last_event", "carried": "forwarding_failed_parts", "wrong": "mismatches",
-    "impossible": "unexpected_answers", "taken": "done", "way": "method", "light_off_ms": "optical_links_down_ms",
-    "taken_over_ms": "replaced_ms", "state_ms": "state_transfer_ms",
-    "state_predicted_ms": "state_transfer_predicted_ms",
-}  # fmt: skip
-"""Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
-MOST_ROWS: Final = 5_000_000  # of a table: each takes a kilobyte of memory
-_ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-
-
-def columns_of(kind: type) -> dict[str, type]:
-    """Return each column with its plain type; `float | None` is float."""
-    hints = get_type_hints(kind)
-    plain = {f.name: hints[f.name] for f in fields(kind)}
-    if "interval" in plain:
-        del plain["interval"]
-        plain = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **plain}
-    return {n: get_args(t)[0] if isinstance(t, UnionType) else t for n, t in plain.items()}
-
-
-def to_plain(row: object, columns: Sequence[str] = ()) -> Plain:
-    """Return a record as one flat row, of all `columns` of its kind or of these."""
-    own = getattr(row, "interval", row)
-    return {n: getattr(own if n in INTERVAL_FIELDS else row, n) for n in columns or columns_of(type(row))}
-
-
-def from_plain(kind: type[Row], rows: Iterable[Plain], file: str = "") -> list[Row]:
-    """Return the records of flat rows; lists become tuples, missing columns get the dataclass's defaults.
-
-    With `file`, its name for messages, the types of all values are checked. BadInput if one differs.
-    """
-    own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if file and not isinstance(rows, list):
-        raise BadInput(file, str(rows)[:40], "must be a list")
-    known: dict[IntervalId, IntervalId] = {}  # one object for each interval, however many rows it has
-    found = []
-    for number, row in enumerate(rows, 1):
-        if file:
-            check_row(row, kind, f"{file}, row {number}")
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in own}
-        if "interval" in own:
-            interval = IntervalId.of(row)
-            values["interval"] = known.setdefault(interval, interval)
-        found.append(kind(**values))
-    return found
-
-
-@cache
-def _allowed_types(kind: type) -> dict[str, tuple[type, ...]]:
-    """Return the types that a column of plain data may have; any number is a number."""
-    hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind)}
-    if hints.pop("interval", None):
-        hints = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **hints}
-    plain = {int: (int, float), float: (int, float), tuple: (list, tuple)}
-    parts = {n: get_args(hint) if isinstance(hint, UnionType) else (hint,) for n, hint in hints.items()}
-    origins = {n: [get_origin(part) or part for part in found] for n, found in parts.items()}
-    return {n: tuple(t for origin in found for t in plain.get(origin, (origin,))) for n, found in origins.items()}
-
-
-def check_row(row: Plain, kind: type, where: str) -> None:
-    """BadInput if a row lacks a column that every record of `kind` has, or a value is of another type."""
-    allowed = _allowed_types(kind)
-    if not isinstance(row, dict):
-        raise BadInput(where, str(row)[:40], f"must be a row of columns: {', '.join(allowed)}")
-    if missing := [f.name for f in fields(kind) if f.name not in {*row, "interval"} and _is_required(f)]:
-        raise BadInput(where, missing[0], "is a column that is missing")
-    for name, value in row.items():
-        if name in allowed and not isinstance(value, allowed[name]):
-            names = " or ".join("empty" if t is NoneType else t.__name__ for t in allowed[name])
-            raise BadInput(f"{where}, column {name}", str(value)[:40], f"must be {names}")
-
-
-def _is_required(column: "Field[Any]") -> bool:
-    return column.default is MISSING and column.default_factory is MISSING
-
-
-def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
-    """Return the columns of these fields. None is an empty cell; floats have every digit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(to_plain(row, columns).values() for row in rows)
-    return text.getvalue().encode()
-
-
-def from_csv(data: bytes, file: str, kind: type) -> list[Plain]:
-    """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text.
-
-    BadInput with line and column if it isn't such a table.
-    """
-    types = columns_of(kind)
-
-    def value(kind: type, text: str) -> object:
-        if text == "" and kind is not str:
-            return None
-        return {"True": True, "False": False}[text] if kind is bool else kind(text)
-
-    found: list[Plain] = []
-    reader = csv.reader(io.StringIO(text_of(data, file), newline=""), strict=True)
-    try:
-        header = [OLD_COLUMNS.get(column, column) for column in next(reader, ())]
-        if not header:
-            raise BadInput(file, "", "is empty, without a header")
-        for cells in filter(None, reader):
-            where = f"{file}, line {reader.line_num}"
-            if len(cells) != len(header):
-                raise BadInput(where, f"{len(cells)} cells", f"must be {len(header)}, as in the header")
-            row: Plain = {}
-            found.append(row)
-            for name, cell in zip(header, cells, strict=True):
-                try:
-                    row[name] = value(types.get(name, str), cell)
-                except (ValueError, KeyError, TypeError):
-                    expected = f"must be {types[name].__name__}"
-                    raise BadInput(f"{where}, column {name}", cell[:40], expected) from None
-    except csv.Error as error:
-        raise BadInput(f"{file}, line {reader.line_num}", str(error), "is no CSV") from error
-    return found
-
-
-def from_json(data: bytes, file: str, line: int = 0) -> dict[str, Any]:
-    """Return the object of a JSON text. BadInput with line and column if it is none.
-
-    `line`: its number, if it is a line of the file.
-    """
-    try:
-        found = json.loads(text_of(data, file))
-    except json.JSONDecodeError as error:
-        where = f"{file}, line {line or error.lineno}, column {error.colno}"
-        raise BadInput(where, error.doc[error.pos : error.pos + 20], f"is no JSON: {error.msg}") from error
-    except (RecursionError, ValueError) as error:  # thousands of brackets; thousands of digits
-        raise BadInput(file, str(error)[:60], "is no JSON that can be read") from error
-    if not isinstance(found, dict):
-        where = f"{file}, line {line}" if line else file
-        raise BadInput(where, str(found)[:40], "must be a JSON object")
-    return found
-
-
-def from_json_lines(data: bytes, file: str) -> list[Plain]:
-    """Return the object of each line."""
-    return [from_json(line, file, line=number) for number, line in enumerate(data.splitlines(), 1)]
-
-
-def to_json(data: object, indent: int | None = 2) -> bytes:
-    """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
-    compact = (",", ":") if indent is None else None
-    return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
-
-
-def text_of(data: bytes, file: str) -> str:
-    """Return the text of a file. BadInput with the line if it is not in UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise BadInput(f"{file}, line {line}", data[error.start : error.start + 4], "is no text in UTF-8") from error
-
-
-def from_parquet(data: bytes, file: str) -> list[Plain]:
-    """Return the rows of a table. BadInput if it is none, or too large."""
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data))
-        if table.metadata.num_rows > MOST_ROWS:
-            raise BadInput(file, f"{table.metadata.num_rows} rows", f"must be {MOST_ROWS:,} or less")
-        return table.read().to_pylist()  # type: ignore[no-any-return]
-    except (pa.ArrowException, ValueError, OSError, OverflowError, MemoryError) as error:
-        raise BadInput(file, str(error).partition("\n")[0][:60], "is no Parquet file that can be read") from error
-
-
-def to_parquet(kind: type, rows: Sequence[object], extra: Mapping[str, type] | None = None) -> bytes:
-    """Return a table of the fields, and of the `extra` attributes of the rows with their types."""
-    types = {**columns_of(kind), **(extra or {})}
-    schema = pa.schema([(name, _ARROW[t]) for name, t in types.items()])
-    sink = io.BytesIO()
-    plain = [to_plain(row, list(types)) for row in rows]
-    pq.write_table(pa.Table.from_pylist(plain, schema=schema), sink, compression="zstd")
-    return sink.getvalue()

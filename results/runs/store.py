@@ -20,16 +20,21 @@ from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import journal, old_format, timeline
-from railyard.results.runs import records as rows
+from railyard.results.runs import journal, old_format, perfetto
+from railyard.results.runs import record_files as rows
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.manifest import RecordReader, with_manifest
-from railyard.results.runs.records import Measurement, Run
+from railyard.results.runs.records import KINDS, NOT_COMPARED, PARTS, TABLES, Measurement, Run, Verdict
+from railyard.results.runs.timeline import add_links, timeline
+from railyard.results.runs.tracks import Track
 from railyard.results.views import report
 from railyard.results.views import report as summary
 
 FORMAT: Final = 3
 Files = Iterator[tuple[str, bytes]]  # name and content
+LIVE_RECORD: Final = "live.jsonl"
+"""Record of the live page, if the run had one: no part of what was measured."""
+MAX_LIVE_RECORD: Final = 64 << 20  # bytes
 ORIGINAL_SUMMARY: Final = "summary.original.json"
 NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
@@ -48,6 +53,7 @@ _OPTIONAL: Final = {
     "replacement.csv": "takeover.csv",
     "health.parquet": "",
     "choices.parquet": "",
+    "machine.parquet": "",
 }
 """Files that only some runs have -> their names in older runs."""
 _FORMATS: Final = (old_format.FORMAT, 2, FORMAT)  # 2 has no manifest
@@ -67,7 +73,8 @@ def save(run: Run, folder: Path | Writable) -> Analysis:
     """
     analysis = Analysis(run)
     with Folder(folder, make=True) if isinstance(folder, Path) else nullcontext(folder) as opened:
-        _write(opened, chain(with_manifest(_recorded(run, analysis.judgement)), _drawn(analysis)))
+        drawn = _drawn(analysis, opened if isinstance(opened, Folder) else None)
+        _write(opened, chain(with_manifest(_recorded(run, analysis.judgement)), drawn))
     return analysis
 
 
@@ -85,7 +92,7 @@ def redraw(run: Run, folder: Folder, console: Console) -> None:
         report.print_summary(analysis, console)
         if journal.is_left(folder):
             drawn += with_manifest(_recorded(run, analysis.judgement))
-        drawn += _drawn(analysis)
+        drawn += _drawn(analysis, folder)
     except Exception as error:
         if run.verified and not run.damaged:
             raise  # they are as Railyard wrote them
@@ -111,7 +118,7 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     yield "provenance.json", rows.to_json(run.provenance), None
     judged = [judged_row(m, judgement.of_row(m)) for m in run.measurements]
     yield "results.csv", rows.to_csv(RESULT_COLUMNS, judged), len(judged)
-    for name, (file, kind) in rows.TABLES.items():
+    for name, (file, kind) in TABLES.items():
         records = getattr(run, name)
         if records or file not in _OPTIONAL:
             columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
@@ -120,23 +127,32 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
             data = rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
             yield file, data, len(records)
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
-    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in rows.PARTS}
+    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in PARTS}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
     rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
     yield "run.json", rows.to_json(rest, indent=None), None
     yield from ((name, data, None) for name, data in run.files.items())
 
 
-def judged_row(row: Measurement, verdict: rows.Verdict) -> SimpleNamespace:
+def judged_row(row: Measurement, verdict: Verdict) -> SimpleNamespace:
     """Return a row with its verdict; one that isn't compared with its prediction has no ratio."""
-    ratio = None if verdict in rows.NOT_COMPARED else row.ratio
+    ratio = None if verdict in NOT_COMPARED else row.ratio
     return SimpleNamespace(**rows.to_plain(row), ratio=ratio, verdict=verdict)
 
 
-def _drawn(analysis: Analysis) -> Files:
+def timeline_of(run: Run, folder: Folder | None) -> Track:
+    """Return the timeline of a run, with its links if a live page recorded them in the run's folder."""
+    root, record = timeline(run), None
+    with suppress(OSError):  # no file, or one that is too large
+        record = folder.read(LIVE_RECORD, MAX_LIVE_RECORD) if folder else None
+    add_links(root, record or b"")
+    return root
+
+
+def _drawn(analysis: Analysis, folder: Folder | None) -> Files:
     yield "summary.json", rows.to_json(summary.summarise(analysis))
     yield "report.html", report.render(analysis).encode()
-    yield "timeline.json", rows.to_json(timeline.trace(analysis.run), indent=None)
+    yield "timeline.pftrace", perfetto.encode(timeline_of(analysis.run, folder))
 
 
 def _write(folder: Writable, files: Iterable[tuple[str, bytes]]) -> None:
@@ -175,8 +191,8 @@ def _load(folder: Folder, path: Path) -> Run:
         reader.note_missing_manifest()
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
-    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in rows.PARTS}
-    parts |= {name: _rows(reader, file, kind) for name, (file, kind) in rows.TABLES.items()}
+    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in PARTS}
+    parts |= {name: _rows(reader, file, kind) for name, (file, kind) in TABLES.items()}
     parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
     multirail: dict[str, Any] = reader.get(
         "multirail.json", partial(rows.from_json, file="multirail.json"), {}, required=False
@@ -190,7 +206,7 @@ def _load(folder: Folder, path: Path) -> Run:
         if reader.damaged:
             rest = {"name": path.absolute().name, "started_utc": "", **rest}
         records: dict[str, Any] = {}
-        for name, (file, kind) in rows.KINDS.items():
+        for name, (file, kind) in KINDS.items():
             make = partial(rows.from_plain, kind, parts[name], "" if verified else file)
             records[name] = reader.attempt(make, [])
         own = {"spec": spec, "provenance": provenance, **rest}

@@ -81,16 +81,16 @@ def markdown(analysis: Analysis) -> bytes:
     passed, result = sum(check.passed for check in checks), "passed" if analysis.passed else "failed"
     mark = {True: "✅", False: "❌"}
     lines = [
-        f"### {mark[analysis.passed]} {_cell(run.name)}: {result}",
+        f"### {mark[analysis.passed]} {markdown_cell(run.name)}: {result}",
         "",
         f"Fidelity **{judgement.verdict}**{', interrupted' if run.interrupted else ''}, "
-        f"{passed} of {len(checks)} checks passed, took {_cell(fmt.seconds(run.duration_s))}.",
+        f"{passed} of {len(checks)} checks passed, took {markdown_cell(fmt.seconds(run.duration_s))}.",
         "",
-        *(f"- {_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))),
+        *(f"- {markdown_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))),
         "",
         *("| | check | |", "|---|---|---|"),
         *(
-            f"| {mark[c.passed]} | {_cell(c.name)} | {_cell(c.detail)} |"
+            f"| {mark[c.passed]} | {markdown_cell(c.name)} | {markdown_cell(c.detail)} |"
             for c in sorted(checks, key=lambda c: c.passed)
         ),
         "",
@@ -100,7 +100,7 @@ def markdown(analysis: Analysis) -> bytes:
         lines += ["| step | time | verdict | result |", "|---|---:|---|---|"]
         for step in steps:
             cells = (step["text"], f"{step['seconds']:.1f} s", step["verdict"], step["result"])
-            lines.append(f"| {' | '.join(map(_cell, cells))} |")
+            lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
         lines += ["", "</details>", ""]
     return "\n".join(lines).encode()
 
@@ -110,6 +110,6 @@ def _text(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else printable(c) for c in text.replace("\u00a0", " "))
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Return a text that is no markup, in one line."""
     return _MARKS.sub(r"\\\1", _text(text).replace("\n", " ").replace("\t", " "))

@@ -84,6 +84,11 @@ def change(value: float | None) -> str:
     return NOTHING if value is None else f"{value - 1:+.1%}"
 
 
+def how_often(count: int) -> str:
+    """Return `once`, `twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
 def workload_label(interval: IntervalId) -> str:
     """Return what ran: `gpt`, `transfers, d0 90%`, `moe with two-at-once`, `link-down d0g1 (reroute on)`."""
     text = ", ".join(filter(None, (interval.workload, interval.scene)))

@@ -171,7 +171,7 @@ def _data_files(run: Run) -> list[str]:
     with_records = {"flows.parquet": run.flows, "recovery.csv": run.recoveries, "health.parquet": run.health}
     with_records |= {"connectivity.csv": run.connectivity_checks, "replacement.csv": run.replacements}
     named = [name for name, records in with_records.items() if records]
-    return ["results.csv", *named, "events.jsonl", "spec.yaml", "summary.json", "provenance.json", "timeline.json"]
+    return ["results.csv", *named, "events.jsonl", "spec.yaml", "summary.json", "provenance.json", "timeline.pftrace"]
 
 
 def summarise(analysis: Analysis) -> dict[str, Any]:
@@ -213,9 +213,8 @@ def completeness(run: Run) -> dict[str, Any]:
 
 def repeated_lines(analysis: Analysis) -> list[str]:
     """Return a line for each interval that was measured again, since the machine was busy."""
-    times = {1: "once", 2: "twice"}
     return [
-        f"measured again {times.get(len(reasons), f'{len(reasons)} times')}: {place(interval, analysis.labels)}: "
+        f"measured again {fmt.how_often(len(reasons))}: {place(interval, analysis.labels)}: "
         f"{'; '.join(dict.fromkeys(reasons))}; now {analysis.judgement.intervals.get(interval, 'invalid')}"
         for interval, reasons in repeats(analysis.run).items()
     ]
@@ -232,8 +231,11 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
     if len(judgement.reasons) > _MAX_REASONS:
         console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
-    for repeated in repeated_lines(analysis):
-        console.print(Text(f"  {repeated}"), no_wrap=True, overflow="ellipsis", highlight=False)
+    repeated = repeated_lines(analysis)
+    for text in repeated[:_MAX_REASONS]:
+        console.print(Text(f"  {text}"), no_wrap=True, overflow="ellipsis", highlight=False)
+    if len(repeated) > _MAX_REASONS:
+        console.print(f"  … and {len(repeated) - _MAX_REASONS} more intervals measured again", highlight=False)
     for _, found in sections():
         found.show(analysis, console)
     for check in analysis.checks:

@@ -75,6 +75,8 @@ class Table:
     title: str = ""
     note: str = ""
     more: int = 0
+    is_never_bad: Callable[[Any], bool] = lambda row: True
+    """Whether "never" in a row is a failure, and not what is expected there."""
 
     @cached_property
     def shown(self) -> tuple[Column, ...]:
@@ -111,11 +113,17 @@ class Table:
             for c in self.shown
         )
 
-        def cell(column: Column, content: str) -> Markup:
-            name = _CLASSES.get(content, "") if column.is_text else "n bad" if content in ("never", "not met") else "n"
+        def cell(column: Column, content: str, is_never_bad: bool) -> Markup:
+            is_bad = content == "not met" or (content == "never" and is_never_bad)
+            name = _CLASSES.get(content, "") if column.is_text else "n bad" if is_bad else "n"
             return Markup("<td{}>{}</td>").format(Markup(f' class="{name}"' if name else ""), content)
 
-        rows = (Markup().join(map(cell, self.shown, cells)) for cells in self.cells)
+        rows = (
+            Markup().join(
+                cell(column, content, self.is_never_bad(row)) for column, content in zip(self.shown, cells, strict=True)
+            )
+            for row, cells in zip(self.rows, self.cells, strict=True)
+        )
         return Markup(
             '<div class="{}"><table>\n<thead>\n{}<tr>{}</tr>\n</thead>\n<tbody>\n{}</tbody></table></div>'
         ).format(

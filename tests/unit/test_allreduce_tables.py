@@ -53,6 +53,7 @@ def test_error_of_a_fault_is_read_back(carried: bool) -> None:
     assert [r.primary_path_ms for r in run.recoveries] == [None if carried else 0.0]
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_point_that_lost_a_rail_is_marked_with_the_reason(run: Run) -> None:
     interval = allreduce_interval(PAIR.label, "nezha", 64 * MIB)
     changed = replace(run, events=[])
@@ -89,6 +90,7 @@ def test_terminal_shows_every_size_policy_target_and_fault(run: Run) -> None:
     assert "not measured" in text, "8 nodes"
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_point_of_an_invalid_interval_is_marked(run: Run) -> None:
     busy = replace(
         run,
@@ -115,6 +117,7 @@ def slowed(run: Run) -> Run:
     return replace(run_of(replace(found, points=points, trainings=trainings)), loads=run.loads)
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_slow_motion_has_a_column_and_a_note(run: Run) -> None:
     slow = slowed(run)
     table = tables.benchmark_table(by_fabric(AllreduceResults.of(slow))[0])
@@ -140,6 +143,7 @@ def restarted(run: Run) -> Run:
     return replace(run_of(replace(AllreduceResults.of(run), points=points)), loads=run.loads)
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_median_of_starts_is_shown_with_its_spread(run: Run) -> None:
     often = restarted(run)
     found = AllreduceResults.of(often)
@@ -178,6 +182,7 @@ def test_report_has_its_sections_and_valid_figures(run: Run) -> None:
         ET.fromstring("<svg" + svg.partition("</svg>")[0] + "</svg>")
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_figures_of_the_paper_are_beside_ours(run: Run) -> None:
     paper = tables.table_1(AllreduceResults.of(run))
     assert paper is not None

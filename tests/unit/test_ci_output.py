@@ -19,6 +19,8 @@ from railyard.results.runs.records import RUN, STEP, Event, Run
 from railyard.results.views import ci
 from tests.unit.results_sample import sample_run
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 
 def sampled(text: str = "rail-only: all-to-all", verdict: str = "ok") -> Run:
     run = sample_run(2, 2, 1)

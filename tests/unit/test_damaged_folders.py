@@ -21,7 +21,7 @@ from tests.unit.results_sample import sample_run
 
 NOT_READ = {"results.csv", "traces/0.json", "manifest.json"}  # of a folder without a manifest
 Damage = Callable[[Path], object]
-DRAWN = {"summary.json", "report.html", "timeline.json"}
+DRAWN = {"summary.json", "report.html", "timeline.pftrace"}
 GRID = ("spec.yaml", "provenance.json", "results.csv", "results.parquet", "flows.parquet", "recovery.csv",
         "events.jsonl", "run.json", "connectivity.csv", "replacement.csv", "traces/0.json",
         "manifest.json")  # fmt: skip

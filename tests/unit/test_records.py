@@ -11,13 +11,15 @@ from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.session import built
 from railyard.results.analysis.recovery import verdict
-from railyard.results.runs import records, store
+from railyard.results.runs import record_files, store
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.replaced import replaced
 from tests.unit.stand_ins import plan_of, run_of
 from tests.unit.test_stage import Controller, Net
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 TEXT = st.text(max_size=12)
 IDENTITIES = st.builds(IntervalId, TEXT, TEXT, TEXT, TEXT, TEXT, st.integers(0, 99), TEXT, TEXT)
@@ -46,7 +48,7 @@ def test_fabric_is_recorded_whose_label_begins_another(monkeypatch: pytest.Monke
 def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
     load = Load(interval, 0.5, 0.0, 1.0, 0, 1, 0)
     assert IntervalId.of(interval.as_dict()) == interval
-    assert records.from_plain(Load, [records.to_plain(load)]) == [load]
+    assert record_files.from_plain(Load, [record_files.to_plain(load)]) == [load]
 
 
 def test_identity_survives_the_run_folder(tmp_path: Path) -> None:

@@ -303,3 +303,18 @@ def test_target_missed_in_a_pause_of_the_machine_is_not_judged() -> None:
     assert check.passed
     assert "9 of 9 faults; not judged, the machine was disturbed: 1" in check.detail
     assert analysis.judgement.intervals[run.recoveries[7].interval] == "invalid"
+
+
+def test_first_packets_of_disturbed_intervals_are_not_judged() -> None:
+    run = empty()
+    slow = replace(fault("link-silent", 900.0), first_packet_ms=900.0)
+    run.recoveries = [replaced(slow, repeat=repeat) for repeat in range(2)]
+    run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.recoveries]
+    results = []
+    for number in range(3):
+        analysis = Analysis(run)
+        (row,) = analysis.recovery_rows
+        (line,) = lines_of(row, False, analysis.judgement.disturbed)
+        results.append((line.first.n, line.judged.n if line.judged else 0, line.result))
+        run.loads[min(number, 1)] = replace(run.loads[min(number, 1)], pause_ms=50.0)
+    assert results == [(2, 2, "not met"), (2, 1, "not met"), (2, 0, "not judged")]

@@ -13,8 +13,13 @@ from railyard.core.records import IntervalId
 from railyard.experiments.spec.loading import apply, command_line, read
 from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, agreement
 from railyard.results.views.report import SPREAD_UNKNOWN
+from railyard.results.views.sections.workloads import formulas
+from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
+from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
 from tests.unit import shown
 from tests.unit.results_sample import sample_run
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 _CARD = re.compile(r"<li><span class=\"name\">(.*?)</span><span class=\"value\">(.*?)</span>(.*?)</li>", re.DOTALL)
 
@@ -62,10 +67,12 @@ def test_changed_experiment_is_marked_and_repeatable() -> None:
     run.provenance["command"] = command_line("quickstart", ["domains=8", "workloads.0.duration=2s"], 7)
     html = shown.render(run)
     assert re.search(r"<h1>[^<]+ \(modified\)</h1>", html)
-    for line in ("fabrics.0.domains: 4 → 8", "workloads.0.duration: 4s → 2s", "seed: 1 → 7"):
+    duration = read("quickstart")["workloads"][0]["duration"]
+    for line in ("fabrics.0.domains: 4 → 8", f"workloads.0.duration: {duration} → 2s", "seed: 1 → 7"):
         assert f"<li>{line}</li>" in html
     assert "run quickstart -o domains=8 -o workloads.0.duration=2s --seed 7</code>" in html
     assert command_line("quickstart") == command_line("quickstart", ["domains=4"]) == {}
+    assert command_line("quickstart", ["reroute=[on]"])["changed"] == ["reroute.1: off → removed"]
 
 
 @given(st.sampled_from(["seed=9", "repeats=2", "domains=2", "mtu=1500", "workloads.1.duration=1s", "reroute=[on]"]))
@@ -95,6 +102,15 @@ def test_agreement_counts_rows_within_the_band(cases: list[tuple[float, str, boo
     assert plain["within"] == len(compared) - len(outside)
     if outside:
         assert f"{len(compared) - len(outside)} of {len(compared)} within 0.97-1.05, worst " in found.text
+
+
+def test_formula_of_an_all_to_all_has_the_values_of_the_run() -> None:
+    run = sample_run(2, 3, 1)
+    *fabrics, cost = formulas(run)
+    assert [line.partition(":")[0] for line in fabrics] == [f.label for f in run.fabrics]
+    share = float(cost.rpartition("= ")[2].rstrip("%")) / 100
+    grid = (3, 2, run.fabrics[0].hb_bps, run.fabrics[0].rail_bps)
+    assert abs(share - (all_to_all_two_phase_s(1.0, *grid) / all_to_all_direct_s(1.0, *grid) - 1)) < 0.001
 
 
 def test_only_the_script_of_the_page_may_run(page: str) -> None:

@@ -17,6 +17,8 @@ from tests.emulation.programs import ROOT
 from tests.unit.results_sample import sample_run
 from tests.unit.shown import print_summary, render, summarise
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 
 def test_section_of_a_plugin_is_in_all_three_views() -> None:
     plugins.load(ROOT / "docs/examples/link_errors.py")
@@ -78,3 +80,9 @@ def test_narrow_terminal_drops_the_columns_of_highest_number() -> None:
     shown = {width: len(table.to_terminal(Console(width=width)).columns) for width in (12, 25, 100)}
     assert shown == {12: 1, 25: 2, 100: 3}
     assert table.to_html().count("<td") == 4
+
+
+def test_never_is_red_only_where_it_is_a_failure() -> None:
+    columns = (text("reroute", lambda row: row), Column("first packet", lambda row: None, lambda value: "never"))
+    html = Table(columns, ["on", "off"], is_never_bad=lambda row: row == "on").to_html()
+    assert re.findall(r'<td>(on|off)</td><td class="(n bad|n)">never', html) == [("on", "n bad"), ("off", "n")]

@@ -90,6 +90,7 @@ def test_what_people_wrote_is_text_and_not_html() -> None:
         ElementTree.fromstring(figure)
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_partial_runs_have_a_page() -> None:
     empty = Run("stopped", {}, {}, "now", interrupted=True)
     html = shown.render(empty)
@@ -194,6 +195,7 @@ def test_fabrics_of_equal_scale_share_one_table() -> None:
     assert [tuple(p["fabrics"]) for p in conditions.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_projections_say_that_computing_was_left_out(page: str) -> None:
     message = "only that share of their computing time"
     assert message in page
@@ -328,6 +330,7 @@ def test_steered_run_has_charts_by_fabric_and_over_time(steered: str) -> None:
     assert "Heatmap of transfers on rail-only and rail-optimized" in steered  # alike under every policy
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_steered_page_is_valid_and_lists_policies_in_rows(steered: str) -> None:
     for figure in re.findall(r"<svg .*?</svg>", steered, flags=re.DOTALL):
         ElementTree.fromstring(figure)
@@ -349,6 +352,7 @@ def test_at_most_six_policies_are_drawn_with_plugin_ones() -> None:
     assert "Not drawn: transfers on rail-only under health-5, health-6." in html
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
     run = steered_run(2, 4, 1, ("dr", "health-drd"))
     assert "Over what is varied" not in shown.render(run)
@@ -363,6 +367,7 @@ def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_partial_steered_runs_have_a_page() -> None:
     for parts in (("measurements", "goodput"), ("health", "events"), ("choices", "flows"), ("fabrics", "links")):
         run = steered_run(2, 4, 1, ("dr", "health-drd", "oracle"))

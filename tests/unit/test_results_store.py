@@ -16,15 +16,17 @@ from railyard.core import safe_files
 from railyard.core.errors import BadInput
 from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.core.safe_files import Folder
-from railyard.results.runs import records, store
+from railyard.results.runs import record_files, store
 from railyard.results.runs.records import Event, Replacement, Run
 from railyard.results.views import report
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 CONTRACT = {
     "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",
-    "provenance.json", "report.html", "timeline.json",
+    "provenance.json", "report.html", "timeline.pftrace",
 }  # fmt: skip
 
 
@@ -58,7 +60,7 @@ def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
 
 def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> None:
     store.save(sample_run(2, 2, 1), tmp_path)
-    names = ("report.html", "timeline.json", "summary.json")
+    names = ("report.html", "timeline.pftrace", "summary.json")
     before = {name: (tmp_path / name).read_bytes() for name in names}
     for name in names:
         (tmp_path / name).unlink()
@@ -197,9 +199,9 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
 def test_columns_are_fields_and_old_names_are_read(kind: type) -> None:
     run = recovery_run()
     rows = [r for r in (*run.recoveries, *run.connectivity_checks, *run.replacements) if isinstance(r, kind)]
-    written = records.to_csv(list(records.columns_of(kind)), rows).decode()
+    written = record_files.to_csv(list(record_files.columns_of(kind)), rows).decode()
     head, _, body = written.partition("\n")
-    names = {new: old for old, new in records.OLD_COLUMNS.items()}
+    names = {new: old for old, new in record_files.OLD_COLUMNS.items()}
     old_head = ",".join(names.get(column, column) for column in head.split(","))
     assert old_head != head
-    assert records.from_plain(kind, records.from_csv(f"{old_head}\n{body}".encode(), "x.csv", kind)) == rows
+    assert record_files.from_plain(kind, record_files.from_csv(f"{old_head}\n{body}".encode(), "x.csv", kind)) == rows

@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 from railyard.core.records import IntervalId
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views import format as fmt
+from railyard.results.views.sections.workloads import terminal_times
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import FAULTS, sample_run
 from tests.unit.shown import print_summary, summarise
@@ -40,6 +42,15 @@ def test_times_are_medians_beside_the_prediction() -> None:
         "median": 1.1, "min": 1.0, "max": 1.2, "repeats": 3, "predicted": 1.08, "ratio": 1.1 / 1.08,
         "verdict": "ok", "predicted_with_latency": None,
     }  # fmt: skip
+
+
+def test_terminal_shows_the_ratio_with_latency_if_known() -> None:
+    run = two_fabrics()
+    old = terminal_times(Analysis(run).times, ["rail-only"], ())
+    run.measurements = [replace(m, predicted_with_latency=1.1 * (m.predicted or 0)) for m in run.measurements]
+    new = terminal_times(Analysis(run).times, ["rail-only"], ())
+    assert [column.title for column in old.columns] == ["workload", "rail-only", "m/p"]
+    assert new.cells == (("moe a2a", fmt.seconds(1.1), "1.019", "0.926"),)
 
 
 def test_slowdown_is_rail_only_over_rail_optimized() -> None:

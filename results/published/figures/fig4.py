@@ -23,8 +23,8 @@ DATA: Final = 64
 TENSOR: Final = 8  # not in the paper: Megatron's, and with d = 32 x 2 it fills the domains of 256
 TENSORS: Final = (1, 2, 4, TENSOR)
 COLOURS: Final = {
-    "TP (HB)": style.BLUE, "PP (HB)": style.SKY, "PP (NIC)": style.GREEN, "DP (HB)": style.ORANGE,
-    "DP (NIC)": style.VERMILION,
+    "TP (HB)": style.KINDS["TP"], "PP (HB)": "#a3dcd2", "PP (NIC)": style.KINDS["PP"], "DP (HB)": "#f2ebc7",
+    "DP (NIC)": style.KINDS["DP"],
 }  # fmt: skip
 SHOWN: Final = 32  # GPUs of either domain in the close-up
 

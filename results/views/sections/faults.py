@@ -1,6 +1,7 @@
 """Failures in the report: recovery from each fault beside its targets, its timeline, and the cost of heartbeats."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from math import inf
@@ -9,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from railyard.core.records import Recovery
+from railyard.core.records import IntervalId, Recovery
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.recovery import Figure, RecoveryRow, Side, median_and_p95, median_p95_ms, verdict
@@ -60,7 +61,8 @@ class _Failures(Section):
             )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        rows, targets, failures = analysis.recovery_rows, analysis.target_outcomes, []
+        rows, targets = analysis.recovery_rows, analysis.target_outcomes
+        failures: list[dict[str, Any]] = []
         # a part a kind with all its fabrics; where one had several targets of that kind, a part each
         alone = [t for t in analysis.run.goodput if not (t.script or t.link)]
         several = stats.with_several_targets([*(r for row in rows for r in row.repeats), *alone])
@@ -70,6 +72,7 @@ class _Failures(Section):
             traces = [t for t, name_of_trace in zip(alone, names, strict=True) if name_of_trace == name]
             hit = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
             plot = recovery.recovery(fault_rows, traces, name)
+            plot = replace(plot, caption="") if failures else plot  # it is the same for all
             failures.append({"name": name, "targets": hit, "plot": plot, "repeats": repeats_table(fault_rows)})
         return {
             "first_packets": first_packets_table(rows, analysis.judgement),
@@ -126,22 +129,35 @@ class _Failures(Section):
 
 
 class Line(NamedTuple):
-    """A line of a table: a fault's first packets on a side (None: either), and their target."""
+    """A line of a table: a fault's first packets on a side (None: either), and their target.
+
+    `judged`: those of intervals in which the machine was not disturbed; None if there are none.
+    """
 
     row: RecoveryRow
     side: Side | None
     first: Figure
+    judged: Figure | None
     target: Target | None
     is_first_line: bool  # the first of its row's lines
 
     @property
     def met(self) -> bool | None:
-        """Result of the target; None where there is none."""
-        return not self.target.missed(self.first) if self.target else None
+        """Result of the target; None where there is none, or nothing that it can be judged by."""
+        return not self.target.missed(self.judged) if self.target and self.judged else None
+
+    @property
+    def result(self) -> str:
+        """The result in words."""
+        return {True: "met", False: "not met", None: "not judged" if self.target else ""}[self.met]
 
 
-def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
-    """Return a line a side, if asked for `both_sides` or each has a target of its own; else one for the slower."""
+def lines_of(row: RecoveryRow, both_sides: bool, disturbed: Collection[IntervalId] = ()) -> list[Line]:
+    """Return a line a side, if asked for `both_sides` or each has a target of its own; else one for the slower.
+
+    First packets in `disturbed` intervals are not judged.
+    """
+    judged = replace(row, repeats=tuple(r for r in row.repeats if r.interval not in disturbed))
     target_of = partial(goals.first_packet_target, row.fault)
     targets_by_side = target_of(None) is None and target_of("far") is not None
     probed = [side for side in stats.SIDES if side in row.sides]
@@ -149,8 +165,12 @@ def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
     has_target = row.reroute == "on" and not missing_reason(row)
     lines: list[Line] = []
     for side in shown or [None]:
-        first = row.sides[side] if side else row.steps["first_packet_ms"]
-        lines.append(Line(row, side, first, target_of(side) if has_target else None, not lines))
+        first, of_judged = (
+            (each.sides.get(side) if side else each.steps["first_packet_ms"]) if each.repeats else None
+            for each in (row, judged)
+        )
+        assert first is not None
+        lines.append(Line(row, side, first, of_judged, target_of(side) if has_target else None, not lines))
     return lines
 
 
@@ -171,9 +191,10 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
         Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
         Column("target", lambda x: x.target.limits_text if x.target else None),
-        Column("is", "met", {True: "met", False: "not met", None: ""}.__getitem__),
+        text("is", "result"),
     )
-    return Table(columns, [line for row in rows for line in lines_of(row, both_sides=True)])
+    lines = [line for row in rows for line in lines_of(row, True, judgement.disturbed)]
+    return Table(columns, lines, is_never_bad=lambda x: x.row.reroute == "on")
 
 
 def steps_table(rows: Sequence[RecoveryRow]) -> Table:
@@ -185,7 +206,8 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
     def median(title: str, step: str) -> Column:
         def cell(row: RecoveryRow) -> str:
             ms = row.steps[step].median
-            return fmt.NOTHING if ms is None and missing_reason(row) else fmt.milliseconds(ms)
+            has_no_step = missing_reason(row) or (row.reroute == "off" and step != "detect_ms")
+            return fmt.NOTHING if ms is None and has_no_step else fmt.milliseconds(ms)
 
         return Column(title, cell, group="medians")
 
@@ -211,7 +233,7 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
         Column("detours withdrawn", withdrawn, group="after repair, ms"),
         *_costs(lambda row, column: row.total(column), group="in all repeats"),
     )
-    return Table(columns, rows)
+    return Table(columns, rows, is_never_bad=lambda row: row.reroute == "on")
 
 
 def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, ...]:
@@ -256,11 +278,11 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
         Column("detours withdrawn", lambda r: None if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)),
         *_costs(getattr),
     )
-    return Table(columns, list(fabrics))
+    return Table(columns, list(fabrics), is_never_bad=lambda r: r.reroute == "on")
 
 
 def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
-    """Return every target with what was measured, and of what the worst value is."""
+    """Return every target of what was measured, with that, and of what the worst value is."""
 
     def limit(o: Outcome) -> str:
         goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
@@ -272,11 +294,11 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         text("fabric", lambda o: o.fabric or None),
         Column("n", lambda o: len(o.values), drop=3),
         Column("limit", limit),
-        Column("measured", lambda o: o.text if o.samples or o.not_judged else "not measured"),
+        Column("measured", "text"),
         Column("of", lambda o: o.worst.of, drop=1),
         text("source", lambda o: o.target.source, drop=2),
     )
-    return Table(columns, outcomes, title)
+    return Table(columns, [o for o in outcomes if o.samples or o.not_judged], title)
 
 
 def published_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -371,7 +393,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         by_fault.setdefault((row.name, row.fabric), {})[row.reroute] = row
     lines = []
     for sides in by_fault.values():
-        on_lines: list[Line | None] = [*lines_of(sides["on"], both_sides=False)] if "on" in sides else [None]
+        on_lines: list[Line | None] = [*lines_of(sides["on"], False, judgement.disturbed)] if "on" in sides else [None]
         for line in on_lines:
             off = sides.get("off") if line is None or line.is_first_line else None
             lines.append(_FaultLine(line.row if line else sides["off"], line, off))

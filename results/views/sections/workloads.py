@@ -1,6 +1,6 @@
 """Fabrics and workloads in the report: drawings, traffic, times of fabrics side by side, bytes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -24,6 +24,7 @@ from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text
+from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.workloads.spec import traffic_kind
 
@@ -147,6 +148,7 @@ class _Workloads(Section):
             "workloads": workloads,
             "sweeps": _sweeps(analysis),
             "slowdowns": slowdowns_table(analysis.slowdowns if len(pairs(analysis.run)) > 1 else ()),
+            "formulas": list(formulas(run)) if timed else [],
             "ratios": plot_times.ratios(timed, fabrics),
             "others": others_table(analysis.rows),
             "bytes": bytes_table(analysis),
@@ -178,6 +180,27 @@ class _Workloads(Section):
             "slowdown": slowdowns_table(analysis.slowdowns).to_dicts(),
             "bytes": {**totals, "cross_rail_bytes": cross_rail},
         }
+
+
+def formulas(run: Run) -> Iterator[Markup]:
+    """Yield the symbols of the formulas with each fabric's values, and the cost of an all-to-all on rail-only."""
+    values = Markup(
+        "{}: <var>x</var> = {} GPUs in each of <var>y</var> = {} HB domains, <var>C<sub>F</sub></var> = {}, "
+        "<var>C<sub>S</sub></var> = {} for payload"
+    )
+    for f in run.fabrics:
+        payload = payload_fraction(f.mtu)
+        yield values.format(f.label, f.rails, f.domains, fmt.rate(f.hb_bps * payload), fmt.rate(f.rail_bps * payload))
+    cost = Markup(
+        "All-to-all on {} over {}: <var>y</var>(<var>x</var>−1)<var>C<sub>S</sub></var> / "
+        "(<var>x</var>(<var>y</var>−1)<var>C<sub>F</sub></var>) = {y}·{x1}·{s} / ({x}·{y1}·{h}) = {}"
+    )
+    for own, other in pairs(run):
+        x, y = own.rails, own.domains
+        if y > 1 and x * (y - 1) / own.rail_bps >= (x - 1) / own.hb_bps:  # the rails are Eq. 2's slower part
+            share = y * (x - 1) * own.rail_bps / (x * (y - 1) * own.hb_bps)
+            s, h = (fmt.short(fmt.rate(bps)) for bps in (own.rail_bps, own.hb_bps))
+            yield cost.format(own.label, other.label, fmt.percent(share), x=x, y=y, x1=x - 1, y1=y - 1, s=s, h=h)
 
 
 def _side_by_side(analysis: Analysis) -> tuple[Row, ...]:
@@ -348,12 +371,15 @@ def _heatmaps(
     for place, flows in by_place.items():
         if place[0] in grids:
             alike.setdefault(traffic.matrix(flows, grids[place[0]]).tobytes(), []).append(place)
+    matrices = [traffic.matrix(by_place[places[0]], grids[places[0][0]]) for places in alike.values()]
+    limits = traffic.byte_limits(*matrices) if any(m.any() for m in matrices) else None
     found = []
     for places in alike.values():
         # the fabric's own name where all its policies are among the places
         whole = {n for n, _ in places if run.is_steered and all(p in places for p in names if p[0] == n)}
         shown = dict.fromkeys(place[0] if place[0] in whole else names.get(place, place[0]) for place in places)
-        plot = traffic.heatmap(by_place[places[0]], grids[places[0][0]], f"{workload} on {' and '.join(shown)}")
+        name = f"{workload} on {' and '.join(shown)}"
+        plot = traffic.heatmap(by_place[places[0]], grids[places[0][0]], name, limits)
         found.append((", ".join(shown), plot))
     return found
 
