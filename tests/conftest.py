@@ -3,7 +3,9 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,17 @@ from hypothesis import settings
 from railyard.core import plugins
 from railyard.core.registry import REGISTRIES
 from railyard.workloads import spec
+from tests import costs
 
 ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "tests" / "emulation"
 
 # no deadline: a loaded machine is no failure; print_blob: a failure says how to get it again
-settings.register_profile("railyard", deadline=None, print_blob=True)
-settings.register_profile("railyard-unwritable", settings.get_profile("railyard"), database=None)
-settings.load_profile("railyard" if os.access(ROOT, os.W_OK) else "railyard-unwritable")
+settings.register_profile("railyard", deadline=None, print_blob=True, max_examples=40)
+if not os.access(ROOT, os.W_OK):
+    settings.register_profile("railyard", settings.get_profile("railyard"), database=None)
+settings.register_profile("railyard-thorough", settings.get_profile("railyard"), max_examples=200)
+settings.load_profile("railyard")
 
 
 def _factor(text: str) -> float:
@@ -34,7 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow", type=_factor, default=1.0, metavar="FACTOR", help="multiply every deadline on a slow machine"
     )
-    parser.addoption("--thorough", action="store_true", help="run variants of tests on packets too (variants.py)")
+    parser.addoption(
+        "--thorough", action="store_true", help="run variants of tests on packets (variants.py), more examples"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     This process itself goes on as it did: a handler, in contrast to what is ignored, ends with exec.
     """
+    if config.getoption("--thorough"):
+        settings.load_profile("railyard-thorough")
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # it runs tests
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
             if signal.getsignal(number) == signal.SIG_IGN:
@@ -52,6 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Emulation without root is an error, not a skip; root of an unprivileged sandbox will do."""
     if os.geteuid() != 0 and any(EMULATION in item.path.parents for item in items):
         raise pytest.UsageError("tests/emulation needs root; type: sudo script/test emulation")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    costs.show(terminalreporter)
 
 
 def pytest_collection_finish() -> None:
@@ -65,6 +78,29 @@ def pytest_collection_finish() -> None:
 def slow(pytestconfig: pytest.Config) -> float:
     """Return what to multiply a deadline by: `--slow FACTOR`."""
     return float(pytestconfig.getoption("--slow"))
+
+
+@pytest.fixture
+def figures_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the shapes out of figures, and keep their words: layout and shapes are most of the time of a report."""
+    from matplotlib.figure import Figure  # which few tests need
+    from matplotlib.text import Text
+
+    from railyard.results.plots import style
+
+    def finish(figure: Figure, name: str, alt: str, caption: str = "") -> style.Plot:
+        words = " ".join(escape(text.get_text()) for text in figure.findobj(Text))
+        return style.Plot(f'<svg role="img" aria-label="{escape(alt)}">{words}</svg>', alt, caption)
+
+    monkeypatch.setattr(style, "finish", finish)
+
+
+@pytest.fixture(autouse=True)
+def _forget_interruptions() -> Iterator[None]:
+    """Leave no process that a test ended for the records of the next test."""
+    yield
+    if watch := sys.modules.get("railyard.core.watch"):
+        watch.take()
 
 
 @pytest.fixture(autouse=True)

@@ -1,38 +1,95 @@
 """`describe`: print what an experiment shows, and its YAML."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 import yaml
 
 from railyard.core.installation import RUN
-from railyard.experiments.commands.options import Name, PluginFiles, console, shows_progress
+from railyard.experiments.commands.options import Name, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import load_any
+
+if TYPE_CHECKING:
+    from railyard.experiments.spec.experiment import ExperimentSpec
 
 
 @shows_progress
-def command(name: Name, plugin_files: PluginFiles) -> None:
+def command(
+    name: Name,
+    keys: Annotated[bool, typer.Option("--keys", help="List every key as `-o` takes it, with its value.")] = False,
+    *,
+    plugin_files: PluginFiles,
+) -> None:
     """Print what an experiment shows, by which equations, and its YAML to start your own from."""
     spec = load_any(name)
     out = console()
+    own = loading.read(name)
+    if keys:
+        table, given = plain_table("KEY", "VALUE", ""), dict(loading.leaves(own))
+        for key, value in loading.leaves(shown(spec)):
+            table.add_row(key, scalar(value), "" if key in given else "default")
+        out.print(table)
+        return
     out.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
     out.print(spec.description, highlight=False)
-    text = yaml.safe_dump(shown(spec), sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None)
-    print(text, end="")
+    print(*block(shown(spec), own), sep="\n")
     out.print(f"\nrun it: {RUN} run {name}", highlight=False)
     if name in loading.names():
         start = f"cp {loading.path_of(name)} mine.yaml; {RUN} run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)
 
 
-def shown(spec: ExperimentSpec) -> dict[str, Any]:
+def block(data: object, own: object, indent: str = "") -> Iterator[str]:
+    """Yield the YAML of nested data, a key a line, with a comment on what its `own` file doesn't give."""
+    is_list = isinstance(data, list)
+    for key, value in enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, dict) else ():
+        given = _given(own, key)
+        start = f"{indent}-" if is_list else f"{indent}{scalar(key)}:"
+        note = "" if is_list or _has(own, key) else "  # default"
+        if not _is_nested(value):
+            yield f"{start} {scalar(value)}{note}"
+        elif is_list:
+            first, *rest = block(value, given, f"{indent}  ")
+            yield f"{start} {first.removeprefix(indent).removeprefix('  ')}"
+            yield from rest
+        else:
+            yield f"{start}{note}"
+            yield from block(value, given, f"{indent}  ")
+
+
+def _given(own: Any, key: Any) -> object:
+    return own.get(key, own.get(True)) if isinstance(own, dict) else own[key] if _has(own, key) else None
+
+
+def _is_nested(value: object) -> bool:
+    """Return whether a value takes lines of its own: a mapping, or a list with mappings or lists in it."""
+    return bool(value) and (
+        isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value))
+    )
+
+
+def _has(own: object, key: Any) -> bool:
+    if isinstance(own, dict):
+        return key in own or (key == "on" and True in own)  # YAML 1.1 reads a bare `on` as true
+    return isinstance(own, list) and isinstance(key, int) and key < len(own)
+
+
+def scalar(value: object) -> str:
+    """Return a value, or a list of values, as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=100_000)
+    return text.removesuffix("...\n").strip()
+
+
+def shown(spec: "ExperimentSpec") -> dict[str, Any]:
     """Return all keys with their defaults, but none without effect on this experiment."""
-    idle = {"title", "description", *spec.family.without}
+    idle = {"title", "topic", "takes", "description", *spec.family.without}
     idle |= set() if spec.faults else {"fault_repeats"}
     idle |= set() if spec.scripts else {"script_repeats"}
     idle |= set() if spec.replacements else {"replacement_repeats"}
-    idle |= set() if spec.faults or spec.scripts else {"reroute", "heartbeats"}
+    idle |= set() if spec.trainings else {"training_repeats"}
+    idle |= set() if spec.faults or spec.scripts or spec.trainings else {"reroute", "heartbeats"}
     shown = {key: value for key, value in spec.resolved().items() if key not in idle and value != []}
     if spec.background:
         shown["background"] = [item.model_dump(mode="json", exclude_defaults=True) for item in spec.background]

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput
+from railyard.core.memory import keep_freed_memory
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import options
 from railyard.experiments.commands.options import Overrides, PluginFiles, completion, plain_table, shows_progress
@@ -53,8 +54,9 @@ def command(
     plugin_files: PluginFiles,
 ) -> int:
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
+    keep_freed_memory()
     spec = experiment(name, overrides)
-    if not spec.workloads and not spec.fault_runs and not spec.replacements:
+    if not (spec.workloads or spec.fault_runs or spec.replacements or spec.trainings):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     spec.family.dry_run(spec, options.console())
     return 0
@@ -81,7 +83,7 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
-    """Print each workload on each fabric of GPUs, the first routes, faults and replacements."""
+    """Print each workload on each fabric of GPUs, the first routes, faults, replacements and trainings."""
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
@@ -95,6 +97,7 @@ def print_all(spec: ExperimentSpec, console: Console) -> None:
     _print_routing(spec, console)
     _print_faults(spec, console)
     _print_replacements(spec, console)
+    _print_trainings(spec, console)
 
 
 def _size(fabric: FabricSpec) -> str:
@@ -126,7 +129,9 @@ def steps(schedule: Schedule) -> list[Step]:
     for (name, kind), own in runs.items():
         sent, groups = np.concatenate(own), list[tuple[int, ...]]()
         for run in own:
-            groups.append(tuple(np.unique((columns.src[run], columns.dst[run])).tolist()))
+            takes_part = np.zeros(schedule.gpus, dtype=bool)
+            takes_part[columns.src[run]] = takes_part[columns.dst[run]] = True
+            groups.append(tuple(np.flatnonzero(takes_part).tolist()))
         crosses = columns.src[sent] // schedule.rails != columns.dst[sent] // schedule.rails
         sizes = int(columns.bytes[sent].sum()), int(columns.bytes[sent][crosses].sum())
         found.append(Step(name, kind, len(own), len(sent), *sizes, tuple(dict.fromkeys(groups))))
@@ -278,4 +283,20 @@ def _print_replacements(spec: ExperimentSpec, console: Console) -> None:
             state = (format_size(max(job.state.matrix.values())), senders, str(spec.replacement_repeats))
             table.add_row(replacement.case, job.way, replacement.failed, job.replaced_by, built, *state)
         console.print(f"[bold]replacements[/] on {label}, a job on {_size(fabric)}", highlight=False)
+        console.print(table, "")
+
+
+def _print_trainings(spec: ExperimentSpec, console: Console) -> None:
+    """Print for each fabric with trainings the program, its ranks, and the faults."""
+    for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
+        if not spec.trainings_on(number):
+            continue
+        table = plain_table("program", "ranks at", "steps", "fault", "after", "for", "times", right=("steps", "times"))
+        for training in spec.trainings_on(number):
+            gpus = ", ".join(training.gpus_on(nominal_plan(fabric)))
+            table.add_row(training.program, gpus, str(training.steps), "none", "", "", "1")
+            for fault in training.faults:
+                times = (format_time(fault.at), format_time(fault.repair), str(spec.training_repeats))
+                table.add_row("", "", "", fault.fault.name, *times)
+        console.print(f"[bold]trainings[/] on {label}, reroute {' and '.join(spec.reroute)}", highlight=False)
         console.print(table, "")

@@ -5,6 +5,7 @@ Experiments are counted from their files as they are: a whole specification woul
 
 import ast
 import inspect
+import json
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Annotated, Any
@@ -19,7 +20,8 @@ from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES, describe
 
 GRID = 4  # domains and rails of a fabric whose file names none (topologies/spec.py)
-NUMBERS = ("GPUS", "REPLAYS", "FAULTS")
+NUMBERS = ("TAKES", "GPUS", "REPLAYS", "FAULTS")
+OWN = "other"  # topic of an experiment that names none
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has its C part
 
 
@@ -27,6 +29,7 @@ def command(
     kinds: Annotated[
         bool, typer.Option("--kinds", help="List every definition instead: faults, policies, workloads, ...")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the experiments as JSON.")] = False,
     *,
     plugin_files: PluginFiles,
 ) -> None:
@@ -38,14 +41,28 @@ def command(
             table.add_row(*definition)
         out.print(table)
         return
-    table = plain_table("RUN", "SHOWS", "FABRICS", *NUMBERS, right=NUMBERS)
-    for name in loading.names():
-        data = yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader)  # our own files
-        table.add_row(name, str(data.get("title", "")), *counts(data))
+    found = {name: yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader) for name in loading.names()}
+    if as_json:
+        print(json.dumps([_plain(name, data) for name, data in found.items()], indent=1))
+        return
+    for topic in dict.fromkeys(str(data.get("topic", OWN)) for data in found.values()):
+        table = plain_table("RUN", "SHOWS", *NUMBERS, right=NUMBERS, title=topic)
+        for name, data in found.items():
+            if data.get("topic", OWN) == topic:
+                table.add_row(name, str(data.get("title", "")), str(data.get("takes", "-")), *counts(data)[1:])
+        out.print(table, "")
     figures = plain_table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:
         figures.add_row(name, describe(name))
-    out.print(table, "", figures)
+    out.print(figures)
+
+
+def _plain(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return an experiment as plain data, for --json."""
+    fabrics, gpus, replays, faults = counts(data)
+    numbers = {"replays": 0 if replays == "-" else int(replays), "faults": 0 if faults == "-" else int(faults)}
+    texts = {key: data.get(key) for key in ("title", "topic", "takes")}
+    return {"name": name, **texts, "fabrics": fabrics.split(", "), "gpus": list(map(int, gpus.split(", "))), **numbers}
 
 
 def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -76,7 +93,8 @@ def _faults(data: dict[str, Any], fabric: int) -> int:
                 script = item.get("random_faults") or {}
                 size = script.get("count", len(item.get("faults", [0])))
                 total += min(item.get("repeats", limit), limit) * size * (reroutes if key in ("fault", "script") else 1)
-    return total
+    trained = sum(len(t.get("faults", [])) for t in data.get("trainings", []) if _is_on(t, fabric))
+    return total + trained * int(data.get("training_repeats", 1)) * reroutes
 
 
 def definitions() -> Iterator[tuple[str, str, str, str]]:

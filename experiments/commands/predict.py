@@ -1,7 +1,8 @@
 """`predict`: compute the formulas of an experiment, or a figure of a paper beside what the paper states."""
 
-import csv
-import io
+import json
+from dataclasses import asdict
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput
+from railyard.core.memory import keep_freed_memory
 from railyard.experiments.commands.options import (
     Overrides,
     PluginFiles,
@@ -18,36 +20,48 @@ from railyard.experiments.commands.options import (
     plain_table,
     shows_progress,
 )
-from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
-from railyard.results.plots import style
-from railyard.results.published.catalogue import FIGURES, Cell
+from railyard.results.published.catalogue import FIGURES, Cell, Figure
 from railyard.results.views.format import digits
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
+    from railyard.experiments.predict.output import Predicted
+
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
-def show(name: str, folder: Path, console: Console) -> int:
-    """Compute a figure, write NAME.csv and NAME.png, and print its rows, what the paper states, and the notes.
+def figure_of(name: str, console: Console) -> "Predicted":
+    """Compute a figure of a paper. Its status is 1 if a claim is not met and has no note that explains it."""
+    from railyard.experiments.predict.output import Predicted  # matplotlib, which shell completion need not load
+    from railyard.results.plots import style
 
-    Return 1 if a claim is not met and has no note that explains it.
-    """
     with console.status(f"computing {name}"):
         figure = FIGURES[name]()
-        title = f"{figure.title} ({figure.source})"
 
-        def draw() -> "matplotlib.figure.Figure":
-            drawn = style.new_figure(*figure.inches)
-            figure.draw(drawn)
-            return drawn
+    def draw() -> "matplotlib.figure.Figure":
+        drawn = style.new_figure(*figure.inches)
+        figure.draw(drawn)
+        return drawn
 
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([figure.columns, *figure.rows])
-        files = save(name, text.getvalue().encode(), png(title, draw), folder)
+    claims = [asdict(claim) | {"agrees": claim.agrees} for claim in figure.claims]
+    return Predicted(
+        name,
+        f"{figure.title} ({figure.source})",
+        figure.columns,
+        figure.rows,
+        draw,
+        partial(_print_figure, name, figure),
+        {"claims": claims, "notes": list(figure.notes)},
+        0 if all(claim.agrees or claim.note for claim in figure.claims) else 1,
+    )
+
+
+def _print_figure(name: str, figure: Figure, console: Console) -> None:
+    """Print its rows, what the paper states, and the notes."""
+    title = f"{figure.title} ({figure.source})"
     numeric = [any(isinstance(row[n], int | float) for row in figure.rows) for n in range(len(figure.columns))]
     table = plain_table(*figure.columns, right=list(compress(figure.columns, numeric)), title=title)
     for row in figure.rows[:SHOWN]:
@@ -67,8 +81,6 @@ def show(name: str, folder: Path, console: Console) -> int:
         console.print(f"{line}; {claim.note}" if claim.note else line, highlight=False, soft_wrap=True)
     for note in figure.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
-    print(*files, sep="\n")
-    return 0 if all(claim.agrees or claim.note for claim in figure.claims) else 1
 
 
 def _cell(value: Cell) -> str:
@@ -90,8 +102,13 @@ def command(
         ),
     ],
     overrides: Overrides,
-    out: Annotated[Path, typer.Option(help="The folder for NAME.csv and NAME.png.")] = Path(),
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for NAME.csv and NAME.png.", show_default="this folder")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of shuffled transfers and uneven experts.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the rows as JSON, times in seconds; write files only to --out.")
+    ] = False,
     *,
     plugin_files: PluginFiles,
 ) -> int:
@@ -99,6 +116,15 @@ def command(
     if loading.is_figure(name):
         if overrides:
             raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
-        return show(name, out, console())
-    spec = load_any(name, overrides, seed)
-    return spec.family.predict(spec, out, console())
+        found = figure_of(name, console())
+    else:
+        keep_freed_memory()
+        spec = load_any(name, overrides, seed)
+        found = spec.family.predict(spec)
+    files = found.save(out or Path()) if out or not as_json else ()
+    if as_json:
+        print(json.dumps(found.as_dict(), indent=1))
+    else:
+        found.show(console())
+        print(*files, sep="\n")
+    return found.status

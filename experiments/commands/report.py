@@ -1,6 +1,7 @@
 """`report`: draw a run's report again from its records."""
 
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,10 @@ import typer
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder, become_owner_of
 from railyard.experiments.commands.options import AsJson, Junit, Markdown, console
+from railyard.experiments.live.recorded import PAGE, write_page
 from railyard.experiments.run import folder
-from railyard.results.runs import journal, store
+from railyard.results.runs import chrome_trace, journal, store
+from railyard.results.runs.record_files import to_json
 
 
 def command(
@@ -18,6 +21,12 @@ def command(
     junit: Junit = None,
     markdown: Markdown = None,
     as_json: AsJson = False,
+    show: Annotated[
+        bool, typer.Option("--open", help="Open the report, or the recorded live page, in a browser.")
+    ] = False,
+    timeline_json: Annotated[
+        bool, typer.Option("--timeline-json", help="Also write timeline.json, in Chrome's trace format.")
+    ] = False,
 ) -> int:
     """Draw a run's report, summary and timeline again from its records; print the summary.
 
@@ -39,10 +48,18 @@ def command(
             for line in found.damaged:
                 print(f"damaged: {line}", file=sys.stderr)
             store.redraw(found, opened, console(stderr=as_json))
+            if timeline_json:
+                tracks = chrome_trace.encode(store.timeline_of(found, opened))
+                opened.write("timeline.json", to_json(tracks, indent=None))
             if was_killed:  # a notice comes last: an error must be the only line
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             elif not (found.verified or found.damaged):
                 print("no manifest: not verified", file=sys.stderr)
+            is_recorded = write_page(opened)
             folder.write_outputs(opened, junit, markdown, as_json)
-    print(run / "report.html", file=sys.stderr if as_json else sys.stdout)
+    pages = [run / "report.html", *([run / PAGE] if is_recorded else [])]
+    for page in pages:
+        print(page, file=sys.stderr if as_json else sys.stdout)
+    if show:
+        webbrowser.open(pages[-1].absolute().as_uri())
     return 1 if found.damaged else 0

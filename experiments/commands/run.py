@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 
 from railyard.core.errors import print_error
-from railyard.core.sandbox import launcher
+from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import (
     AsJson,
@@ -20,9 +21,7 @@ from railyard.experiments.commands.options import (
     PluginFiles,
     SaveScript,
 )
-from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
-from railyard.experiments.run.sandboxed import check_machine, own_command
 from railyard.experiments.spec.loading import command_line, load_any
 
 
@@ -37,11 +36,14 @@ def command(
     junit: Junit = None,
     markdown: Markdown = None,
     as_json: AsJson = False,
+    no_queue: Annotated[
+        bool, typer.Option("--no-queue", help="Start at once, also while other runs measure on this machine.")
+    ] = False,
     *,
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
-    return run(name, overrides, out, seed, quiet, live, save_script, plugin_files, junit, markdown, as_json)
+    return run(name, overrides, out, seed, quiet, live, save_script, plugin_files, junit, markdown, as_json, no_queue)
 
 
 def run(
@@ -56,14 +58,25 @@ def run(
     junit: Path | None = None,
     markdown: Path | None = None,
     as_json: bool = False,
+    no_queue: bool = False,
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
+    # slow to load, and shell completion needs neither
+    from railyard.experiments.live.launch import opened_page
+    from railyard.experiments.run.sandboxed import check_machine, own_command, runs_at_once
+
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
     spec = load_any(name, overrides, seed)
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
-    check_machine(spec)
-    with opened_page(live, save_script) as page, folder.made(*choices) as where, folder.Spare() as spare:
+    machine = check_machine(spec)
+    at_once = 0 if no_queue else runs_at_once(machine.cores, psutil.virtual_memory().total)
+    with (
+        folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once
+        run_queue.turn(spec.name, at_once),
+        opened_page(live, save_script) as page,
+        folder.Spare() as spare,
+    ):
         resolved, path = spec.resolved(), where.real_path
         task = {
             "do": "run",

@@ -1,5 +1,7 @@
 """`search`: the fastest strategies for a model on a cluster, by Eq. 6 to 11, and where their time goes."""
 
+import json
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
@@ -45,12 +47,29 @@ def command(
         int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the platform's", help="GPUs in an HB domain.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many strategies to print.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the strategies as JSON, times in seconds.")] = False,
 ) -> int:
     """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
     console = options.console()
     job = make_job(model, platform, gpus, domain_gpus, batch)
     found = weigh(job)
     cluster = job.cluster
+    times = found.times
+    terms = (
+        times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
+        times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
+    )  # fmt: skip
+    fastest = list(map(int, found.order()[:top]))
+    if as_json:
+        names = ("iteration_s", "stage_s", "tp_pp_s", "bubble_s", "dp_s", "optimizer_s")
+        rows = [
+            asdict(found.strategy(index))
+            | {"gpu_bytes": int(found.gpu_bytes[index])}
+            | {name: float(term[index]) for name, term in zip(names, terms, strict=True)}
+            for index in fastest
+        ]
+        print(json.dumps(rows, indent=1))
+        return 0
     title = (
         f"{model}, batch {batch:,}, on {gpus:,} GPUs ({platform}) in HB domains of {cluster.domain_gpus:,}: "
         f"{min(top, len(found.gpu_bytes)):,} fastest of {len(found.gpu_bytes):,} strategies that divide and fit "
@@ -60,12 +79,7 @@ def command(
     table = FittingTable(box=None, pad_edge=False, padding=(0, 1))
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    times = found.times
-    terms = (
-        times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
-        times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
-    )  # fmt: skip
-    for position, index in enumerate(map(int, found.order()[:top]), start=1):
+    for position, index in enumerate(fastest, start=1):
         s = found.strategy(index)
         pairs = (
             (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),

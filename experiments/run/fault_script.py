@@ -14,6 +14,7 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
+from railyard.experiments.live import page
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import FabricSession, repeat_suffix, surviving_interruptions
 from railyard.experiments.run.traffic import Workload, expected, record
@@ -28,7 +29,7 @@ from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.scenario.script import Script
+from railyard.failure.scenario.script import Action, Script
 from railyard.results.runs.records import Event, GoodputTrace, Measurement, Run
 from railyard.results.theory.predict import WHOLE
 from railyard.workloads.replay.job import first_phases
@@ -74,7 +75,9 @@ class FaultInjector:
                 stack.callback(session.controller.stop_health)
             with session.watch().record_load(self.run, interval, faulted=True):
                 if workload is None:
-                    seen = run_script(session.net, script, selections, session.events, self.connectivity, progress)
+                    seen = run_script(
+                        session.net, script, selections, session.events, self.connectivity, progress, on_action=_show
+                    )
                 else:
                     seen, done = self._during(script, selections, workload, seed, progress)
             if workload is not None:
@@ -130,7 +133,7 @@ class FaultInjector:
                 except TimeoutError:
                     raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
                 net, events = self.session.net, self.session.events
-                seen = run_script(net, script, probes_only, events, None, progress, ended)
+                seen = run_script(net, script, probes_only, events, None, progress, ended, _show)
             except BaseException:
                 abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
@@ -153,6 +156,9 @@ class FaultInjector:
             self.run.events.append(Event(row.t_repair, "fault", "repair", what))
             self.run.recoveries.append(row)
             self.session.faults.append((Fault(row.fault, row.target), row.t_fault, row.t_repair))
+            if row.first_packet_ms is not None:
+                of = {"kind": row.fault, "target": row.target}
+                page.show("first-packet", of, row.t_fault + round(row.first_packet_ms * 1e6))
         first, row = seen.faults[0], seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once
@@ -162,6 +168,11 @@ class FaultInjector:
         if any(seen.bps):
             self.run.goodput.append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
         self.run.connectivity_checks += [replace(check, interval=interval) for check in seen.connectivity_checks]
+
+
+def _show(action: Action) -> None:
+    """Show an injection or a repair on the live page."""
+    page.show_fault(action.operation, action.fault, action.at_ns)
 
 
 WORKLOAD: Final = "heartbeats"  # what records call them

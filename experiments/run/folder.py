@@ -77,7 +77,7 @@ def write_outputs(opened: Folder, junit: Path | None, markdown: Path | None, as_
         return
     from railyard.results.analysis.run_analysis import Analysis  # takes a second to load
     from railyard.results.runs import store
-    from railyard.results.runs.records import to_json
+    from railyard.results.runs.record_files import to_json
     from railyard.results.views import ci, report
 
     if opened.has("run.json"):

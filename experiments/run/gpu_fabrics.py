@@ -30,6 +30,7 @@ from railyard.experiments.run.session import (
     surviving_interruptions,
 )
 from railyard.experiments.run.traffic import Workload, run_workload
+from railyard.experiments.run.training import run_trainings
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.results.analysis.run_analysis import Analysis
@@ -184,6 +185,7 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
             with surviving_interruptions(run, IntervalId(spec.labels[number])):
                 _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
+    run_trainings(spec, plans, datapath, run, steps)
     for s in Analysis(run).slowdowns:
         run.measurements.append(Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted))
 

@@ -13,30 +13,30 @@ from rich.text import Text
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
+from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.runs.fidelity import disturbance, judge, load_findings
 from railyard.results.runs.records import REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
-from railyard.results.views.format import digits, percent, rate, seconds
+from railyard.results.views.format import digits, how_often, percent, rate, seconds
 
 REFRESH_S: Final = 0.25
 MAX_EVENTS: Final = 5  # lines for events at each refresh
-MAX_REPEATS: Final = 2
 MAX_REPEATED_S: Final = 120.0
 """An interval that took longer is not repeated: some pause in it is likely each time."""
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _HIDDEN: Final = frozenset({RUN, "workload", "steering"})  # sources of events that a step's line shows, or too many
 
 
-def measure_undisturbed(run: Run, measure: Callable[[], None]) -> None:
-    """Measure an interval, and again, twice at most, if the machine was busy with something else.
+def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
+    """Measure an interval, and again if the machine was busy with something else, as often as `attempts` allows.
 
     The records of a repeated interval are removed; an event has the reason. An interval that is invalid for any other
-    reason is kept as it is.
+    reason is kept as it is, and so is one for which `measure` returns False.
     """
-    for repeat in range(MAX_REPEATS + 1):
+    attempts = run.spec.get("attempts", ATTEMPTS)
+    for attempt in range(1, attempts + 1):
         before, begun = run.sizes(), time.monotonic()
-        measure()
-        if repeat == MAX_REPEATS or time.monotonic() - begun > MAX_REPEATED_S:
+        if measure() is False or attempt == attempts or time.monotonic() - begun > MAX_REPEATED_S:
             return
         measured = run.since(before)
         if not (text := disturbance(measured)):
@@ -67,7 +67,7 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         errors = [abs(link.measured_bps / link.expected_bps - 1) for link in measured.links if link.expected_bps]
         found.append(f"{len(measured.links)} links within {percent(max(errors, default=0.0), 1)}")
     again = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
-    found += [f"measured again {'twice' if len(again) > 1 else 'once'}: {again[-1]}"] if again else []
+    found += [f"measured again {how_often(len(again))}: {again[-1]}"] if again else []
     found += reasons[:1]
     return verdict, ", ".join(found).replace("\u00a0", " ")
 
@@ -111,7 +111,7 @@ class Steps:
     def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
         """One step; `total` where `reached` is called, `in_bytes` or in other units."""
         self._in_bytes = in_bytes
-        page.show(page.STEP, {"text": what})
+        page.begin_step(what)
         self._bars.reset(self._step, total=total, description=what, visible=True, state="")
         before, begun_ns = self._run.sizes(), time.monotonic_ns()
         yield

@@ -12,7 +12,8 @@ from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
 from railyard.core.wait import sleep_until
 from railyard.core.watch import ProgramFailed
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.live import page
+from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.rail_results import InjectedFault, cut, nic_rates
 from railyard.experiments.run.rail_session import MultirailSession, built
 from railyard.experiments.run.session import surviving_interruptions
@@ -104,14 +105,21 @@ def run_fault(spec: ExperimentSpec, session: MultirailSession, fault: RailFaultS
         first = learning_operations(policy, fault.learning)
         ranks.run(Operations("allreduce", "int32", sent, first, spec.seed))
         for repeat in range(times):
-            with session.steps.step(f"{session.label}: {fault.fault.name}, {policy}, {repeat + 1} of {times}"):
-                where = (session.label, policy, fault.size, repeat)
-                interval = allreduce_interval(*where, fault.kind, fault.target)
-                injected = InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, 0, 0)
-                with session.watch().record_load(session.run, interval, faulted=True):
+            where = (session.label, policy, fault.size, repeat)
+            interval = allreduce_interval(*where, fault.kind, fault.target)
+            injected = InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, 0, 0)
+            reports: Sequence[RankReport] = ()
+
+            def measure(injected: InjectedFault = injected) -> bool:
+                nonlocal reports
+                with session.watch().record_load(session.run, injected.interval, faulted=True):
                     injected, reports = _inject_and_repair(spec, session, ranks, fault, injected)
                 cut(injected, reports).add_to(session.run)
                 session.run.goodput += nic_rates(injected, reports[node], [one.name for one in session.rails])
+                return not any(report.errors or report.wrong for report in reports)
+
+            with session.steps.step(f"{session.label}: {fault.fault.name}, {policy}, {repeat + 1} of {times}"):
+                measure_undisturbed(session.run, measure)
             if any(report.errors for report in reports):
                 return
 
@@ -131,10 +139,12 @@ def _inject_and_repair(
         raise MissingRequirement(what, "use Linux 5.16") from error
     sleep_until(begun + fault.at)
     t_fault = apply(session.net, fault.fault)
+    page.show_fault("inject", fault.fault, t_fault)
     try:
         confirm(session.net, fault.fault)
         sleep_until(t_fault / 1e9 + fault.repair)
     finally:
         repair(session.net, fault.fault)
     t_repair = time.monotonic_ns()
+    page.show_fault("repair", fault.fault, t_repair)
     return replace(injected, t_fault=t_fault, t_repair=t_repair), ranks.finish()

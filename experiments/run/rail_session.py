@@ -17,14 +17,14 @@ from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.core.wait import poll
 from railyard.experiments.live import page
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.rail_results import merge_turns, point
 from railyard.experiments.run.session import Session, record_interruptions
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s
 from railyard.topologies.measure.rates import calibration_s, measured_bps, start_flow
-from railyard.topologies.multirail.commands import GSO_BURST_S
+from railyard.topologies.multirail.commands import GSO_BURST_S, IDLE_BURST_S
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
@@ -282,29 +282,55 @@ class SizeSweep:
     def measure(
         self, policies: Sequence[str], size: int, repeat: int, turns: Callable[[str, float], Turns]
     ) -> list[str]:
-        """Measure a size under all policies; return those that got through."""
+        """Measure a size under all policies; return those that got through.
+
+        If the machine was busy, all of them take their turns again: they are to be compared.
+        """
+        session, left = self._session, list(policies)
+        predicted = sum(run.predicted_total_s() for run in self._policy_runs(left, size, repeat, turns))
+
+        def measure() -> bool:
+            nonlocal left
+            self._watch = session.watch()
+            runs = self._policy_runs(left, size, repeat, turns)
+            try:
+                self._take_turns(runs)
+            finally:
+                is_right = self._add_points([run for run in runs if run.is_done])
+                left = [run.interval.policy for run in runs if run.is_done]
+            return is_right and not any(run.is_broken for run in runs)
+
+        with session.steps.step(f"{session.label}: {size_name(size)}, {len(left)} policies in turn", predicted):
+            measure_undisturbed(session.run, measure)
+        return left
+
+    def _policy_runs(
+        self, policies: Sequence[str], size: int, repeat: int, turns: Callable[[str, float], Turns]
+    ) -> list[PolicyRun]:
         session, plan, runs = self._session, self._session.plan, []
         sent = sent_bytes(size, plan.scale)
         for policy in policies:
             operation_s = predicted_s(policy, session.rails, plan.spec.nodes, sent, peer_rail(plan.spec))
             interval = allreduce_interval(session.label, policy, size, repeat)
             runs.append(PolicyRun(interval, size, sent, session.seed, operation_s, turns(policy, operation_s)))
-        name = f"{session.label}: {size_name(size)}, {len(runs)} policies in turn"
+        return runs
+
+    def _add_points(self, done: Sequence[PolicyRun]) -> bool:
+        """Record what each policy measured; return whether every sum was right."""
+        plan = self._session.plan
         mtu, stages = plan.spec.mtu, 2  # of an allreduce; each may begin on idle links
-        credit_s = stages * max(idle_credit_s(rate, mtu, GSO_BURST_S) for rate in plan.rates_bps)
-        resolution = sent / plan.spec.nodes / (mtu - IP_TCP), credit_s
-        try:
-            with session.steps.step(name, sum(run.predicted_total_s() for run in runs)):
-                self._take_turns(runs)
-        finally:
-            done = [run for run in runs if run.is_done]
-            for run in done:
-                merged, where = merge_turns(run.timed), (run.interval, size, sent)
-                found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation, *resolution)
-                replace(found, wrong=found.wrong + run.wrong).add_to(session.run)
-                if run.kept:
-                    self._record_lost_rails(run, run.kept, kept=True)
-        return [run.interval.policy for run in done]
+        credit_s = stages * max(idle_credit_s(rate, mtu, GSO_BURST_S, IDLE_BURST_S) for rate in plan.rates_bps)
+        is_right = True
+        for run in done:
+            resolution = run.sent / plan.spec.nodes / (mtu - IP_TCP), credit_s
+            merged, where = merge_turns(run.timed), (run.interval, run.size, run.sent)
+            found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation, *resolution)
+            found = replace(found, wrong=found.wrong + run.wrong)
+            found.add_to(self._session.run)
+            is_right = is_right and not found.wrong
+            if run.kept:
+                self._record_lost_rails(run, run.kept, kept=True)
+        return is_right
 
     def _take_turns(self, runs: Sequence[PolicyRun]) -> None:
         """Let each policy take a turn, forward and backward, until all are done or broken.

@@ -20,7 +20,8 @@ from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.wait import sleep_until, wait_until
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.live import page
+from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
 from railyard.experiments.run.session import FabricSession, built, repeat_suffix, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -64,6 +65,7 @@ class ReplacementTimeline:
     def step(self, what: str, at_ns: int | None = None) -> int:
         """Record a step that happened now, or at that time; return when."""
         self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
+        page.show(f"replacement-{what}", {}, self.at[what])
         return self.at[what]
 
     def play(
@@ -112,7 +114,8 @@ class ReplacementTimeline:
                     since_ns = self._connect_spares(spares, injection)
             finally:
                 abort.set()
-            self.step("fault", injection.result())
+            self.at["fault"] = injection.result()
+            page.show_fault("inject", fault, self.at["fault"])
             with suppress(Aborted, CheckFailed):  # a connection that broke ends the iteration too
                 iteration.result()
                 raise RailyardError("an iteration was over before something failed in its middle")
@@ -279,10 +282,18 @@ def run_replacements(
         run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.replacement_repeats):
             built_for, suffix = f"{label}, {name}", repeat_suffix(repeat, spec.replacement_repeats)
-            with (
-                steps.step(built_for + suffix),
-                surviving_interruptions(run, IntervalId(label, script=name, repeat=repeat)),
-                built(built_for, plan, datapath, True, run) as session,
-            ):
-                interval = IntervalId(label, policy=session.policy, script=name, repeat=repeat)
-                run_replacement(session, replacement, job, interval, spec.seed, run)
+            interval = IntervalId(label, script=name, repeat=repeat)
+
+            def measure(
+                plan: Plan = plan,
+                replacement: ReplacementSpec = replacement,
+                job: ReplacementJob = job,
+                interval: IntervalId = interval,
+                built_for: str = built_for,
+            ) -> None:
+                with surviving_interruptions(run, interval), built(built_for, plan, datapath, True, run) as session:
+                    own = replace(interval, policy=session.policy)
+                    run_replacement(session, replacement, job, own, spec.seed, run)
+
+            with steps.step(built_for + suffix):
+                measure_undisturbed(run, measure)

@@ -25,7 +25,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.placement.layout import place_with_spares, relabelled
-from railyard.workloads.schedule import Rates, Scale, Schedule, check_total, payload_rates
+from railyard.workloads.schedule import Rates, Scale, Schedule, check_gpus, check_total, payload_rates
 from railyard.workloads.spec import build
 
 PROBED: Final = 3
@@ -101,6 +101,7 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
         for number, fabric in enumerate(fabrics):
             if not replacement.is_on(number):
                 continue
+            check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")
             definition, way, fault = fabric.definition, replacement.way_on(fabric), replacement.fault
             if not definition.takes_optics:
                 kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)

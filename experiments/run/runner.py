@@ -6,6 +6,7 @@ Whatever ends it early, what was measured by then is saved; an error makes it a 
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
+from railyard.experiments.live import page, recorded
 from railyard.experiments.run.folder import REASON, Spare
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import record_interruptions
@@ -51,13 +53,17 @@ def run_experiment(
     journal = Journal(run, folder) if isinstance(folder, Folder) else None
     saved = False
     try:
-        with Steps(console, 1 + family.step_count(spec), run, journal.flush if journal else None) as steps:
+        measured = family.needs_capacity(spec)
+        with Steps(console, measured + family.step_count(spec), run, journal.flush if journal else None) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
-            with steps.step("measuring what this machine carries"):
-                frames = rates.measure(datapath, ControllerProcess())
-            run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
+            frames = inf
+            if measured:
+                with steps.step("measuring what this machine carries"):
+                    frames = rates.measure(datapath, ControllerProcess())
+            run.provenance = provenance(machine, datapath, why, frames if measured else 0.0, resolved["seed"])
             run.provenance |= {"command": command} if command else {}
+            run.provenance |= {"live_page": recorded.PAGE} if page.is_served() else {}
             family.measure(spec, datapath, frames, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True

@@ -7,8 +7,9 @@ machine carries today.
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement
@@ -19,8 +20,12 @@ from railyard.core.sandbox import init
 from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.commands.options import PrintableConsole, console
 from railyard.experiments.live import page
+from railyard.experiments.live.recorded import write_page
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
+
+CORES_PER_RUN: Final = 2
+MEMORY_PER_RUN_BYTES: Final = 700_000_000  # an estimate for quickstart with its switches
 
 
 def main() -> int:
@@ -32,8 +37,7 @@ def main() -> int:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
         init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
-        with page.served(task["live"], task["spec"]):
-            status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
+        status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return init.signal_exit_status() or status
@@ -45,10 +49,14 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     path, (device, inode) = Path(task["folder"]), task["identity"]
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
+    output = None if task["quiet"] else console(stderr=task["json"])
     with opened as folder, Spare(task["spare"]) as spare:
-        return run_experiment(
-            spec, folder, None if task["quiet"] else console(stderr=task["json"]), spare, task.get("command")
-        )
+        try:
+            with page.served(task["live"], task["spec"], folder):
+                return run_experiment(spec, folder, output, spare, task.get("command"))
+        finally:
+            with suppress(OSError):  # a disk that is full has been reported
+                write_page(folder)
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
@@ -65,7 +73,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     examples = f"{first} ping -c 3 {second}; pingall; help; exit"
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     CLI.readlineInited = True  # or it would leave a history file in the home folder
-    with page.fabric(spec.labels[0], net, []):
+    with page.served(task["live"], task["spec"]), page.fabric(spec.labels[0], net, []):
         CLI(net)
     net.stop()
     return 0
@@ -77,9 +85,20 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     machine = detect()
     require(machine)
     spec.family.check_budget(spec, machine)
+    for training in spec.trainings:
+        if lacking := training.definition.missing_requirement():
+            raise lacking
     if spec.needs_etcd and not machine.programs.get("etcd"):
         raise MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
     return machine
+
+
+def runs_at_once(cores: float, memory_bytes: float) -> int:
+    """Return how many small runs a machine carries at once, so that each takes the others for little foreign load."""
+    from railyard.results.runs.fidelity import CPU_FOREIGN  # with what it imports, it takes a second to load
+
+    by_cores = 1 + int(CPU_FOREIGN.degraded * cores / CORES_PER_RUN)
+    return max(1, min(by_cores, int(memory_bytes // MEMORY_PER_RUN_BYTES)))
 
 
 def own_command() -> list[str]:

@@ -17,7 +17,7 @@ from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
 from railyard.failure.faults import Fault
-from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, Run
+from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, MachineSample, Run
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
@@ -86,6 +86,7 @@ class Watch:
         row, spent = row if row >= 0 else len(run.loads), spent + (self.counted - before)
         self._intervals[interval_id] = row, meter, spent
         lost, load = spent.non_negative, meter.load
+        run.machine += [MachineSample(interval_id, *sample) for sample in meter.take_samples()]
         run.loads[row : row + 1] = [
             Load(
                 interval_id, load.busy, load.foreign, load.lag_p99_ms, lost.retransmits, lost.segments, lost.drops,

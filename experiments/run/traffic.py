@@ -12,15 +12,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
-from railyard.results.runs.records import (
-    UPLINK_BYTES,
-    UPLINK_IMBALANCE,
-    ByteCheck,
-    Event,
-    Flow,
-    Measurement,
-    Run,
-)
+from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, ByteCheck, Event, Flow, Measurement, Run
 from railyard.results.theory.ecmp import Spread, imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
@@ -159,6 +151,8 @@ def record(
             start_ns=start_ns,
             end_ns=end_ns,
             operation=operations[t.phase],
+            stage=phases[t.phase].stage,
+            step=phases[t.phase].step,
         )
         run.flows.append(flow)
     # Bytes at receivers and ports. Cross-rail bytes are those of the matrix, or of the uplinks if more. On a steered or

@@ -11,11 +11,13 @@ from railyard.core import plugins
 from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
-from railyard.experiments.spec.faults import FaultSpec, RailFaultSpec, Repeats
+from railyard.core.units import Time
+from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, RailFaultSpec, Repeats
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.experiments.spec.trainings import Trainings, TrainingSpec
 from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
@@ -26,11 +28,10 @@ from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from railyard.core.host import Datapath, Machine
+    from railyard.experiments.predict.output import Predicted
     from railyard.experiments.run.progress import Steps
     from railyard.results.runs.records import Run
     from railyard.topologies.build.network import EmulatedNet
@@ -64,14 +65,20 @@ class ExperimentSpec(ConfigModel):
     """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
     `script_repeats` times, for each `reroute`.
 
+    An interval is measured up to `attempts` times, until no other program keeps the machine busy meanwhile.
+
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
     `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
-    seed + n. What else depends on the family of the fabrics: see `FabricFamily`.
+    seed + n.
+    `topic` groups it in `list`, `takes` is about how long a run takes. What else depends on the family of the fabrics:
+    see `FabricFamily`.
     """
 
     name: PlainName
     title: str = ""
+    topic: str = ""
+    takes: Time | None = None
     description: str = ""
     fabrics: Annotated[
         tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, max_length=MAX_ITEMS, strict=False)
@@ -83,6 +90,7 @@ class ExperimentSpec(ConfigModel):
     faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Items] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Items] = ()
     replacements: Replacements = ()
+    trainings: Trainings = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -91,6 +99,8 @@ class ExperimentSpec(ConfigModel):
     fault_repeats: Repeats = 1
     script_repeats: Repeats = 1
     replacement_repeats: Repeats = 1
+    training_repeats: Repeats = 1
+    attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = ATTEMPTS
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Items] = ()
 
@@ -182,6 +192,10 @@ class ExperimentSpec(ConfigModel):
         """Return the replacements of a fabric, by its number."""
         return tuple(item for item in self.replacements if item.is_on(fabric))
 
+    def trainings_on(self, fabric: int) -> tuple[TrainingSpec, ...]:
+        """Return the trainings of a fabric, by its number."""
+        return tuple(item for item in self.trainings if item.is_on(fabric))
+
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
         has_faults = self.gpu_fabrics and self.scripts_on(fabric)
@@ -216,6 +230,13 @@ class ExperimentSpec(ConfigModel):
         return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.replacement_repeats
 
     @property
+    def training_steps(self) -> int:
+        """Number of fabrics that are built for trainings, and of trainings with and without faults, in all."""
+        found = [self.trainings_on(n) for n in range(len(self.fabrics))]
+        count = sum(1 + sum(1 + len(t.faults) * self.training_repeats for t in on) for on in found if on)
+        return count * len(self.reroute)
+
+    @property
     def injections(self) -> int:
         """Number of faults that are injected in all."""
         return sum(
@@ -246,6 +267,7 @@ def sections(data: Mapping[str, Any]) -> Sections:
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
         "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
+        "trainings": frozenset({"program", "steps", "deadline"}),
     }
     if family.Fault is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
         own["faults"] -= own["workloads"]
@@ -274,7 +296,7 @@ def _check_sections(spec: ExperimentSpec) -> None:
     for key in spec.family.without:
         if getattr(spec, key) != plain[key].default:
             raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
-    if not spec.workloads and not spec.faults and not spec.scripts and not spec.replacements:
+    if not (spec.has_load or spec.replacements or spec.trainings):
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
     if len(set(spec.reroute)) < len(spec.reroute):
         raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
@@ -306,6 +328,10 @@ class FabricFamily:
     def check_budget(self, spec: ExperimentSpec, machine: "Machine") -> None:
         """Raise BadInput for a fabric that is certainly too large or too fast for this machine."""
 
+    def needs_capacity(self, spec: ExperimentSpec) -> bool:
+        """Return whether rates depend on what this machine carries, which takes 3 s to measure."""
+        return True
+
     def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
         """Return the plan of a fabric, with `auto` rates at their nominal ones."""
         raise NotImplementedError
@@ -321,10 +347,13 @@ class FabricFamily:
     def measure(
         self, spec: ExperimentSpec, datapath: "Datapath", frames_per_s: float, run: "Run", steps: "Steps"
     ) -> None:
-        """Measure everything of the experiment, in a sandbox. `frames_per_s`: what the machine carries."""
+        """Measure everything of the experiment, in a sandbox. `frames_per_s`: what the machine carries.
 
-    def predict(self, spec: ExperimentSpec, out: "Path", console: "Console") -> int:
-        """Write and print what has a formula; return the exit status."""
+        Infinite if it was not measured.
+        """
+
+    def predict(self, spec: ExperimentSpec) -> "Predicted":
+        """Compute what has a formula."""
         raise NotImplementedError
 
     def dry_run(self, spec: ExperimentSpec, console: "Console") -> None:

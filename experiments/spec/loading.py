@@ -153,10 +153,11 @@ def command_line(
 
     Empty where it changes nothing.
     """
-    before = dict(_leaves(read(name_or_file)))
-    after = dict(_leaves(apply(read(name_or_file), overrides) | ({} if seed is None else {"seed": seed})))
+    before: dict[str, object] = dict(leaves(read(name_or_file)))
+    after = dict(leaves(apply(read(name_or_file), overrides) | ({} if seed is None else {"seed": seed})))
+    after = {key: _as_before(value, before.get(key)) for key, value in after.items()}
     changed = [
-        f"{key}: {before.get(key, 'default')} → {after.get(key, 'default')}"
+        f"{key}: {before.get(key, 'default')} → {after.get(key, 'removed')}"
         for key in dict.fromkeys([*before, *after])
         if before.get(key) != after.get(key)
     ]
@@ -167,20 +168,34 @@ def command_line(
     return {"changed": changed, "repeat": repeat} if changed else {}
 
 
-def _leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+def _as_before(value: object, before: object) -> object:
+    """Return YAML 1.1's reading of a bare `on` or `off` as text, where the text stood before."""
+    return ("on" if value else "off") if isinstance(value, bool) and before in ("on", "off") else value
+
+
+def leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield every plain value of nested data by its path, as `-o` takes it."""
     items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
     if not items and prefix:
         yield prefix[:-1], data
     for key, value in items:
-        yield from _leaves(value, f"{prefix}{key}.")
+        yield from leaves(value, f"{prefix}{key}.")
 
 
 def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> "ExperimentSpec":
     """Return a named experiment or a YAML file, with `key=value` overrides on top. BadInput if it can't be used."""
+    data = read(name_or_file)
+    if "axes" in data:
+        raise BadInput("axes", data["axes"], f"is for a sweep: type sweep {name_or_file}")
+    return make(data, name_or_file, overrides, seed)
+
+
+def make(
+    data: dict[str, Any], name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None
+) -> "ExperimentSpec":
+    """Return the experiment of these keys and values of a file, with overrides on top. BadInput if it can't be used."""
     from railyard.experiments.spec.experiment import parse
 
-    data = read(name_or_file)
     load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
     data = apply(data, overrides)
     load_plugins(data, name_or_file)

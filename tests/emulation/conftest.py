@@ -13,9 +13,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from railyard.experiments.api import pytest_plugin
 from tests.emulation import fabrics, forked, leaks, ryu_venv
@@ -46,7 +49,24 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Without `--numprocesses`, take one: it has namespaces of its own. A debugger needs this process."""
     if not hasattr(config, "workerinput") and not config.getoption("usepdb"):
         config.option.numprocesses = config.option.numprocesses or 1
-        config.option.dist = "loadscope"  # a module's tests share its fabrics
+        config.option.dist = "loadscope"  # see pytest_xdist_make_scheduler
+
+
+class _Units(LoadScopeScheduling):  # type: ignore[misc]
+    """Give a worker a module at a time if its tests share what a fixture made, else a test at a time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if _shares(file) else nodeid
+
+
+@cache
+def _shares(file: str) -> bool:
+    return 'scope="module"' in (Path(__file__).parents[2] / file).read_text()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return _Units(config, log)
 
 
 def _private_tmp(config: pytest.Config) -> None:
@@ -112,7 +132,7 @@ def datapath() -> None:
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     if "fabric" in request.fixturenames:  # which may be built for more than this test
         request.getfixturevalue("fabric")
-    before = leaks.snapshot()
+    before = leaks.settled_snapshot()
     yield
     deadline = time.monotonic() + END_S
     while found := leaks.differences(before, leaks.snapshot()):

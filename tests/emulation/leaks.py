@@ -5,12 +5,15 @@ A test has namespaces of its own (conftest.py), so that whatever is seen here is
 
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 FOLDERS: Final = ("/run", "/run/netns", "/run/openvswitch", "/dev/shm")
 SYSCTLS: Final = ("net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.core.rmem_max", "net.core.rmem_default")
+_SETTLED_S: Final = 0.3
+_TRIES: Final = 30
 
 Snapshot = Mapping[str, frozenset[str]]
 
@@ -26,6 +29,19 @@ def snapshot() -> Snapshot:
         "sysctl": frozenset(f"{key}={_sysctl(key)}" for key in SYSCTLS),
         "process": frozenset(_processes()),
     }
+
+
+def settled_snapshot() -> Snapshot:
+    """Return a snapshot in which no fabric of earlier tests is being taken down: its processes may end later."""
+    before = snapshot()
+    for _ in range(_TRIES):
+        if not any("ovsdb-server" in process for process in before["process"]):
+            break
+        time.sleep(_SETTLED_S)
+        earlier, before = before, snapshot()
+        if before == earlier:
+            break
+    return before
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:

@@ -28,10 +28,16 @@ from tests.emulation.programs import (
 )
 
 SMALL = ("-o", "domains=2", "-o", "rails=2")
+ONE = (
+    "-o", "fabrics=[{kind: rail-only, domains: 2, rails: 2, rail_rate: 10Mbit}]",
+    "-o", "workloads=[{kind: collective, collective: all-to-all, algorithm: direct, duration: 300ms}]",
+    "-o", "repeats=1", "-o", "attempts=1",
+)  # fmt: skip
+"""One workload on one fabric, of an experiment that has four on two."""
 SHELL = (*RUN_EXPERIMENT, "shell", "moe-slowdown", *SMALL)
 FILES = {
     "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",
-    "provenance.json", "report.html", "timeline.json",
+    "provenance.json", "report.html", "timeline.pftrace",
 }  # fmt: skip
 PROMPT = "mininet>"
 SLEEPS = ["sleep", "1000"]
@@ -128,8 +134,7 @@ def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap, slow: float)
 
 def test_a_run_by_name_writes_its_folder(who: Wrap, everybodys: Path) -> None:
     first = everybodys / "first"
-    small = [*SMALL, "-o", "duration=300ms", "-o", "repeats=1", "--seed", "7"]
-    done = command("run", "collectives", *small, "--out", str(first), who=who)
+    done = command("run", "collectives", *ONE, "--seed", "7", "--out", str(first), who=who)
     assert done.returncode in (0, 1), done.stderr  # 1: too busy a machine to be believed
     assert {path.name for path in first.iterdir()} >= FILES
     summary = json.loads((first / "summary.json").read_text())
@@ -142,7 +147,7 @@ def test_roots_run_in_a_users_folder_is_the_users(everybodys: Path) -> None:
     uid, out = 65534, everybodys / "out"
     out.mkdir()
     os.chown(out, uid, uid)
-    command("run", "collectives", *SMALL, "-o", "duration=300ms", "-o", "repeats=1", "--out", str(out / "a" / "b"))
+    command("run", "collectives", *ONE, "--out", str(out / "a" / "b"))
     files = list((out / "a").rglob("*"))
     assert {path.name for path in files} >= FILES
     assert {path.stat().st_uid for path in (out / "a", *files)} == {uid}
@@ -150,7 +155,20 @@ def test_roots_run_in_a_users_folder_is_the_users(everybodys: Path) -> None:
 
 def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) -> None:
     out = everybodys / "out"
-    line = ["run", "collectives", "-o", "domains=2", "-o", "rails=3", "-o", "repeats=100", "--out", str(out)]
+    line = [
+        "run",
+        "collectives",
+        "-o",
+        "domains=2",
+        "-o",
+        "rails=3",
+        "-o",
+        "repeats=100",
+        "-o",
+        "attempts=1",
+        "--out",
+        str(out),
+    ]
     with Program([*RUN_EXPERIMENT, *line]) as run:
         eventually(lambda: "6 GPUs" in command("ps").stdout, 40 * slow)
         outer = psutil.Process(run.process.pid)

@@ -20,7 +20,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.routing import gpu_commands
 from tests.emulation.fabrics import Fabric, build, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 PAIRS = ((Gpu(0, 0), Gpu(1, 1)), (Gpu(2, 0), Gpu(1, 0)), (Gpu(1, 2), Gpu(2, 1)))
 

@@ -18,7 +18,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 FLOWS = 24
 
 

@@ -13,12 +13,11 @@ from railyard.results.runs import store
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
-pytestmark = pytest.mark.alone
-
-FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "40Mbit"}
-ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
+FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "20Mbit"}
+ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "500ms"}
 SPEC: dict[str, Any] = {
     "name": "uplinks",
+    "attempts": 1,
     "fabrics": [{**FABRIC, "policy": "spine"}, {**FABRIC, "policy": "round-robin"}],
     "workloads": [ALL_TO_ALL],
     "repeats": 2,

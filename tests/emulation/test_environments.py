@@ -18,7 +18,8 @@ from tests.emulation.programs import ROOT, RUN_EXPERIMENT, USER, as_user
 
 SMALL = {
     "name": "small",
-    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}],
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "300ms"}],
 }
 MOUNT = ("unshare", "--mount", "sh", "-c")
@@ -254,6 +255,6 @@ def test_a_crash_has_a_report_and_keeps_records(code: str, where: str, folder: P
     (report,) = folder.glob("railyard-crash-*.txt")
     text = report.read_text()
     assert "in crash" in text
-    assert "'rail_rate': '20Mbit'" in text
+    assert "'rail_rate': '10Mbit'" in text
     assert "hunter2" not in text
     assert (folder / "out" / "run.json").exists()

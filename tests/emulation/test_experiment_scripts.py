@@ -16,12 +16,11 @@ import yaml
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
-pytestmark = pytest.mark.alone
-
 RUN_S = 240.0
 SPEC: dict[str, Any] = {
     "name": "scripts",
-    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit"}],
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "10Mbit"}],
     "workloads": [{"kind": "moe", "duration": "1s", "compute": 0.2}],
     "scripts": [
         {

@@ -1,14 +1,17 @@
 """Built fabrics: everybody reaches everybody by the policy's path, and Mininet's own ways of asking work."""
 
 import json
+import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from railyard.core.host import NETNS_DIR
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import namespaces
-from railyard.topologies.build.ovs import PrivateSwitch
+from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build.ovs import FORWARDING_NICENESS, PrivateSwitch
 from tests.emulation.fabrics import at_best, build
 from tests.unit.path_choices import CHOICES, own_path
 
@@ -57,9 +60,11 @@ def test_it_is_a_mininet_network() -> None:
     )
 
 
-def test_stopped_it_leaves_no_process_and_no_namespace() -> None:
+def test_switches_have_priority_and_nothing_is_left_at_the_end() -> None:
     fabric = build("rail-optimized", 2, 2)
     fabric.net.get("d0g0").cmd("true")
+    niceness = {os.getpriority(os.PRIO_PROCESS, switch.vswitchd_pid) for switch in fabric.net.ovs.values()}
+    assert niceness == {FORWARDING_NICENESS}
     assert len(list(NETNS_DIR.iterdir())) == 4 + 2 + 4
     fabric.net.stop()
     assert list(NETNS_DIR.iterdir()) == []
@@ -79,3 +84,25 @@ def test_a_switch_starts_on_ports_that_are_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(PrivateSwitch, "start", looked_at)
     fabric = build("rail-optimized", 2, 2)
     assert seen == {switch.name: True for switch in fabric.net.plan.switches}
+
+
+def test_programs_of_a_build_depend_on_switches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the GPUs on as many switches take no further program, so 1,024 GPUs don't wait for thousands."""
+    programs, run = Counter[str](), namespaces.run
+
+    def counted(argv: Sequence[str], text: str = "", name: str = "") -> str:
+        programs[argv[0]] += 1
+        return run(argv, text, name)
+
+    monkeypatch.setattr(namespaces, "run", counted)
+    ovs.prepare()  # once, whatever is built then
+    programs.clear()
+    counts = []
+    for domains in (2, 4):
+        net = build("rail-only", domains, 2).net
+        counts.append((programs.copy(), sum(len(switch.processes) for switch in net.ovs.values())))
+        net.stop()
+        programs.clear()
+    assert counts[0] == counts[1]
+    assert counts[0][0]["ovs-vsctl"] == 2  # one transaction for each switch
+    assert counts[0][1] == 2 * 2

@@ -20,7 +20,7 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 AT_S, REPAIR_S = 0.6, 1.2
 EACH: tuple[tuple[str, str], ...] = (

@@ -19,7 +19,7 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import RAIL_BPS, Fabric, datapath, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 SCRIPT = Script(
     "overlapping",

@@ -19,7 +19,7 @@ from railyard.topologies.fabric_kinds import End
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import Fabric, build, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 PINGS = 2
 WAIT_S = 0.2  # for what is not to come

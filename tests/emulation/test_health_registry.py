@@ -21,7 +21,7 @@ from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.core import watch
 from tests.emulation.fabrics import eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 Kind = Literal["embedded", "etcd"]
 ROOT = Path(__file__).parents[2]

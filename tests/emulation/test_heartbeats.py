@@ -27,9 +27,9 @@ from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.unit.path_choices import chosen_path
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
-PERIOD_S, MULTIPLIER = 0.02, 3
-FOUND_S = 5.0  # 60 to 70 ms on an idle machine; a busy one may be late, and is no wrong answer
+pytestmark = pytest.mark.sandbox
+PERIOD_S, MULTIPLIER = 0.08, 3  # not an experiment's 20 ms: beside other tests, one may come 60 ms late
+FOUND_S = 5.0
 WHO = Gpu(1, 2)
 DROP = """table netdev dead {{
  chain in {{ type filter hook ingress device {0} priority -500; drop; }}
@@ -41,10 +41,10 @@ Reported = list[tuple[int, str, dict[str, Any]]]
 class Watched:
     """A fabric with heartbeats, which report to its controller. `reported`: the events of both."""
 
-    def __init__(self, kind: str = "rail-only", **more: Any) -> None:
-        self.fabric = build(kind, 4, 4, **more)
+    def __init__(self, period_s: float = PERIOD_S, **more: Any) -> None:
+        self.fabric = build("rail-only", 4, 4, **more)
         self.reported: Reported = []
-        self.heartbeat_process = HeartbeatProcess(self.fabric.net.plan, PERIOD_S, MULTIPLIER, self._hear)
+        self.heartbeat_process = HeartbeatProcess(self.fabric.net.plan, period_s, MULTIPLIER, self._hear)
         eventually(lambda: self.is_at_peace(0.3))
 
     def _hear(self, ns: int, what: str, detail: dict[str, Any]) -> None:
@@ -86,11 +86,12 @@ class Watched:
     ) -> None:
         """It alone; every pair that has a path gets through; and all is as before once it is mended."""
         fabric, before = self.fabric, self.fabric.routes()
+        known = fabric.whats().count("rerouted")
         self.assert_told_after(kill, expected)
-        fabric.await_event("rerouted")
+        fabric.await_event("rerouted", times=known + 1)
         assert_all_get_through(fabric, broken, without=expected.gpus)
         self.assert_told_after(mend, SilentComponents())
-        fabric.await_event("rerouted", times=2)
+        fabric.await_event("rerouted", times=known + 2)
         eventually(lambda: fabric.routes() == before)
 
 
@@ -113,7 +114,8 @@ def drop_none(fabric: Fabric, gpu: Gpu) -> None:
     fabric.in_node(fabric.net.plan.rail_link(gpu).b.node, "nft", "delete", "table", "netdev", "dead")
 
 
-def test_silent_link_is_found_rerouted_and_found_repaired() -> None:
+def test_silent_parts_are_found_rerouted_and_found_repaired() -> None:
+    """A link, a rail switch and a GPU that hang, and at last a GPU that dies."""
     lab = Watched()
     lab.assert_found_and_gone_round(
         lambda: drop_all(lab.fabric, WHO),
@@ -123,10 +125,6 @@ def test_silent_link_is_found_rerouted_and_found_repaired() -> None:
     )
     reported = iter(lab.fabric.whats())  # in this order; a busy machine may cause further events
     assert all(what in reported for what in ("silent", "decided", "rerouted", "resumed", "decided", "rerouted"))
-
-
-def test_hanging_switch_is_found_rerouted_and_found_repaired() -> None:
-    lab = Watched()
     switch = lab.fabric.net.ovs["rail2"]
     lab.assert_found_and_gone_round(
         lambda: switch.signal(signal.SIGSTOP),
@@ -134,27 +132,19 @@ def test_hanging_switch_is_found_rerouted_and_found_repaired() -> None:
         SilentComponents(rails=frozenset({2})),
         Broken(rails=frozenset({2})),
     )
-
-
-def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
-    lab = Watched()
+    who, hang = frozenset({WHO}), Fault("gpu-hang", WHO.name)
+    silent = SilentComponents(links=who, gpus=who, hb_links=who)
+    lab.assert_told_after(lambda: inject(lab.fabric.net, hang), silent)
+    lab.assert_told_after(lambda: repair(lab.fabric.net, hang), SilentComponents())
 
     def kill() -> None:
         with namespaces.inside(WHO.name):
             namespaces.run(["ip", "-batch", "-"], "link set rail0 down\nlink set hb0 down\n")
 
-    who = frozenset({WHO})
-    lab.assert_told_after(kill, SilentComponents(links=who, gpus=who, hb_links=who))
-    lab.fabric.await_event("rerouted")
+    known = lab.fabric.whats().count("rerouted")
+    lab.assert_told_after(kill, silent)
+    lab.fabric.await_event("rerouted", times=known + 1)
     assert_all_get_through(lab.fabric, Broken(links=who), without=who)
-
-
-def test_hanging_gpu_is_found_as_gpu_and_found_repaired() -> None:
-    lab = Watched()
-    who, hang = frozenset({WHO}), Fault("gpu-hang", WHO.name)
-    silent = SilentComponents(links=who, gpus=who, hb_links=who)
-    lab.assert_told_after(lambda: inject(lab.fabric.net, hang), silent)
-    lab.assert_told_after(lambda: repair(lab.fabric.net, hang), SilentComponents())
 
 
 def stream_everywhere(fabric: Fabric, seconds: int) -> None:
@@ -173,9 +163,10 @@ def in_background(gpu: Gpu, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["iperf3", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("rail_rate", ["10Mbit", "100Mbit"])  # long queues, and much to do for the cores
 def test_full_tcp_load_on_all_rails_causes_no_false_alarm(rail_rate: str) -> None:
-    lab = Watched(rail_rate=rail_rate, hb_rate="200Mbit")
+    lab = Watched(0.02, rail_rate=rail_rate, hb_rate="200Mbit")
     stream_everywhere(lab.fabric, seconds=60)
     # other processes may delay heartbeats now and then
     assert any(lab.is_at_peace(4) for _ in range(6))

@@ -14,8 +14,9 @@ from tests.emulation.test_experiment_small import SMALL
 FAULTS = (("link-gray", "d0g1"), ("link-slow", "d0g0"), ("rail-switch-reboot", "rail1"))
 SPEC = {
     **SMALL,
+    "attempts": 1,
     "fabrics": SMALL["fabrics"][:1],
-    "faults": [{"kind": kind, "target": target, "repair": "1s"} for kind, target in FAULTS],
+    "faults": [{"kind": kind, "target": target, "at": "500ms", "repair": "1s"} for kind, target in FAULTS],
 }
 FIRST = 3  # after standard input, output and error
 

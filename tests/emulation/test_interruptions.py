@@ -21,9 +21,10 @@ import yaml
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, command_line, machine_state
 
-FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}
+FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}
 GPUS: Final[dict[str, Any]] = {
     "name": "interrupted",
+    "attempts": 1,
     "fabrics": [FABRIC],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
     "faults": [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "3s"}],
@@ -32,6 +33,7 @@ GPUS: Final[dict[str, Any]] = {
 }
 STEERED: Final[dict[str, Any]] = {
     "name": "interrupted",
+    "attempts": 1,
     "fabrics": [{**FABRIC, "policy": "rd"}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
     "routing": {"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
@@ -39,6 +41,7 @@ STEERED: Final[dict[str, Any]] = {
 }
 RAILS: Final[dict[str, Any]] = {
     "name": "interrupted",
+    "attempts": 1,
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
     "workloads": [{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
 }
@@ -100,7 +103,6 @@ USUAL: Final = [
     (GPUS, "replay", "workloads.replay.worker", "pause"),
     (GPUS, "replay", "ovs-vswitchd unix", "stop"),
     (GPUS, "fault", "failure.probes.traffic", "stop"),
-    (STEERED, "background", "background.sender", "kill"),
     (GPUS, "replay", RUN_ITSELF, "stop"),
 ]
 NAMED_S: Final = 5.0  # from the signal to the line that names the process

@@ -21,7 +21,8 @@ from tests.emulation.programs import RUN_EXPERIMENT, Program
 
 SMALL: dict[str, Any] = {
     "name": "small",
-    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}],
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "200ms"}],
     "faults": [{"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "1s"}],
     "reroute": ["on"],
@@ -87,8 +88,8 @@ def assert_survives_kills(count: int, place: Path, slow: float) -> None:
             raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {error}") from error
 
 
-def test_a_run_killed_at_three_random_moments_is_reported(place: Path, slow: float) -> None:
-    assert_survives_kills(3, place, slow)
+def test_a_run_killed_at_two_random_moments_is_reported(place: Path, slow: float) -> None:
+    assert_survives_kills(2, place, slow)
 
 
 def test_a_run_killed_at_ten_random_moments_is_reported(place: Path, slow: float) -> None:

@@ -24,7 +24,7 @@ from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, Tim
 from railyard.workloads.allreduce.engines.railyard import Ranks
 from tests.emulation.fabrics import datapath, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 NODES = 3
 SETUP_S = 0.02
 LASTING = Operations("allreduce", "int32", 400_004, count=20, seed=1, check=True)  # some 30 ms each
@@ -45,6 +45,7 @@ def assert_right(reports: Sequence[RankReport], operations: Operations) -> None:
     assert len(latencies_s(reports)) == operations.count
 
 
+@pytest.mark.alone
 def test_every_collective_and_policy_gives_numpys_results() -> None:
     net = built()
     asked = [
@@ -124,6 +125,7 @@ def test_other_rail_carries_on_when_a_nic_disappears() -> None:
         assert {report.shares[0] for report in reports} == {(0, ONE.size_bytes)}
 
 
+@pytest.mark.alone
 def test_two_of_three_rails_take_over_when_one_dies() -> None:
     """
     n0   n1   n2   n3

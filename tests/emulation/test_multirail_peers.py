@@ -21,7 +21,7 @@ from railyard.workloads.allreduce.engines.mptcp import MptcpRanks
 from railyard.workloads.allreduce.peers.training import DdpRanks, Training, TrainingResult
 from tests.emulation.fabrics import datapath
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 NODES = 3
 SIZE = 1 << 20
 RING = 2 * (2 * (NODES - 1) / NODES) * SIZE

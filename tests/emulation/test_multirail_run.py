@@ -21,8 +21,6 @@ from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, assert_as_before, machine_state
 from tests.emulation.test_cli import BUILT_S, PROMPT
 
-pytestmark = pytest.mark.alone
-
 TINY = {
     "name": "tiny",
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "40Mbit"}] * 2}],

@@ -18,7 +18,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import End, Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 FAILED = Gpu(0, 1)
 DARK = {"dead", "linkdown"}  # flags of a route without a carrier
 LIGHT_OFF = 0.02
@@ -52,6 +52,7 @@ def fail(fabric: Fabric) -> None:
     eventually(lambda: reported(fabric, "rail1") == ["port-down"])
 
 
+@pytest.mark.alone
 def test_optical_fabric_carries_traffic_and_reroutes_cut_links() -> None:
     fabric = build("rail-only", 3, 3, optical={"layers": ["rail", "hb"]})
     assert fabric.net.pingAll(timeout="5") == 0

@@ -11,13 +11,11 @@ from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, as_root
 
-pytestmark = pytest.mark.alone
-
 EXAMPLES = ROOT / "docs" / "examples"
 OPTIONS = (
     "--plugin", str(EXAMPLES / "widest_policy.py"), "--plugin", str(EXAMPLES / "cubed_estimator.py"),
     "-o", "fabrics.0.domains=2", "-o", "fabrics.0.rails=4", "-o", "background.0.rails=[0,1]",
-    "-o", "workloads.0.ranks=[0,1]", "-o", "routing.policies=[dr,widest]", "-o", "repeats=1",
+    "-o", "attempts=1", "-o", "workloads.0.ranks=[0,1]", "-o", "routing.policies=[dr,widest]", "-o", "repeats=1",
     "-o", "routing.health.estimator=cubed", "-o", "routing.health.smoothing=none",
 )  # fmt: skip
 

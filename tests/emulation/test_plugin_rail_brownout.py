@@ -11,11 +11,10 @@ from railyard.results.runs import store
 from railyard.results.runs.records import GoodputTrace
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT
 
-pytestmark = pytest.mark.alone
-
 PLUGIN = ROOT / "docs/examples/rail_brownout.py"
 SPEC = {
     "name": "brownout",
+    "attempts": 1,
     "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "40Mbit", "hb_rate": "160Mbit"}],
     "faults": [{"kind": "rail-brownout", "target": "rail1", "rate": 0.02, "repair": "3s"}],
     "reroute": ["on"],
@@ -29,6 +28,7 @@ def goodput(trace: GoodputTrace, since_ms: float, until_ms: float) -> float:
     return median(bps for ms, bps in zip(trace.t_ms, trace.affected_bps, strict=True) if since_ms <= ms < until_ms)
 
 
+@pytest.mark.alone
 def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) -> None:
     (tmp_path / "brownout.yaml").write_text(yaml.safe_dump(SPEC))
     out = tmp_path / "out"

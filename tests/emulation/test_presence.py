@@ -18,12 +18,11 @@ import yaml
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 
-pytestmark = pytest.mark.alone
-
-FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}
+FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}
 ALL_TO_ALL: Final = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "3s"}
 STEERED: Final[dict[str, Any]] = {
     "name": "presence",
+    "attempts": 1,
     "fabrics": [{**FABRIC, "policy": "rd"}],
     "workloads": [ALL_TO_ALL],
     "routing": {"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
@@ -32,6 +31,7 @@ STEERED: Final[dict[str, Any]] = {
 }
 FAULTS: Final[dict[str, Any]] = {
     "name": "presence",
+    "attempts": 1,
     "fabrics": [FABRIC],
     "faults": [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "2s"}],
     "fault_repeats": 2,

@@ -22,7 +22,7 @@ from railyard.results.runs.records import Replacement, Run
 from railyard.topologies.plan import make_plan
 from tests.emulation.fabrics import datapath
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 RAIL_BPS = 20_000_000
 REPLICAS = {"tensor": 2, "pipeline": 1, "micro_batch": 1}  # a domain each

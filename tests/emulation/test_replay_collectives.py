@@ -14,8 +14,9 @@ from railyard.workloads.spec import parse_workload
 from tests.emulation.fabrics import Fabric, build
 from tests.unit.path_choices import POLICIES
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
+FRAME = 9000
 HEADERS = 0.03  # acknowledgements, handshakes and the last frame of a transfer, of all bytes
 SPECS = [
     {"kind": "collective", "collective": name, "algorithm": algorithm}
@@ -36,7 +37,10 @@ def run_on(fabric: Fabric, data: dict[str, Any]) -> tuple[ByteCheck, Workload, R
 
 
 def assert_arrived(check: ByteCheck, workload: Workload, run: Run) -> None:
-    """All of it, once, between the right GPUs, and through the rail switches no more and no less."""
+    """All of it, once, between the right GPUs, and through the rail switches no more and no less.
+
+    What TCP sends again, because a busy machine kept its acknowledgements waiting, is counted there once more.
+    """
     assert (check.pairs_wrong, check.delivered_bytes) == (0, check.asked_bytes), workload.label
     found: dict[tuple[str, str], int] = {}
     for flow in run.flows:
@@ -44,7 +48,9 @@ def assert_arrived(check: ByteCheck, workload: Workload, run: Run) -> None:
     rails = workload.schedule.rails
     names = {n: f"d{n // rails}g{n % rails}" for n in range(workload.schedule.gpus)}
     assert found == {(names[s], names[d]): size for (s, d), size in workload.schedule.matrix.items()}, workload.label
-    assert check.rail_port_bytes == pytest.approx(check.rail_expected_bytes, rel=HEADERS), workload.label
+    again = sum(load.retransmits for load in run.loads) * FRAME
+    least, most = (1 - HEADERS) * check.rail_expected_bytes, (1 + HEADERS) * check.rail_expected_bytes + again
+    assert least < check.rail_port_bytes < most, workload.label
 
 
 def test_all_algorithms_are_tried() -> None:

@@ -10,7 +10,7 @@ from railyard.topologies.build.namespaces import TCP_SETTINGS, relaxed_tcp_timer
 from railyard.topologies.measure.counters import count
 from tests.emulation.fabrics import Fabric, build, eventually
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 SIZE = 500_000
 

@@ -9,9 +9,10 @@ from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
 from railyard.workloads.replay.job import PORT, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
+from railyard.workloads.schedule import Phase, Schedule, Transfer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 
 SIZE = 24_000_000  # 2 s of a rail
 SOURCE, DESTINATION = Gpu(0, 0), Gpu(1, 1)
@@ -49,10 +50,17 @@ def test_stripes_have_own_connections_and_take_as_long_as_one() -> None:
     at_best(ratio, lambda found: 1 / 1.5 < found < 1.5)
 
 
-def test_a_round_begins_when_the_last_one_has_arrived() -> None:
+def test_rounds_and_phases_begin_when_the_one_before_ended() -> None:
+    """A round when its bytes have arrived, a phase when its own have left the GPU, which the kernel takes at once."""
     fabric = build("rail-only", 2, 2)
     done, several = play(fabric, stripes=2, rounds=4)
     assert len(several) == 2, "the same connections for every round"
     runs = [[n for n, t in done.schedule.transfers if t.phase == phase] for phase in range(len(done.schedule.phases))]
     for before, after in pairwise(runs):
         assert max(done.spans[n][1] for n in before) < min(done.spans[n][0] for n in after)
+
+    size, phase = 150_000, Phase("any", "PP", "", 1, 2, 1)
+    tasks = (Transfer(0, 2, size, 0), Transfer(0, 2, 10, 1, (0,), 1))
+    windows = windows_for_links(fabric.net.plan.hb_bps, RAIL_BPS, 9000)
+    (begun, _), (next_begun, _) = replay(Schedule("s", 4, 2, (phase, phase), tasks), windows, 1).spans.values()
+    assert (next_begun - begun) / 1e9 > 0.8 * size * 8 / RAIL_BPS

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.alone
 SMALL = (
     "-o", "fabrics.0.domains=2", "-o", "fabrics.0.rails=2", "-o", "fabrics.0.oversubscription=2",
     "-o", "grid={spine: true, loads: [0.9, 0]}", "-o", "workloads.0.rounds=3", "-o", "routing.settle=300ms",
+    "-o", "attempts=2",
 )  # fmt: skip
 FULL, IDLE = "S 90%", "S 0%"
 

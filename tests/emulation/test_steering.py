@@ -40,7 +40,7 @@ from tests.emulation.steered import (
     traced,
 )
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 UNEVEN: dict[str, Any] = {"rails": (90, 15, 55, 100), "domains": (100, 45, 85)}
 HOT: list[dict[str, Any]] = [
     {"rails": rails, "domains": (100,) * 3} for rails in ((100, 10, 90, 90), (10, 100, 90, 90))
@@ -92,6 +92,7 @@ def test_packets_go_as_chosen_where_spines_join_rails(base: str) -> None:
     assert kinds == {"d", "r", "dr", "rd", "spine", "drd"}
 
 
+@pytest.mark.alone
 def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes(slow: float) -> None:
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
     agents = Agents(fabric)
@@ -109,6 +110,7 @@ def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes(slow: float) -> N
     assert_taken_as_chosen(fabric)
 
 
+@pytest.mark.alone
 def test_pairs_return_from_a_hot_rails_detour_despite_the_margin(slow: float) -> None:
     """r and drd differ in hops, so that no worse is good enough for the way back."""
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
@@ -196,6 +198,7 @@ def test_fabric_without_agents_keeps_routes_and_controller() -> None:
     stream.check()
 
 
+@pytest.mark.alone
 def test_alternating_load_changes_no_pair_within_its_dwell_time() -> None:
     fabric, dwell_s, watched_s = build("rail-only", 3, 4, **SLOW_RATES), 0.4, 3.0
     agents, pairs = Agents(fabric), far_pairs(fabric)

@@ -10,14 +10,13 @@ import yaml
 from railyard.results.runs import store
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
-pytestmark = pytest.mark.alone
-
 TRACES = Path(__file__).parents[1] / "traces"
 FORMATS = {"pipeline": "chakra", "ring": "chakra", "dlrm": "param", "micro.txt": "simai"}
 SPEC: dict[str, Any] = {
     "name": "traces",
-    "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "20Mbit"}],
-    "workloads": [{"kind": "trace", "path": str(TRACES / name), "duration": "500ms"} for name in FORMATS],
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "10Mbit"}],
+    "workloads": [{"kind": "trace", "path": str(TRACES / name), "duration": "200ms"} for name in FORMATS],
 }
 
 

@@ -14,8 +14,9 @@ from tests.emulation.test_cli import Wrap
 from tests.wheel import build_wheel, install_wheel
 
 RUN_S = 300
-SHORT = ["-o", "repair=1s", "-o", "duration=1s", "-o", "reroute=on", "-o"]
-FAULT = "faults=[{kind: link-down, target: d0g1, at: 500ms, repair: 1s}]"
+ONE_FABRIC = "fabrics=[{kind: rail-only, domains: 4, rails: 4}]"
+SHORT = ["-o", "duration=300ms", "-o", "attempts=1", "-o", "reroute=on", "-o", ONE_FABRIC, "-o"]
+FAULT = "faults=[{kind: link-down, target: d0g1, at: 500ms, repair: 500ms}]"
 
 
 @pytest.fixture(scope="module")

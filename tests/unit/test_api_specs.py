@@ -17,6 +17,8 @@ from tests.unit import api_examples
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 
 def test_import_loads_nothing_but_the_package() -> None:
     code = "import sys, railyard; print([m for m in sys.modules if m.startswith('railyard.') or m == 'pydantic'])"

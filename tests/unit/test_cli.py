@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from railyard.core.host import Machine, detect
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import launcher
 from railyard.experiments import cli
-from railyard.experiments.commands import ps
+from railyard.experiments.commands import describe, ps
 from railyard.experiments.commands.list import counts, definitions
 from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
@@ -237,6 +238,27 @@ def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixtur
         assert spec.title in reported
         assert " ".join(spec.description.split()) in " ".join(reported.split())
         assert len(spec.description) > 200, "a description teaches"
+        lines = describe.block(describe.shown(spec), loading.read(name))
+        assert yaml.safe_load("\n".join(lines)) == describe.shown(spec)
+
+
+def test_list_groups_experiments_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found] == loading.names()
+    assert all(row["topic"] and row["gpus"] for row in found)
+    assert cli.main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.index("faults and recovery") < listed.index("recovery-matrix") < listed.index("health routing")
+
+
+def test_describe_keys_can_be_changed_with_o(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["describe", "quickstart", "--keys"]) == 0
+    listed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])
+    assert listed["fabrics.0.domains"] == "4"
+    assert {"seed", "fabrics.1.mtu", "workloads.0.duration", "faults.2.repair"} <= set(listed)
+    data = loading.read("quickstart")
+    assert loading.apply(data, ["fabrics.0.domains=8", "faults.2.repair=2s"]) != data
 
 
 @pytest.mark.parametrize("command", ["list", "--help"])
@@ -271,6 +293,8 @@ def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
     gpus = ", ".join(dict.fromkeys(map(str, sizes)))
     faults = spec.injections + spec.replacement_runs
+    trained = sum(len(training.faults) for n in range(len(spec.fabrics)) for training in spec.trainings_on(n))
+    faults += trained * spec.training_repeats * len(spec.reroute)
     kinds = ", ".join(dict.fromkeys(fabric.kind for fabric in spec.fabrics))
     assert counts(loading.read(name)) == (kinds, gpus, str(replays or "-"), str(faults or "-"))
 
@@ -315,6 +339,23 @@ def test_the_slowdown_predicted_is_that_of_the_paper(tmp_path: Path) -> None:
     for platform, ratio in (("a100", 12), ("h100", 9)):
         slower = a2a[f"rail-only {platform}"] / a2a[f"rail-optimized {platform}"]
         assert slower == pytest.approx(1 + 1 / ratio, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["moe-slowdown", "hot-rail", "multirail-quick", "table2"])
+def test_predict_json_has_the_rows_and_writes_no_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["predict", name, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["name"] == name
+    assert not list(tmp_path.iterdir())
+    assert cli.main(["predict", name, "--json", "--out", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    with (tmp_path / f"{name}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{key: "" if value is None else str(value) for key, value in row.items()} for row in found["rows"]]
+    assert ("claims" in found) == (name == "table2")
 
 
 def test_a_prediction_takes_the_place_of_an_older_one(tmp_path: Path) -> None:

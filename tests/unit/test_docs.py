@@ -58,7 +58,7 @@ def command_lines(page: Path) -> Iterator[list[str]]:
     for line in text.replace("\\\n", " ").splitlines():
         line = line.replace("\\|", "|").partition("  #")[0].partition(" > ")[0]
         for command in re.findall(r"(?:^|\s)(?:sudo )?\S*(?:script/run|run_experiment\.py)(?=\s|$)(.*)", line):
-            yield shlex.split(re.split(r"[;&|] ", command)[0], comments=True)
+            yield shlex.split(re.split(r"[;&|] | <<|\s< <", command)[0], comments=True)
         if installed := re.match(r"\s*(?:sudo )?(?:\S*/)?railyard (?!.*COMMAND)(.*)", line):
             yield shlex.split(installed[1], comments=True)
 
@@ -74,7 +74,7 @@ def test_relative_links_resolve(page: Path) -> None:
 def test_python_files_that_a_page_names_exist(page: Path) -> None:
     """A name may leave out the first folders, as on the page of a package."""
     names = set(re.findall(r"`([\w/-]+\.py)`", text_of(page))) - PLACEHOLDERS
-    folders = (*PACKAGES, "tests", "benchmarks", "docs", "railyard", "script")
+    folders = (*PACKAGES, "tests", "benchmarks", "docs", "examples", "railyard", "script")
     files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
     files.append("/run_experiment.py")
     assert {name for name in names if not any(file.endswith(f"/{name}") for file in files)} == set()
@@ -144,6 +144,23 @@ def test_examples_without_packets_succeed(
     assert shown.err.count("\n") == (status == 2)
 
 
+def test_examples_of_compare_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`/tmp/before` and `/tmp/after` are runs that don't differ."""
+    store.save(sample_run(2, 2, repeats=6), tmp_path / "before")
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    for line in examples("compare"):
+        if not line[1].startswith("/tmp"):
+            continue  # of a revision; test_comparison.py has one
+        assert cli.main([word.replace("/tmp", str(tmp_path)) for word in line]) == 0
+        assert " same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", examples("sweep"), ids=" ".join)
+def test_examples_of_sweeps_name_runs_that_can_be_done(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*line, "--dry-run"]) == 0
+    assert " to do" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", sorted(cli.commands()))
 def test_cli_page_has_every_command(name: str) -> None:
     assert re.search(rf"^\| `{name}\b", text_of(ROOT / "docs" / "cli.md"), re.MULTILINE)
@@ -164,6 +181,7 @@ def test_examples_are_short_and_tested() -> None:
         for path in [
             *ROOT.glob("tests/emulation/test_plugin_*.py"),
             ROOT / "tests" / "unit" / "test_report_sections.py",
+            ROOT / "tests" / "unit" / "test_labs.py",
         ]
     )
     for path, registry in docs_examples.examples().items():

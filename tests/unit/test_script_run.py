@@ -49,9 +49,9 @@ class Scene:
         self.asked: list[tuple[Any, ...]] = []
         self.meanwhile: Callable[[Any], None] = lambda phases: None
 
-        def run_script(*arguments: Any) -> ScriptRun:
+        def run_script(*arguments: Any, **_: Any) -> ScriptRun:
             self.asked.append(arguments)
-            self.meanwhile(arguments[-1])
+            self.meanwhile(next((phases for phases in arguments if isinstance(phases, dict)), {}))
             return seen
 
         monkeypatch.setattr(fault_script, "run_script", run_script)

@@ -17,6 +17,8 @@ from tests.unit.stand_ins import plan_of
 from tests.unit.test_experiment_traffic import no_fabric, run_once  # noqa: F401
 from tests.unit.traces import TRACES, spec_of
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
 SMALL = ("-o", "domains=2", "-o", "rails=4")
 
 
