@@ -49,13 +49,12 @@ def test_two_workers_never_run_at_once() -> None:
 
 
 def test_a_run_dies_with_its_worker_and_frees_the_machine() -> None:
-    first = worker("60")
-    deadline = time.monotonic() + 20
-    while not (runs := psutil.Process(first.pid).children()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    with worker("60") as first:
+        deadline = time.monotonic() + 20
+        while not (runs := psutil.Process(first.pid).children()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(first.pid, signal.SIGKILL)
     psutil.wait_procs(runs, timeout=10)
     assert not any(run.is_running() for run in runs)
     assert ended(worker("0"))[0] == 0
