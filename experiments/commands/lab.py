@@ -69,6 +69,9 @@ def _guide(setting: Setting) -> int:
             files["lab.ipynb"] = pages.notebook(page)
         if not folder.has(checking.ANSWERS):
             files[checking.ANSWERS] = checking.answer_sheet(setting)
+        own, text = setting.lab.starter
+        if own and not folder.has(own):
+            files[own] = text
         for name, text in files.items():
             folder.write(name, text.encode())
     _, _, answers = checking.read_answers(setting.folder / checking.ANSWERS, setting.lab)

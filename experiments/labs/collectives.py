@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from railyard.core.units import format_rate
-from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, NotDone, Question, Setting
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
 from railyard.results.runs.records import Measurement
 from railyard.workloads.collectives.all_gather import all_gather_s
 from railyard.workloads.collectives.all_reduce import all_reduce_s
@@ -21,10 +21,7 @@ def gather_s(s: Setting, rank_gpus: float = 0, hb_factor: float = HB_FACTOR) -> 
 
 def measured(s: Setting, workload: str) -> Measurement:
     """Return the completion time of a workload in the student's run."""
-    for row in s.records("measured").run.measurements:
-        if (row.interval.workload, row.phase, row.metric) == (workload, "", "completion_time"):
-            return row
-    raise NotDone(f"the run has no completion time of {workload}")
+    return s.measurement("measured", workload=workload)
 
 
 def deviation(s: Setting, workload: str) -> float:

@@ -9,24 +9,27 @@ student's own runs, so that a lab has no list of answers.
 import json
 import random
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from jinja2 import Environment, StrictUndefined
 
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.installation import RUN
+from railyard.core.records import Recovery
 from railyard.core.registry import Registry
 from railyard.core.safe_files import Folder
 from railyard.experiments.spec import loading
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
+from railyard.results.runs.records import Measurement
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec, parse_fabric
 
+T = TypeVar("T")
 Answer = float | str | frozenset[str]
 """A number, a word or name, or a set of names."""
 _TEMPLATES: Final = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -93,8 +96,10 @@ class Lab:
     text: ClassVar[str]
     questions: ClassVar[tuple[Question, ...]]
     runs: ClassVar[tuple[LabRun, ...]] = ()
-    solution: ClassVar[tuple[str, str]] = ("", "")
-    """A file of the student's folder, and what it may contain in the end; for the teacher."""
+    starter: ClassVar[tuple[str, str]] = ("", "")
+    """A file of the student's folder that the student completes: its name, and what it contains at first."""
+    solution: ClassVar[str] = ""
+    """What that file may contain in the end; for the teacher."""
     discuss: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Open questions, each with a model answer for the teacher; nothing checks these."""
     plan_45: ClassVar[str]
@@ -182,6 +187,24 @@ class Setting:
             else:
                 return Analysis(found)
         raise NotDone(problem)
+
+    def measurement(self, run: str, **keys: Any) -> Measurement:
+        """Return the student's first measurement with these fields: a completion time of a whole unless they say else.
+
+        NotDone if there is none.
+        """
+        return _first(self.records(run).run.measurements, {"phase": "", "metric": "completion_time", **keys})
+
+    def recovery(self, run: str, **keys: Any) -> Recovery:
+        """Return the student's first record of a fault with these fields. NotDone if there is none."""
+        return _first(self.records(run).run.recoveries, keys)
+
+
+def _first(rows: Iterable[T], keys: Mapping[str, Any]) -> T:
+    for row in rows:
+        if all(getattr(row, name) == value for name, value in keys.items()):
+            return row
+    raise NotDone(f"the run has no record of {', '.join(f'{name} {value}' for name, value in keys.items() if value)}")
 
 
 def _asked(spec: Mapping[str, Any], run: LabRun) -> str:

@@ -3,7 +3,8 @@
 import random
 from typing import Any
 
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question, Setting
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
+from railyard.experiments.labs.faults import ms
 from railyard.topologies.addresses import Gpu
 
 
@@ -70,7 +71,45 @@ multiplier {{ multiplier }}.
 ```text
 link-silent  {{ silent }}
 ```
+
+## Measure
+
+With your heartbeats, the rail link of `{{ silent }}` falls silent, and later the cable of `{{ down }}` is cut:
+
+```sh
+{{ run.measured }}
+```
+
+```sh
+cut -d, -f1,2,4-6,9 {{ folder }}/measured/recovery.csv
+```
+
+```text
+fault,target,detect_ms,reroute_ms,first_packet_ms,recovered
+link-silent,{{ silent }},
+link-down,{{ down }},
+```
+
+{{ ask.silent_ms }}
+
+{{ ask.down_ms }}
+
+{{ ask.after }}
 """
+    runs = (
+        LabRun(
+            "measured",
+            "recovery",
+            (
+                "domains={{ domains }}",
+                "rails={{ rails }}",
+                "heartbeats={period: {{ period }}ms, multiplier: {{ multiplier }}}",
+                "faults=[{kind: link-silent, target: {{ silent }}, at: 600ms, repair: 1s}, "
+                "{kind: link-down, target: {{ down }}, at: 600ms, repair: 1s}]",
+                "fault_repeats=1",
+            ),
+        ),
+    )
     questions = (
         Question(
             "needs",
@@ -125,6 +164,40 @@ link-silent  {{ silent }}
             mistakes=(
                 Mistake(lambda s: 100 / s["multiplier"], "This meets the target on average only"),
                 Mistake(lambda s: 100 / (s["multiplier"] - 0.5), "This meets the target in the best case only"),
+            ),
+        ),
+        Question(
+            "silent_ms",
+            "In your run: how many ms after it fell silent was the link of {{ silent }} detected (`detect_ms`)?",
+            lambda s: ms(s.recovery("measured", fault="link-silent").detect_ms),
+            "The line `link-silent`",
+            "Between the earliest and the latest time of questions 2 and 3, on a machine that isn't busy.",
+            mistakes=(
+                Mistake(lambda s: ms(s.recovery("measured", fault="link-down").detect_ms), "This is the cut cable"),
+            ),
+        ),
+        Question(
+            "down_ms",
+            "And the cut cable of {{ down }}?",
+            lambda s: ms(s.recovery("measured", fault="link-down").detect_ms),
+            "The line `link-down`",
+            "Some milliseconds: the switch reports its port, and no heartbeat is needed.",
+            within=0.05,
+            mistakes=(
+                Mistake(lambda s: ms(s.recovery("measured", fault="link-silent").detect_ms), "This is the silent link"),
+            ),
+        ),
+        Question(
+            "after",
+            "How many ms passed from the detection of the silent link until all routes were changed?",
+            lambda s: ((row := s.recovery("measured", fault="link-silent")).reroute_ms or 0.0) - (row.detect_ms or 0.0),
+            "Both `detect_ms` and `reroute_ms` count from the fault",
+            "Deciding and installing take milliseconds; nearly all of the outage is the wait for heartbeats.",
+            within=0.05,
+            mistakes=(
+                Mistake(
+                    lambda s: ms(s.recovery("measured", fault="link-silent").reroute_ms), "This counts from the fault"
+                ),
             ),
         ),
     )

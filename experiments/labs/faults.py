@@ -5,7 +5,7 @@ from typing import Any
 
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, choose
 from railyard.core.records import Recovery
-from railyard.experiments.labs.definition import LABS, Answer, Lab, LabRun, Mistake, NotDone, Question, Setting
+from railyard.experiments.labs.definition import LABS, Answer, Lab, LabRun, Mistake, Question, Setting
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.routing import BACKUP_METRIC, backup_routes
 
@@ -17,10 +17,7 @@ def detour_rail(s: Setting, src: Gpu, dst: Gpu) -> str:
 
 def recovery(s: Setting, kind: str, reroute: str) -> Recovery:
     """Return the record of a fault in the student's run."""
-    for found in s.records("measured").run.recoveries:
-        if found.fault == kind and found.reroute == reroute:
-            return found
-    raise NotDone(f"the run has no {kind} with reroute {reroute}")
+    return s.recovery("measured", fault=kind, reroute=reroute)
 
 
 def ms(value: float | None) -> Answer:

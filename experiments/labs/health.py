@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from railyard.controller.health.policy import path_score
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question, Setting
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
 from railyard.experiments.predict.steered import predictions
 from railyard.experiments.predict.steered_times import InitialState, initial_states
 from railyard.experiments.spec import loading
@@ -54,14 +54,19 @@ def first_rail(s: Setting, policy: str) -> float:
     )
 
 
+def measured_s(s: Setting, policy: str) -> float:
+    """Return the time of the transfers under a policy in the student's run, s."""
+    return s.measurement("measured", policy=policy).value
+
+
 @LABS.register("health")
 class Health(Lab):
-    """Predict what policies by health scores do; no root, no packets, except for the last part."""
+    """Predict what policies by health scores do, and measure three of them."""
 
     number, title, minutes = 6, "Routing by health scores", 40
     plan_45 = (
         "Scores and Crowding (30 minutes): the students compute question 1 and 2 by hand before they run anything. "
-        "Then discuss why every pair takes the same rail. The break-even load is homework; nothing here needs root."
+        "Then discuss why every pair takes the same rail. The break-even load and the run are homework."
     )
     plan_90 = (
         "Everything. In the last 20 minutes, groups propose a rule that is better than best fit, and predict it "
@@ -127,7 +132,41 @@ pair begins its search at another rail.
 {{ ask.above }}
 
 Verify it with `-o background.0.load=...`, a little below and above.
+
+## Measure
+
+```sh
+{{ run.measured }}
+```
+
+```text
+transfers on rail-only, by policy
+dr
+health-drd
+health-best
+```
+
+Scores now come from the counters of ports, and a pair's own traffic lowers them.
+
+{{ ask.measured_drd }}
+
+{{ ask.measured_gain }}
+
+{{ ask.fastest }}
 """
+    runs = (
+        LabRun(
+            "measured",
+            "hot-rail",
+            (
+                "rails={{ rails }}",
+                "background=[{rails: {{ range(senders)|list }}, load: {{ load }}}]",
+                "workloads.0.ranks={{ range(senders)|list }}",
+                "routing.policies=[dr, health-drd, health-best]",
+                "repeats=1",
+            ),
+        ),
+    )
     questions = (
         Question(
             "dr_score",
@@ -193,6 +232,33 @@ Verify it with `-o background.0.load=...`, a little below and above.
             "Which of the two times grows with the load?",
             "Best fit's time depends on the number of transfers alone.",
             mistakes=(Mistake(lambda s: "dr", "Its time grows with the load"),),
+        ),
+        Question(
+            "measured_drd",
+            "In your run: how many seconds did the transfers take under `health-drd`?",
+            lambda s: measured_s(s, "health-drd"),
+            "The row `health-drd` of the table by policy",
+            "Near the prediction, or below it if pairs left the crowded rail while they were sending.",
+            mistakes=(Mistake(lambda s: measured_s(s, "dr"), "This is dr"),),
+        ),
+        Question(
+            "measured_gain",
+            "How many times as long did they take under `dr` as under `health-best`?",
+            lambda s: measured_s(s, "dr") / measured_s(s, "health-best"),
+            "Divide the two medians, or see the column `dr / this`",
+            "By prediction 1 / (1 - load).",
+            within=0.03,
+            mistakes=(
+                Mistake(lambda s: measured_s(s, "dr") / measured_s(s, "health-drd"), "This is best fit"),
+                Mistake(lambda s: measured_s(s, "health-best") / measured_s(s, "dr"), "This is the inverse"),
+            ),
+        ),
+        Question(
+            "fastest",
+            "Which of the three policies was the fastest on packets?",
+            lambda s: min(("dr", "health-drd", "health-best"), key=lambda policy: measured_s(s, policy)),
+            "The lowest median",
+            "The one that spreads the pairs, as predicted.",
         ),
     )
     discuss = (

@@ -5,7 +5,8 @@ from itertools import permutations
 from typing import Any
 
 from railyard.controller.failover.detours import Broken, choose, usable
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question, Setting
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
+from railyard.topologies.addresses import Gpu
 
 
 def cut_pairs(s: Setting, broken: Broken, kind: str = "rail-only") -> int:
@@ -20,6 +21,17 @@ def cut_pairs(s: Setting, broken: Broken, kind: str = "rail-only") -> int:
 def unreachable(s: Setting, broken: Broken) -> int:
     """Return how many ordered pairs have no path left at all, with detours."""
     return sum(not choose(s.fabric(), src, dst, broken) for src, dst in permutations(s.plan().gpus, 2))
+
+
+def ring(domains: int, rank: int) -> str:
+    """Return a pair for each GPU of a rank and the one in the next domain, as YAML."""
+    pairs = ((Gpu(each, rank), Gpu((each + 1) % domains, rank)) for each in range(domains))
+    return f"[{', '.join(f'[{src.name}, {dst.name}]' for src, dst in pairs)}]"
+
+
+def measured_s(s: Setting, workload: str) -> float:
+    """Return the time of a workload in the student's run, s: `transfers` is on the hot rail."""
+    return s.measurement("measured", workload=workload).value
 
 
 def dead_rails(*rails: int) -> Broken:
@@ -45,7 +57,15 @@ class Isolation(Lab):
         """Choose a grid, a rail that dies or is loaded, and one that isn't."""
         domains, rails = choose.choice([(3, 4), (4, 3), (2, 4), (4, 4)])
         hot, cold = choose.sample(range(rails), 2)
-        return {"domains": domains, "rails": rails, "hot": hot, "cold": cold, "load": choose.choice([0.6, 0.7, 0.75])}
+        return {
+            "domains": domains,
+            "rails": rails,
+            "hot": hot,
+            "cold": cold,
+            "load": choose.choice([0.6, 0.7, 0.75]),
+            "hot_pairs": ring(domains, hot),
+            "cold_pairs": ring(domains, cold),
+        }
 
     text = """
 The rails of a rail-only fabric share no switch and no cable. So a dead or overloaded rail concerns the traffic that
@@ -80,11 +100,48 @@ rail-switch-crash  rail{{ hot }}
 
 ## A hot rail
 
-Rail {{ hot }} is loaded to {{ load }} of its rate. Then the GPUs of each rail exchange data with one another
-(all-to-all in each rail).
+Rail {{ hot }} is loaded to {{ load }} of its rate. On an empty rail each GPU would send to the GPU of its rank in the
+next domain for 1 s.
 
 {{ ask.slowdown }}
+
+First the GPUs of rail {{ hot }} send (`transfers`), then those of rail {{ cold }} (`transfers 2`), while rail {{ hot }}
+is loaded:
+
+```sh
+{{ run.measured }}
+```
+
+```sh
+cut -d, -f1,3-7,19 {{ folder }}/measured/results.csv
+```
+
+```text
+transfers,,completion_time
+transfers 2,,completion_time
+```
+
+{{ ask.hot_s }}
+
+{{ ask.cold_s }}
+
+{{ ask.measured_slowdown }}
 """
+    runs = (
+        LabRun(
+            "measured",
+            "hot-rail",
+            (
+                "domains={{ domains }}",
+                "rails={{ rails }}",
+                "background=[{rails: [{{ hot }}], load: {{ load }}}]",
+                "routing.policies=[dr]",
+                "workloads=[{kind: transfers, pairs: {{ hot_pairs }}, duration: 1s}, "
+                "{kind: transfers, pairs: {{ cold_pairs }}, duration: 1s}]",
+                "repeats=1",
+            ),
+        ),
+    )
     questions = (
         Question(
             "same_rail",
@@ -148,12 +205,39 @@ Rail {{ hot }} is loaded to {{ load }} of its rate. Then the GPUs of each rail e
         ),
         Question(
             "slowdown",
-            "By which factor should the load slow the exchange on rail {{ hot }} down, in theory?",
+            "By which factor should the load slow this down on rail {{ hot }}, in theory?",
             lambda s: 1 / (1 - s["load"]),
             "What is left of the rail for the transfer?",
             "1 / (1 - load), if the background keeps its rate.",
             mistakes=(
                 Mistake(lambda s: 1 + s["load"], "The background keeps its rate; the transfer gets what is left"),
+            ),
+        ),
+        Question(
+            "hot_s",
+            "In your run: how many seconds did the GPUs of rail {{ hot }} take?",
+            lambda s: measured_s(s, "transfers"),
+            "The line `transfers` with the metric completion_time",
+            "About as many as the factor, since it is 1 s on an empty rail.",
+            mistakes=(Mistake(lambda s: measured_s(s, "transfers 2"), "This is the other rail"),),
+        ),
+        Question(
+            "cold_s",
+            "And those of rail {{ cold }}?",
+            lambda s: measured_s(s, "transfers 2"),
+            "The line `transfers 2` with the metric completion_time",
+            "About 1 s: the load of another rail doesn't reach them.",
+            mistakes=(Mistake(lambda s: measured_s(s, "transfers"), "This is the hot rail"),),
+        ),
+        Question(
+            "measured_slowdown",
+            "By which factor did the load slow rail {{ hot }} down, compared with rail {{ cold }}?",
+            lambda s: measured_s(s, "transfers") / measured_s(s, "transfers 2"),
+            "Divide the two times",
+            "Near 1 / (1 - load).",
+            within=0.03,
+            mistakes=(
+                Mistake(lambda s: measured_s(s, "transfers 2") / measured_s(s, "transfers"), "This is the inverse"),
             ),
         ),
     )

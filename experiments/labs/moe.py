@@ -3,13 +3,19 @@
 import random
 from typing import Any
 
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 
 
 def cost(domains: int, rails: int, hb_factor: float = 12.0) -> float:
     """Return by how many percent Eq. 3 exceeds Eq. 2 on a grid, for C_F = `hb_factor` C_S."""
     return 100 * forwarding_share(rails, domains, hb_factor, 1.0)
+
+
+def measured_s(s: Setting, kind: str, phase: str = "moe-a2a") -> float:
+    """Return the time of a phase on a fabric in the student's run, s; by default of its all-to-alls."""
+    metric = "phase_time" if phase else "completion_time"
+    return s.measurement("measured", fabric=kind, phase=phase, metric=metric).value
 
 
 @LABS.register("moe")
@@ -68,6 +74,29 @@ in which experts compute and gradients are added up, too.
 
 {{ ask.whole_step }}
 
+## Measure
+
+The same step with a tenth of the bytes, and little computing, on packets. Uplinks are used in turn, so that no flows
+collide on the spines:
+
+```sh
+{{ run.measured }}
+```
+
+```sh
+cut -d, -f1,4-8,19 {{ folder }}/measured/results.csv
+```
+
+```text
+moe-a2a,phase_time
+```
+
+{{ ask.measured_a2a }}
+
+{{ ask.measured_cost }}
+
+{{ ask.measured_step }}
+
 ## And dense models?
 
 ```sh
@@ -83,6 +112,19 @@ crossing rails: none
 
 {{ ask.rail_group }}
 """
+    runs = (
+        LabRun(
+            "measured",
+            "moe-slowdown",
+            (
+                "fabrics=[{kind: rail-only, domains: {{ domains }}, rails: {{ rails }}, rail_rate: 20Mbit, "
+                "hb_rate: 240Mbit}, {kind: rail-optimized, domains: {{ domains }}, rails: {{ rails }}, "
+                "rail_rate: 20Mbit, hb_rate: 240Mbit, policy: round-robin}]",
+                "workloads=[{kind: moe, model: moe-1.3b-128, duration: 3s, compute: 0.02, all_to_alls: 1}]",
+                "repeats=1",
+            ),
+        ),
+    )
     questions = (
         Question(
             "cost",
@@ -141,6 +183,31 @@ crossing rails: none
             "Compare the ratios of the rows `iteration` and `moe-a2a`",
             "Computing and the AllReduce of gradients take as long on both fabrics.",
             mistakes=(Mistake(lambda s: "larger", "Compare shares, and not seconds"),),
+        ),
+        Question(
+            "measured_a2a",
+            "In your run: how many seconds did `moe-a2a` take on rail-only?",
+            lambda s: measured_s(s, "rail-only"),
+            "The line with the fabric `rail-only` and the phase `moe-a2a`, column `value`",
+            "The phase from its first byte to its last.",
+            mistakes=(Mistake(lambda s: measured_s(s, "rail-optimized"), "This is rail-optimized"),),
+            within=0.01,
+        ),
+        Question(
+            "measured_cost",
+            "By which factor did `moe-a2a` take longer on rail-only than on rail-optimized?",
+            lambda s: measured_s(s, "rail-only") / measured_s(s, "rail-optimized"),
+            "Divide the two values of the phase",
+            "Near 1 and the share that you computed: Eq. 3 over Eq. 2.",
+            within=0.01,
+        ),
+        Question(
+            "measured_step",
+            "And the whole step?",
+            lambda s: measured_s(s, "rail-only", "") / measured_s(s, "rail-optimized", ""),
+            "Divide the two values of the lines without a phase and with the metric completion_time",
+            "Nearer to 1: the AllReduce of gradients takes as long on both.",
+            within=0.01,
         ),
         Question(
             "dense",

@@ -80,8 +80,8 @@ def teacher_page(setting: Setting, outputs: str = "") -> str:
             f"Answer: {_try(setting, question.right)}{_tolerance(question, setting)}. "
             f"{fill(question.why, setting.values)}{common}"
         )
-    if lab.solution[0]:
-        parts.append(f"## A solution\n\n`{lab.solution[0]}`:\n\n```python\n{lab.solution[1].strip()}\n```")
+    if lab.solution:
+        parts.append(f"## A solution\n\n`{lab.starter[0]}`:\n\n```python\n{lab.solution.strip()}\n```")
     if lab.discuss:
         parts.append("## Discussion")
         parts += [fill(f"**{question}** {answer}", setting.values) for question, answer in lab.discuss]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
 from railyard.results.theory.ecmp import hashes
 
 
@@ -20,6 +20,11 @@ def expected_imbalance(flows: int, uplinks: int) -> float:
 def imbalance_of_all(flows: int, uplinks: int) -> float:
     """Return the share of hashes, in percent, by which all flows are on one uplink."""
     return 100.0 * uplinks / float(uplinks**flows)
+
+
+def lost(s: Setting, kind: str) -> int:
+    """Return how many probes a cut link cost on a fabric in the student's run."""
+    return s.recovery("measured", fabric=kind).probes_lost
 
 
 @LABS.register("planes")
@@ -85,7 +90,42 @@ nexthop dev rail1 weight 1
 {{ ask.device }}
 
 {{ ask.rate_left }}
+
+The same cut, measured on a fabric with one plane and on one with two. The controller changes no routes here
+(`reroute: off`), so that you see what the GPUs do by themselves until the repair, 1 s later:
+
+```sh
+{{ run.measured }}
+```
+
+```sh
+cut -d, -f1,2,6,9,10,15 {{ folder }}/measured/recovery.csv
+```
+
+```text
+fault,target,first_packet_ms,recovered,fabric,probes_lost
+link-down,d0g{{ rank }},
+```
+
+{{ ask.lost_one }}
+
+{{ ask.lost_two }}
+
+{{ ask.back }}
 """
+    runs = (
+        LabRun(
+            "measured",
+            "recovery",
+            (
+                "fabrics=[{kind: rail-only, domains: 2, rails: {{ rails }}, rail_rate: auto}, "
+                "{kind: dual-plane, domains: 2, rails: {{ rails }}, rail_rate: auto}]",
+                "faults=[{kind: link-down, target: d0g{{ rank }}, at: 600ms, repair: 1s}]",
+                'reroute=["off"]',
+                "fault_repeats=1",
+            ),
+        ),
+    )
     questions = (
         Question(
             "outcomes",
@@ -142,6 +182,33 @@ nexthop dev rail1 weight 1
             "One of two planes. In rail-only with one plane it would be none, and a detour over the HB domain.",
             within=0,
             mistakes=(Mistake(lambda s: 100, "The other plane is no faster than before"),),
+        ),
+        Question(
+            "lost_one",
+            "In your run: how many probes were lost on the fabric with one plane (`probes_lost`)?",
+            lambda s: lost(s, "rail-only"),
+            "The line with the fabric `rail-only`",
+            "All probes of the pairs that use the link, until the repair.",
+            within=0,
+            mistakes=(Mistake(lambda s: lost(s, "dual-plane"), "This is the fabric with two planes"),),
+        ),
+        Question(
+            "lost_two",
+            "And on the one with two?",
+            lambda s: lost(s, "dual-plane"),
+            "The line with the fabric `dual-plane`",
+            "d0g{{ rank }} itself loses only what it sends before its kernel sees the dead link. GPUs at the far end "
+            "can't see it: those whose flows are hashed to the dead plane go on losing packets.",
+            within=0,
+            mistakes=(Mistake(lambda s: lost(s, "rail-only"), "This is the fabric with one plane"),),
+        ),
+        Question(
+            "back",
+            "On the fabric with two planes, was all traffic back before the repair (yes or no)?",
+            lambda s: "yes" if s.recovery("measured", fabric="dual-plane").recovered else "no",
+            "The column `recovered` of this line",
+            "Only if no flow from the far end is hashed to the plane whose link is cut: without a controller nothing "
+            "tells the far end.",
         ),
     )
     discuss = (

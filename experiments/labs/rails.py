@@ -3,11 +3,15 @@
 import random
 from typing import Any
 
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question, Setting
+from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_cost, ideal_shares, threshold
 
-SIZE = 2 * 2**20
+SIZE = 2**20
 SMALL = 4 * 2**10
+WORKLOADS = (
+    'workloads=[{kind: allreduce, policies: [nezha, "single:eth", "single:ib"], sizes: [4KiB, 1MiB], '
+    "point: 500ms, learning: 20}]"
+)
 
 
 def costs(s: Setting) -> tuple[Cost, Cost]:
@@ -15,6 +19,16 @@ def costs(s: Setting) -> tuple[Cost, Cost]:
     eth = Rail("eth", "tcp", s["eth_mbit"] * 1e6 / 8, s["eth_ms"] / 1e3)
     ib = Rail("ib", "sharp", s["ib_mbit"] * 1e6 / 8, s["ib_ms"] / 1e3)
     return allreduce_cost(eth, s["nodes"]), allreduce_cost(ib, s["nodes"])
+
+
+def measured(s: Setting, policy: str, metric: str = "completion_time") -> float:
+    """Return what a policy achieved with 1 MiB in the student's run."""
+    return s.measurement("measured", policy=policy, workload="allreduce 1MiB", metric=metric).value
+
+
+def fastest_single(s: Setting) -> float:
+    """Return the time of the faster rail alone with 1 MiB in the student's run, s."""
+    return min(measured(s, "single:eth"), measured(s, "single:ib"))
 
 
 @LABS.register("rails")
@@ -43,7 +57,8 @@ class Rails(Lab):
             f"{{name: eth, kind: tcp, rate: {rates['eth_mbit']}Mbit, setup: {rates['eth_ms']}ms, cpu: 0}}",
             f"{{name: ib, kind: sharp, rate: {rates['ib_mbit']}Mbit, setup: {rates['ib_ms']}ms, cpu: 0}}",
         )
-        return rates | {"nodes": 4, "fabrics": f"fabrics=[{{kind: multi-rail, nodes: 4, rails: [{', '.join(rails)}]}}]"}
+        fabrics = f"fabrics=[{{kind: multi-rail, nodes: 4, scale: 1, rails: [{', '.join(rails)}]}}]"
+        return rates | {"nodes": 4, "fabrics": fabrics, "workloads": WORKLOADS}
 
     text = """
 Four nodes have a NIC on each of two networks. `eth` is TCP and sums in a ring; on `ib` the switch sums (SHARP), as a
@@ -72,19 +87,55 @@ allreduce of S bytes takes (Nezha, Eq. 1)
 
 ```sh
 {{ unprivileged }} predict multirail-quick --out {{ folder }} -o '{{ fabrics }}' \\
-    -o 'workloads=[{kind: allreduce, policies: [nezha, "single:eth", "single:ib"], sizes: [4KiB, 2MiB]}]' \\
-    -o 'faults=[]'
+    -o '{{ workloads }}' -o 'faults=[]'
 ```
 
 ```text
 allreduce 4KiB  …  ms
-allreduce 2MiB  …  ms  …  ms  …  ms
+allreduce 1MiB  …  ms  …  ms  …  ms
 ```
+
+## Measure
+
+```sh
+{{ run.measured }}
+```
+
+```sh
+grep -E '1MiB,,(completion_time|share_eth|share_ib),' {{ folder }}/measured/results.csv | cut -d, -f3-8
+```
+
+```text
+nezha,allreduce 1MiB,,completion_time,
+nezha,allreduce 1MiB,,share_ib,
+single:ib,allreduce 1MiB,,completion_time,
+```
+
+The balancer learns the costs of the rails from operations that it has timed, and sets the shares accordingly.
+`scale: 1` in the command says that rates and sizes are meant as they are; Railyard otherwise makes sizes smaller by as
+much as the rails are slower than the paper's.
+
+{{ ask.measured_ms }}
+
+{{ ask.measured_share }}
+
+{{ ask.gain }}
 """
+    runs = (
+        LabRun(
+            "measured",
+            "multirail-quick",
+            (
+                "{{ fabrics }}",
+                "{{ workloads }}",
+                "faults=[]",
+            ),
+        ),
+    )
     questions = (
         Question(
             "eth_ms",
-            "How many ms does an allreduce of 2 MiB (2,097,152 bytes) take on `eth` alone?",
+            "How many ms does an allreduce of 1 MiB (1,048,576 bytes) take on `eth` alone?",
             lambda s: 1000 * costs(s)[0].seconds(SIZE),
             "Six messages in a row among four nodes, and one and a half times the buffer",
             "2(N-1) t + 2(N-1)/N S/R with N = 4.",
@@ -110,7 +161,7 @@ allreduce 2MiB  …  ms  …  ms  …  ms
         ),
         Question(
             "share",
-            "Which share of the 2 MiB, in percent, belongs on `ib` if both rails are to end together?",
+            "Which share of the 1 MiB, in percent, belongs on `ib` if both rails are to end together?",
             lambda s: 100 * ideal_shares(costs(s), SIZE)[1],
             "Set the two times equal, with the share x of the bytes on one rail and 1 - x on the other, "
             "and solve for x",
@@ -142,6 +193,33 @@ allreduce 2MiB  …  ms  …  ms  …  ms
             "The split pays as soon as the faster rail alone takes longer than the set-up of the other one",
             "Where the time on `ib` alone equals the set-up of `eth` (Eq. 6).",
             0.03,
+        ),
+        Question(
+            "measured_ms",
+            "In your run: how many ms did an allreduce of 1 MiB take under `nezha`?",
+            lambda s: 1000 * measured(s, "nezha"),
+            "The line `nezha` with the metric completion_time; it is in seconds",
+            "Above the computed time by the latency of links and by what the processors need to sum.",
+            mistakes=(
+                Mistake(lambda s: 1000 * measured(s, "single:eth"), "This is one rail alone"),
+                Mistake(lambda s: measured(s, "nezha"), "This is in seconds"),
+            ),
+        ),
+        Question(
+            "measured_share",
+            "Which share, in percent, did the balancer send over `ib`?",
+            lambda s: 100 * measured(s, "nezha", "share_ib"),
+            "The line `nezha` with the metric share_ib",
+            "Near the computed share: more if `eth` was slower than its formula, less if `ib` was.",
+            mistakes=(Mistake(lambda s: 100 * measured(s, "nezha", "share_eth"), "This is the other rail"),),
+        ),
+        Question(
+            "gain",
+            "How many times as long did the faster rail take alone?",
+            lambda s: fastest_single(s) / measured(s, "nezha"),
+            "Divide the smaller of the two times of `single:eth` and `single:ib` by the time of `nezha`",
+            "Above 1, or a split would be useless.",
+            mistakes=(Mistake(lambda s: measured(s, "nezha") / fastest_single(s), "This is the inverse"),),
         ),
     )
     discuss = (

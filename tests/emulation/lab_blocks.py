@@ -1,4 +1,7 @@
-"""The commands of a lab's text, as a student types them, and what the text says that they print."""
+"""The commands of a lab's text, as a student types them, and what the text says that they print.
+
+`python -m tests.emulation.lab_blocks 3 7`, as root, renews the output on the teacher's pages of labs 3 and 7.
+"""
 
 import os
 import re
@@ -13,10 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from railyard.core.installation import RUN
-from railyard.experiments.labs.definition import Setting
-from railyard.experiments.labs.pages import student_page
+from railyard.experiments.labs.definition import Setting, find
+from railyard.experiments.labs.pages import student_page, teacher_page
 from tests.emulation.programs import RUN_EXPERIMENT
+from tests.unit.lab_pages import FOLDER, stem
 
+BLOCK_S: Final = 150.0
 _BLOCK: Final = re.compile(r"^```(sh|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _BUSY: Final = re.compile("^✗ the emulation is believable: .*", re.MULTILINE)
 """The one check of a run that a busy machine may fail."""
@@ -82,18 +87,26 @@ def run(setting: Setting, block: Block, within_s: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
         written.seek(0)
         output = written.read()
-    busy = process.returncode == 1 and re.findall("^✗ .*", output, re.MULTILINE) == _BUSY.findall(output)
+    busy = process.returncode == 1 and re.findall(r"^✗ \S.*", output, re.MULTILINE) == _BUSY.findall(output)
     assert process.returncode == 0 or busy, f"exit status {process.returncode}:\n{commands}\n{output}"
     assert "Traceback" not in output, output
     return output
 
 
 def run_all(setting: Setting, within_s: float) -> dict[str, str]:
-    """Run every block of a student's page in order. Return the outputs by commands, and check what is expected."""
+    """Run every block of a student's page in order. Return the outputs by commands, and check what is expected.
+
+    A file that the student completes has its first text until the first block that makes a run with it.
+    """
     found = {}
     setting.folder.mkdir(parents=True, exist_ok=True)
     page = student_page(setting).replace(str(setting.folder), setting.folder.name)
+    name, text = setting.lab.starter
+    if name:
+        (setting.folder / name).write_text(text, encoding="utf-8")
     for block in blocks(page):
+        if name and any(f"/{run.name}\n" in block.commands for run in setting.lab.runs if run.plugin):
+            (setting.folder / name).write_text(setting.lab.solution, encoding="utf-8")
         found[block.commands] = output = run(setting, block, within_s)
         for expected in block.expected:
             assert not (absent := absent_lines(expected, output)), f"{absent}\nis not in\n{output}"
@@ -106,6 +119,16 @@ def outputs_page(found: dict[str, str]) -> str:
     return "\n".join(["\n## Real output\n", *parts])
 
 
-def write_outputs(path: Path, found: dict[str, str]) -> None:
-    """Keep the outputs of a lab, for its teacher's page."""
-    path.write_text(outputs_page(found), encoding="utf-8")
+def main() -> None:
+    """Run the labs of these numbers on packets, and write their output to the teacher's pages."""
+    for number in sys.argv[1:]:
+        lab = find(number)
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_all(Setting.of(lab, "", Path(folder) / f"lab{lab.number}"), BLOCK_S)
+        text = teacher_page(Setting.of(lab), outputs_page(found))
+        path = FOLDER / "teacher" / f"{stem(lab)}.md"
+        path.write_text(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

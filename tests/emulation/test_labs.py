@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from railyard.experiments.labs import checking
-from railyard.experiments.labs.definition import LABS, Lab, Setting
-from tests.emulation.lab_blocks import run_all
+from railyard.experiments.labs.definition import LABS, Lab, NotDone, Setting
+from tests.emulation.lab_blocks import BLOCK_S, run_all
 from tests.unit.lab_pages import stem
-
-BLOCK_S = 150.0
 
 
 def as_written(setting: Setting, name: str) -> object:
@@ -28,6 +26,11 @@ def test_a_labs_commands_run_and_are_checked(lab: Lab, tmp_path: Path, slow: flo
         outcome = outcomes.pop(f"run {run.name}")
         assert outcome.state == "right" or "verdict is invalid" in outcome.message, outcome
     assert {outcome.state for outcome in outcomes.values()} == {"right"}
+    strangers = [Setting.of(lab, f"student{n}", setting.folder) for n in range(20)]
+    for run in lab.runs:
+        stranger = next(each for each in strangers if each.overrides(run) != setting.overrides(run))
+        with pytest.raises(NotDone, match="another experiment"):
+            stranger.records(run.name)
     for question in lab.questions:
         for mistake in question.mistakes:
             wrong = mistake.answer(setting)

@@ -1,6 +1,6 @@
 """Write labs/*.md, their notebooks and the teacher's pages from the labs: `python -m tests.unit.lab_pages`.
 
-The teacher's pages keep the output of commands that they have; tests/emulation/test_labs.py --lab-outputs renews it.
+The teacher's pages keep the output of commands that they have; `python -m tests.emulation.lab_blocks N` renews it.
 """
 
 import re

@@ -3,6 +3,8 @@
 import csv
 import io
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core.records import IntervalId
 from railyard.experiments import cli
-from railyard.experiments.labs import checking
+from railyard.experiments.labs import checking, policy
 from railyard.experiments.labs.definition import LABS, Lab, Mistake, NotDone, Question, Setting, find
 from railyard.experiments.labs.pages import student_page
 from railyard.experiments.spec import loading
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.steering import PolicyRow
 from tests.unit import lab_pages
+from tests.unit.stand_ins import run_of
 
 LAB_LIST = sorted((lab for lab in map(LABS.__getitem__, LABS)), key=lambda lab: lab.number)
 BY_NAME = pytest.mark.parametrize("lab", LAB_LIST, ids=lambda lab: lab_pages.stem(lab))
@@ -133,7 +139,7 @@ def test_a_page_has_every_question_and_every_run(lab: Lab) -> None:
         assert page.count(f"`{question.name}`:**") == 1
     for run in lab.runs:
         assert page.count(setting.command(run)) == 1
-        loading.load_any(run.experiment, setting.overrides(run))
+        loading.load_any(run.experiment, [text.replace(*run.own) for text in setting.overrides(run)])
     assert 20 <= lab.minutes <= 45
     assert "{{" not in page
 
@@ -218,6 +224,34 @@ def test_bad_input_is_one_line(words: list[str], field: str, here: Path, capsys:
     shown = capsys.readouterr()
     assert shown.err.startswith(f"error: {field}: ")
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("own_s", "hint"), [(1.2, ""), (1.8, "mine took 1.8 s, and allowed are 1.25 times the 1 s")])
+def test_a_policy_that_misses_the_goal_gets_a_hint(own_s: float, hint: str) -> None:
+    def row(policy: str, seconds: float) -> PolicyRow:
+        return PolicyRow("rail-only", IntervalId(), policy, (seconds,), 1.0, *(None,) * 7)
+
+    analysis = Analysis(run_of())
+    analysis.policy_rows = {("rail-only", IntervalId()): (row("mine", own_s), row("oracle", 1.4))}
+    found = policy.goal(analysis)
+    assert found.startswith(hint)
+    assert bool(found) == bool(hint)
+
+
+def test_a_starter_works_and_is_worse_than_the_solution(here: Path) -> None:
+    lab = find("10")
+    setting = Setting.of(lab, "", here)
+    name, starter = lab.starter
+    seconds = []
+    for text in (starter, lab.solution):
+        (here / name).write_text(text)
+        words = [word for text in setting.overrides(lab.runs[0]) for word in ("-o", text)]
+        command = [sys.executable, str(lab_pages.ROOT / "run_experiment.py"), "predict", "hot-rail", *words]
+        subprocess.run([*command, "--plugin", str(here / name), "--out", str(here)], capture_output=True, check=True)
+        with (here / "hot-rail.csv").open() as file:
+            rows = {row["policy"]: float(row["predicted"]) for row in csv.DictReader(file)}
+        seconds.append(rows["mine"] / rows["oracle"])
+    assert seconds[0] > policy.ENOUGH > seconds[1]
 
 
 def test_grades_are_no_formulas_for_a_spreadsheet() -> None:
