@@ -13,7 +13,7 @@ import numpy as np
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, ByteCheck, Event, Flow, Measurement, Run
-from railyard.results.theory.ecmp import Spread, imbalance, uplink_imbalance
+from railyard.results.theory.ecmp import imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
     PathSeconds,
@@ -23,6 +23,7 @@ from railyard.results.theory.predict import (
     phase_times,
     predict_schedule,
     project_to_full_size,
+    share_uplinks,
 )
 from railyard.topologies.addresses import UPLINK_PORT, Gpu
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
@@ -178,8 +179,8 @@ def record(
     loads = _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run) if uplinks else None
     exact, fabric = known and bool(predicted) and not session.steered_by, session.plan.spec
     schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
-    spread: Spread = loads if loads and len(set(schedule.phases)) == 1 else "worst"  # known of the whole alone
-    explained = explained_ratios(schedule, schedule_rates, fabric, spread) if exact else {}
+    explained = explained_ratios(schedule, schedule_rates, fabric, loads) if exact else {}
+    at_uplinks = share_uplinks(schedule, fabric) if exact else {}
     has_choice = exact and fabric.spine_count > 1
     by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected") if has_choice else {}
 
@@ -208,6 +209,7 @@ def record(
         least, most = of(explained, phase) or (0.0, inf)
         longer = of(latencies, phase) if prediction else None
         with_latency = prediction + longer if prediction and longer is not None else None
+        others = [o for (p, o), share in shared.items() if p == phase and share > MAX_SHARED]
         row = Measurement(
             interval,
             phase,
@@ -220,7 +222,7 @@ def record(
             predicted_by_uplink=of(by_uplink, phase) if prediction else None,
             frames=median(messages.get(phase) or all_messages) / (fabric.mtu - IP_TCP),
             credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,
-            shares_links_with=", ".join(o for (p, o), share in shared.items() if p == phase and share > MAX_SHARED),
+            shares_links_with=", ".join(others) or at_uplinks.get(phase, ""),
             predicted_with_latency=with_latency,
         )
         run.measurements.append(row)

@@ -282,7 +282,9 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
                 found.append(Finding(row.interval, TOO_FAST, fast, text, phase=row.phase))
         if row.explained_least and not row.shares_links_with and all(f.verdict == "ok" for f in found):
             off = max(0.0, row.ratio / row.explained_most - 1, 1 - row.ratio / row.explained_least)
-            text = f"{name} took {digits(row.ratio, 4)} of its prediction, unexplained"
+            most = row.explained_most
+            beyond = f" beyond {digits(most, 4)}" if 1.005 < most < math.inf else ""
+            text = f"{name} took {digits(row.ratio, 4)} of its prediction, unexplained{beyond}"
             found.append(Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase))
         yield row, found
 

@@ -14,7 +14,7 @@ from railyard.core.units import parse_time
 
 Verdict = Literal["ok", "not compared", "below resolution", "degraded", "invalid"]
 """Verdict of a row, an interval or a run, best first. Two are of rows alone, which aren't set against their prediction:
-"not compared" shares links with another phase by the schedule, and the formula is of a phase alone; of "below
+"not compared" shares links with another phase, and the formula is of a phase alone; of "below
 resolution", idle credit or the scheduler may change more than is judged."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 NOT_COMPARED: Final[tuple[Verdict, ...]] = ("not compared", "below resolution")
@@ -37,7 +37,8 @@ class Measurement(Record):
     or policy is expected to give them, and not with even shares; None where there is nothing to choose.
 
     `frames` of the median message. `credit_share`: the most by which idle credit of shapers shortens the predicted
-    time, as a share of it. `shares_links_with`: the phases that the schedule lets use the same links at the same time.
+    time, as a share of it. `shares_links_with`: the phases that the schedule lets use the same links at the same time,
+    or whose flows are hashed over the same uplinks and have other proportions.
     `predicted_with_latency`: as `predicted`, with the latency of each sequential step, as calibration measured it.
     """
 

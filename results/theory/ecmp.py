@@ -19,9 +19,9 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.matrix.traffic_matrix import Way
 
-Spread = Literal["even", "expected", "worst"] | float
-"""Loads of a switch's uplinks: even, the mean over hashes, all on one, or a measured `imbalance`. Where the policy
-assigns uplinks, `expected` and `worst` are what it assigns."""
+Spread = Literal["even", "expected"] | float
+"""Loads of a switch's uplinks: even, the mean over hashes, or a measured `imbalance`. Where the policy assigns uplinks,
+`expected` is what it assigns."""
 HASH_DRAWS: Final = 1024
 """How many hashes an expectation is the mean of: all there are, if not more; a standard error of 1% or less."""
 MOST_DRAWN: Final = 2**22  # flows, in all draws together
@@ -34,6 +34,12 @@ def imbalance(loads: NDArray[Any]) -> float:
     """
     mean = float(loads.mean(axis=1).max(initial=0.0)) if loads.size else 0.0
     return float(loads.max()) / mean if mean else 1.0
+
+
+def is_hashed(fabric: FabricSpec) -> bool:
+    """Return whether rail switches have several uplinks and a hash decides which of them a flow takes."""
+    others = fabric.domains * (fabric.rails - 1)
+    return fabric.spine_count > 1 and any(len(fabric.uplinks(rank)) < others for rank in range(fabric.rails))
 
 
 def hashes(flows: int, uplinks: int) -> Iterator[Numbers]:
@@ -77,4 +83,4 @@ def uplink_imbalance(
         return 1.0 if spread == "even" else spread
     if None not in assigned:
         return of(np.tile(np.array(assigned, dtype=np.int64)[entry] % uplinks, groups * columns))
-    return float(uplinks) if spread == "worst" else fmean(map(of, hashes(len(each), uplinks)))
+    return fmean(map(of, hashes(len(each), uplinks)))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railyard.results.theory import equations
-from railyard.results.theory.ecmp import Spread, uplink_imbalance
+from railyard.results.theory.ecmp import Spread, is_hashed, uplink_imbalance
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.matrix.traffic_matrix import Way, at_line_rate, ways
@@ -186,21 +186,25 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, sprea
 
 
 def explained_ratios(
-    schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread = "worst"
+    schedule: Schedule, rates: Rates, fabric: FabricSpec, measured: float | None = None
 ) -> dict[str, tuple[float, float]]:
     """Return the least and most of measured over predicted that the theory explains, for each phase and the whole.
 
-    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything; uplinks may be
-    loaded like `spread`, by default all flows on one. Of an iteration, Eq. 6 leaves out a term and adds up what
-    overlaps: it may take what its tasks take at line rate.
+    Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything. `measured`:
+    `imbalance` of uplinks while it ran. Where flows are hashed over uplinks, a phase takes what the busiest of them
+    needs for that load: no less, and what is more is not explained. Of an iteration, Eq. 6 leaves out a term and adds
+    up what overlaps: it may take what its tasks take at line rate.
     """
+    spread: Spread = (
+        measured if measured and is_hashed(fabric) else "expected"
+    )  # which is exact where uplinks are assigned
     known: dict[str, tuple[float, float]] = {}
     for phase in dict.fromkeys(schedule.phases):
         planes = fabric.definition.carrying(fabric.definition.all_planes) if phase.y > 1 else ()
         closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
         is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
-        most = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric) if is_exact else inf
-        known[phase.name] = (0.0, inf) if len(planes) > 1 else (1.0, most)
+        loaded = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric) if is_exact else 1.0
+        known[phase.name] = (0.0, inf) if len(planes) > 1 else (loaded, loaded if is_exact else inf)
     if schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):
@@ -210,6 +214,27 @@ def explained_ratios(
             least, most = min(least, line_rate), max(1.0, line_rate) * loaded
         known[WHOLE] = least, most
     return known
+
+
+def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
+    """Return, by phase, the other phases whose flows are hashed over the uplinks that it uses; none if all are alike.
+
+    The bytes of an uplink are counted for all phases together. Where these send in other proportions, the load that was
+    measured is that of no single one. `WHOLE` has all of them.
+    """
+    if not is_hashed(fabric):
+        return {}
+    columns, rails = schedule.columns, schedule.rails
+    sent = np.flatnonzero(~columns.is_compute)
+    pairs, place = np.unique(columns.src[sent] * schedule.gpus + columns.dst[sent], return_inverse=True)
+    crosses = np.zeros(len(pairs), dtype=bool)
+    for way in ways(*np.divmod(pairs, schedule.gpus), rails, fabric):
+        crosses |= (way.share > 0) & (way.enter % rails != way.leave % rails)
+    used = [schedule.phases[number] for number in np.unique(columns.phase[sent[crosses[place]]]).tolist()]
+    names = list(dict.fromkeys(p.name for p in used))
+    if len({(p.collective or p.name, p.x, p.y, p.shares) for p in used}) < 2:
+        return {}
+    return {name: ", ".join(other for other in names if other != name) for name in (*names, WHOLE)}
 
 
 class PathSeconds(NamedTuple):

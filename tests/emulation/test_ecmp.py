@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from railyard.results.runs import store
+from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
@@ -43,6 +44,22 @@ def test_round_robin_loads_uplinks_evenly_and_a_hash_does_not(run: Run) -> None:
     hashed = [found["spine", repeat].value for repeat in (0, 1)]
     assert max(hashed) > 1.2
     assert all(value <= 2 for value in hashed)
+
+
+def test_a_time_is_judged_by_the_load_that_its_uplinks_had(run: Run) -> None:
+    """Two of three bytes of a GPU's rail port change rails; a loaded machine makes a time longer, never shorter."""
+    judgement = judge(run)
+    loads = {m.interval: m.value for m in run.measurements if m.metric == UPLINK_IMBALANCE}
+    times = [m for m in run.measurements if m.metric == "completion_time"]
+    assert len(times) == 4
+    for row in times:
+        explained = max(1, loads[row.interval] * 2 / 3) if row.policy == "spine" else 1
+        assert row.explained_least == pytest.approx(explained)
+        assert explained <= row.explained_most < 1.05 * explained  # with latency
+        assert row.ratio is not None
+        assert row.ratio > 0.96 * explained
+        if row.ratio > 1.05 * row.explained_most:
+            assert judgement.of_row(row) != "ok"
 
 
 def test_every_byte_is_counted_at_the_uplinks(run: Run) -> None:

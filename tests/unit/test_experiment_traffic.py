@@ -7,10 +7,12 @@ import pytest
 
 from railyard.experiments.run import traffic
 from railyard.experiments.run.traffic import Workload, run_workload
+from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
+from railyard.results.theory.predict import predict_schedule
 from railyard.topologies.plan import Plan
 from railyard.workloads.replay.run import Replay
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Schedule, payload_rates
 from railyard.workloads.spec import build, parse_workload
 from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, session_of
 
@@ -149,3 +151,42 @@ def test_port_counters_are_of_this_replay_alone(kind: str, no_fabric: dict[str, 
     assert check.rail_expected_bytes == round(4_000_000 * 9014 / 8948)
     assert check.cross_rail_bytes == (200 if plan.uplinks else 0)
     assert controller.asked_for == [len(plan.switches)] * 2
+
+
+MOE = {"kind": "moe", "duration": "3s", "compute": 0.02, "all_to_alls": 1}
+
+
+@pytest.mark.parametrize(
+    ("busiest", "slower", "verdict"),
+    [(1.0, 1.0, "ok"), (1.0, 1.2, "degraded"), (1.6, 1.2, "ok"), (1.6, 1.0, "invalid"), (1.6, 1.3, "degraded")],
+)
+def test_hashed_flows_are_judged_by_the_load_of_the_busiest_uplink(
+    busiest: float, slower: float, verdict: str, no_fabric: dict[str, Any]
+) -> None:
+    """On 4x4 an uplink that has n times the mean takes 3 n / 4 of Eq. 2: three of four bytes change rails."""
+    plan, run = plan_of("rail-optimized", 4, 4), run_of()
+    workload = workload_on(plan, MOE)
+    session, controller = session_of(plan)
+    rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+    predicted_s = predict_schedule(workload.schedule, rates, plan.spec)["moe-a2a"]
+    end_ns = SECOND + round(slower * predicted_s * SECOND)
+    done = replay_of(workload.schedule)
+    for number, transfer in workload.schedule.transfers:
+        if workload.schedule.phases[transfer.phase].name == "moe-a2a":
+            done.spans[number] = SECOND, end_ns
+    for switch in (switch.name for switch in plan.switches if switch.role == "rail"):
+        controller.carried(switch, FIRST_UPLINK)
+        controller.carried(switch, FIRST_UPLINK + 1)
+
+    def meanwhile() -> None:
+        for switch in (switch.name for switch in plan.switches if switch.role == "rail"):
+            controller.carried(switch, FIRST_UPLINK, 10_000_000, 10_000_000)
+            controller.carried(switch, FIRST_UPLINK + 1, 10_000_000, 10_000_000)
+        controller.carried("rail1", FIRST_UPLINK, 10_000_000, round(10_000_000 * busiest))
+        controller.carried("rail1", FIRST_UPLINK + 1, 10_000_000, round(10_000_000 * (2 - busiest)))
+
+    no_fabric.update(meanwhile=meanwhile, replay=done)
+    run_workload(session, workload, 0, 1, run, lambda _: None)
+    (row,) = (m for m in run.measurements if (m.phase, m.metric) == ("moe-a2a", "completion_time"))
+    assert row.ratio == pytest.approx(slower, abs=1e-6)
+    assert judge(run).rows[row.interval, row.phase, row.metric] == verdict
