@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from railyard.core.errors import BadInput, CheckFailed, RailyardError
     from railyard.core.errors import MissingRequirement as MachineLacks
-    from railyard.experiments.api.fabric import Fabric, Fault, Process, fabric, run
+    from railyard.experiments.api.experiment import run
+    from railyard.experiments.api.fabric import Fabric, Fault, fabric
+    from railyard.experiments.api.processes import Process
     from railyard.experiments.api.results import Results, load
     from railyard.experiments.api.specs import FabricSpec
     from railyard.workloads.spec import Workload
@@ -25,9 +27,9 @@ _EXPORTS: Final = {
     "CheckFailed": "core.errors.CheckFailed",
     "Fabric": "experiments.api.fabric.Fabric",
     "Fault": "experiments.api.fabric.Fault",
-    "Process": "experiments.api.fabric.Process",
+    "Process": "experiments.api.processes.Process",
     "fabric": "experiments.api.fabric.fabric",
-    "run": "experiments.api.fabric.run",
+    "run": "experiments.api.experiment.run",
     "FabricSpec": "experiments.api.specs.FabricSpec",
     "MachineLacks": "core.errors.MissingRequirement",
     "RailyardError": "core.errors.RailyardError",

@@ -19,7 +19,8 @@ import pytest
 import railyard as ry
 
 if TYPE_CHECKING:
-    from railyard.experiments.api.fabric import Fabric, Fault, Process
+    from railyard.experiments.api.fabric import Fabric, Fault
+    from railyard.experiments.api.processes import Process
 
     MakeFault = Callable[..., Fault]
     MakeRanks = Callable[..., list[Process]]
@@ -71,7 +72,8 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             pytest.fail(f"marker fabric: {error}", pytrace=False)
         owner.addfinalizer(lambda: fabrics.pop(name).close())
         if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the machine: they measure one at a time
-            built.turn = _Turn(temporary.parent / "railyard.lock")
+            built.turn = turn = _Turn(temporary.parent / "railyard.lock")
+            owner.addfinalizer(turn.close)
     found = fabrics[name]
     found.on_result = request.node.stash.setdefault(MEASURED, []).append
     yield found
@@ -105,6 +107,10 @@ class _Turn:
     def __init__(self, path: Path) -> None:
         self._file = path.open("w")
         self._depth = 0
+
+    def close(self) -> None:
+        """Close its file: without that, a session in which warnings are errors would fail."""
+        self._file.close()
 
     def __enter__(self) -> None:
         if self._depth == 0:

@@ -7,7 +7,7 @@ import pytest
 
 import railyard as ry
 from railyard.core.worker import Message, Pipe
-from railyard.experiments.api import fabric
+from railyard.experiments.api import experiment
 from railyard.experiments.api import messages as m
 from tests.unit.results_sample import sample_run
 
@@ -75,7 +75,7 @@ def test_defect_is_described_in_one_line() -> None:
     ],
 )
 def test_failed_run_raises_the_error_of_its_status(status: int, line: str, kind: type[ry.RailyardError]) -> None:
-    error = fabric._failure(status, line)
+    error = experiment._failure(status, line)
     assert type(error) is kind
     assert str(error) in line or not line
     assert error.exit_status == status

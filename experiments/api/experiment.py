@@ -1,0 +1,60 @@
+"""Experiments in a script: a run in a process of its own, and its results or the error that it ended with."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError
+from railyard.experiments.api import messages as m
+from railyard.experiments.api.connection import CANCEL_S, Connection
+from railyard.experiments.api.results import Results, load
+
+
+def run(
+    name: str | Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    check: bool = False,
+) -> Results:
+    """Run an experiment, by name or file, and return its results; `overrides` are those of `-o`.
+
+    Its folder is `out`, by default runs/<utc time>-NAME. BadInput, MachineLacks; with `check`, CheckFailed if a check
+    of the experiment failed. KeyboardInterrupt stops the run, and its folder has what was measured until then.
+    """
+    changes = tuple(f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items())
+    order = m.RunExperiment(
+        name=str(name), caller=os.getpid(), overrides=changes, out=None if out is None else str(out), seed=seed
+    )
+    connection = Connection(order)
+    try:
+        folder, status = connection.started.result()
+        if not Path(folder, "run.json").exists():
+            raise _failure(status, connection.last_line())
+    except KeyboardInterrupt:
+        connection.process.send_signal(signal.SIGINT)
+        wait([connection.started], CANCEL_S)
+        raise
+    finally:
+        connection.close()
+    found = load(folder)
+    return found.check() if check else found
+
+
+def _failure(status: int, line: str) -> RailyardError:
+    """Return the exception for a run that ended without records: of its exit status and its line."""
+    text = line.removeprefix("error: ")
+    if status == BadInput.exit_status and (parts := re.match(r"([^:]+): ('[^']*'|\S+) (.*)", text)):
+        return BadInput(parts[1], parts[2].strip("'"), parts[3])
+    if status == MissingRequirement.exit_status:
+        what, _, remedy = text.partition("; ")
+        return MissingRequirement(what, remedy)
+    error = RailyardError(text or f"the run ended with exit status {status} and left no records")
+    error.exit_status = status
+    return error

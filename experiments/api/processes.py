@@ -1,0 +1,171 @@
+"""Programs at the GPUs and switches of a fabric, started and used as by subprocess."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from select import select
+from typing import IO, Any, Self
+
+from railyard.core.errors import RailyardError
+from railyard.experiments.api import messages as m
+from railyard.experiments.api.connection import END_S
+
+Ask = Callable[..., Any]  # a method of the fabric, which so stays while one of its programs is in use
+
+
+class Processes:
+    """Starter of programs in the network of a GPU or switch."""
+
+    def __init__(self, ask: Ask, node: str, started: "list[Process]") -> None:
+        self._ask, self._node, self._started = ask, node, started
+
+    def popen(
+        self,
+        args: str | Sequence[str],
+        *,
+        stdin: "int | IO[Any] | None" = subprocess.DEVNULL,
+        stdout: "int | IO[Any] | None" = None,
+        stderr: "int | IO[Any] | None" = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        text: bool = True,
+    ) -> "Process":
+        """Start a program as subprocess.Popen does; text is split as by a shell. `python` is this Python.
+
+        Its environment and working folder are those of the script; its host name is the node's.
+        """
+        argv = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]
+        if argv and argv[0] in ("python", "python3"):
+            argv[0] = sys.executable
+        streams, folder = (stdin, stdout, stderr), str(cwd or Path.cwd())
+        process = Process(self._ask, self._node, argv, streams, env, folder, text)
+        self._started.append(process)
+        return process
+
+
+class Process:
+    """A program in a fabric, used like subprocess.Popen. `pid` is its process id in the sandbox.
+
+    `stdin`, `stdout` and `stderr` are files if they were given as PIPE. It ends with the fabric.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        node: str,
+        args: list[str],
+        streams: "tuple[int | IO[Any] | None, ...]",
+        env: Mapping[str, str] | None,
+        cwd: str,
+        text: bool,
+    ) -> None:
+        self._ask, self.node, self.args = ask, node, args
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self.stdin: IO[Any] | None = None
+        self.stdout: IO[Any] | None = None
+        self.stderr: IO[Any] | None = None
+        with ExitStack() as given:
+            fds: list[int] = []
+            for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
+                if stream == subprocess.PIPE:
+                    read, write = os.pipe()
+                    theirs, ours = (read, write) if number == 0 else (write, read)
+                    mode = "w" if number == 0 else "r"
+                    file = (
+                        os.fdopen(ours, mode, encoding="utf-8", errors="replace")
+                        if text
+                        else os.fdopen(ours, mode + "b")
+                    )
+                    setattr(self, name, file)
+                elif stream == subprocess.STDOUT:
+                    theirs = os.dup(fds[1])
+                elif stream == subprocess.DEVNULL:
+                    theirs = os.open(os.devnull, os.O_RDWR)
+                else:
+                    theirs = os.dup(
+                        number if stream is None else stream if isinstance(stream, int) else stream.fileno()
+                    )
+                fds.append(theirs)
+                given.callback(os.close, theirs)
+            self._status_fd, their_end = os.pipe()
+            given.callback(os.close, their_end)
+            environment = dict(os.environ if env is None else env)
+            what = {"node": node, "argv": tuple(args), "environment": environment, "cwd": cwd}
+            self.pid: int = ask(m.StartProcess, [*fds, their_end], **what)
+
+    def poll(self) -> int | None:
+        """Return the exit status if the program has ended, negative for a signal; else None."""
+        return self._await(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status when the program has ended. subprocess.TimeoutExpired after `timeout` s."""
+        status = self._await(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return status
+
+    def _await(self, timeout: float | None) -> int | None:
+        with self._lock:
+            if self.returncode is None and select([self._status_fd], [], [], timeout)[0]:
+                written = os.read(self._status_fd, 16)
+                os.close(self._status_fd)
+                self.returncode = int(written) if written else -signal.SIGKILL  # the sandbox has ended
+        return self.returncode
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:  # noqa: A002 - as in Popen
+        """Send `input`, read to the end, and return what was written to stdout and stderr; None for what is no pipe."""
+        read: dict[str, Any] = {}
+
+        def collect(name: str, stream: IO[Any]) -> None:
+            read[name] = stream.read()
+
+        pipes = [(name, stream) for name in ("stdout", "stderr") if (stream := getattr(self, name)) is not None]
+        readers = [threading.Thread(target=collect, args=pipe, daemon=True) for pipe in pipes]
+        for reader in readers:
+            reader.start()
+        if self.stdin is not None:
+            with suppress(BrokenPipeError), self.stdin as stdin:
+                stdin.write(input or ("" if hasattr(stdin, "encoding") else b""))
+        self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        return read.get("stdout"), read.get("stderr")
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the program, if it still runs."""
+        if self.poll() is None:
+            self._ask(m.SignalProcess, pid=self.pid, signal=int(number))
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the program and the processes that it started, and close its pipes."""
+        with suppress(RailyardError):
+            self._ask(m.SignalProcess, pid=self.pid, signal=int(signal.SIGKILL), group=True)
+        self.wait(END_S)
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid} at {self.node}: {shlex.join(self.args)}>"
