@@ -4,9 +4,10 @@ Built-in kinds are the modules of topologies/kinds; plugins register theirs the 
 one switch for each rail, with spines above if the kind has any; a kind overrides what differs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, Protocol
+from functools import cached_property
+from typing import ClassVar, Final, Literal, Protocol, get_args
 
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
@@ -14,6 +15,8 @@ from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, RAIL_DPID, SPI
 from railyard.topologies.forwarding import FORWARDING_POLICIES
 
 Layer = Literal["rail", "hb"]
+LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
+"""In this order: a layer's place is the number of its optical switch, where one is for all domains."""
 LinkClass = Literal["hb", "rail", "uplink"]
 MAX_PLANES: Final = 8
 
@@ -97,6 +100,16 @@ class FabricPlan(Protocol):
 
     def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
         """Return the ends of a link: at the node, and in its network."""
+
+    @cached_property
+    def links_at(self) -> Mapping[str, Sequence[tuple[str, Layer]]]:
+        """Names and layers of the links of each node, and of each node of their networks."""
+        found: dict[str, list[tuple[str, Layer]]] = {}
+        for layer in LAYERS:
+            for name in self.link_names(layer):
+                for end in self.ends_of(name, layer):
+                    found.setdefault(end.node, []).append((name, layer))
+        return found
 
 
 class BaseFabricSpec(ConfigModel):

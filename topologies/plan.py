@@ -20,9 +20,9 @@ from railyard.topologies.addresses import (
     port_of,
     rail_device,
 )
-from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link, Switch
+from railyard.topologies.fabric_kinds import LAYERS, End, FabricPlan, Layer, Link, Switch
 from railyard.topologies.platforms import PLATFORMS
-from railyard.topologies.spec import LAYERS, FabricSpec
+from railyard.topologies.spec import FabricSpec
 
 
 @dataclass(frozen=True)

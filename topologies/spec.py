@@ -7,7 +7,7 @@ core of the HB domain.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -15,12 +15,10 @@ from railyard.core.config import ConfigModel, parse_model
 from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, time_between
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
-from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricKind, Layer
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, LAYERS, BaseFabricSpec, FabricKind, Layer
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, fabric_of, policy_shares
 from railyard.topologies.platforms import PlatformName
 
-LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
-"""In this order: a layer's place is the number of its optical switch, where one is for all domains."""
 OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
 
 

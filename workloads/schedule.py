@@ -266,6 +266,7 @@ Grid = tuple[tuple[int, ...], ...]
 
 MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
 MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has
+MAX_RUNS: Final = 2**16  # of collectives and other named steps in a schedule, each of which is made one by one
 MAX_TRANSFER_BYTES: Final = 2**62  # their sums are 64-bit integers
 MAX_EXPERIMENT_TASKS: Final = 2**20  # of all schedules of an experiment, each of which is made before it starts
 
@@ -294,9 +295,10 @@ def check_total(tasks: int, gpus: int, field: str, value: object) -> None:
 
 
 def check_gpus(domains: int, rails: int, field: str) -> None:
-    """Raise BadInput if a fabric with so many domains of `rails` GPUs is too large for workloads."""
+    """Raise BadInput if a fabric with so many domains of `rails` GPUs is too large for workloads and random faults."""
     if domains * rails > MAX_GPUS:
-        allowed = f"makes {domains * rails:,} GPUs with {rails} rails: workloads are for {MAX_GPUS:,} or fewer"
+        most = f"workloads and random faults are for {MAX_GPUS:,} or fewer"
+        allowed = f"makes {domains * rails:,} GPUs with {rails} rails: {most}"
         raise BadInput(field, domains, allowed)
 
 
@@ -327,6 +329,7 @@ class Program:
 
     def phase(self, phase: Phase) -> int:
         """Start one run of a collective (or of any other named step); returns the phase's number."""
+        self.check_runs(1)
         self._phases.append(phase)
         return len(self._phases) - 1
 
@@ -352,6 +355,11 @@ class Program:
         """Raise TooManyTasks if so many more tasks than now are more than the schedule may have."""
         if self._count + more > self._most:
             raise TooManyTasks(f"must make {self._most:,} transfers and computations or fewer on this fabric")
+
+    def check_runs(self, more: int) -> None:
+        """Raise TooManyTasks if so many more phases than now are more than the schedule may have."""
+        if len(self._phases) + more > MAX_RUNS:
+            raise TooManyTasks(f"must make {MAX_RUNS:,} runs of collectives or fewer")
 
     def _append(self, task: Task) -> int:
         self.check_count(1)

@@ -16,7 +16,7 @@ from railyard.failure.scenario.random_faults import MAX_FAULTS, REPAIRED_IDLE_S,
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.schedule import Schedule, payload_rates
+from railyard.workloads.schedule import Schedule, check_gpus, payload_rates
 
 _ROUNDING_S: Final = 0.001  # random faults have rounded times, and may be repeated as a list
 
@@ -126,6 +126,7 @@ def check_script(
         _check_not_hidden(script, f"{field}.faults", plan)
         if not random_faults:
             continue
+        check_gpus(plan.spec.domains, plan.spec.rails, f"fabrics.{number}.domains")
         kinds = list(random_faults.mix or random_faults.weights)
         if not any(FAULTS[kind].targets(plan) for kind in kinds):
             allowed = f"can't break: {plan.title} has nothing of these kinds"

@@ -19,10 +19,9 @@ from railyard.failure.scenario.script import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import HEARTBEAT_BPS, burst_bytes
-from railyard.topologies.fabric_kinds import End
+from railyard.topologies.fabric_kinds import LAYERS, End
 from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import LAYERS
 
 
 @dataclass(frozen=True, slots=True)

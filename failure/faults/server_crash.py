@@ -27,7 +27,7 @@ class ServerCrash(CrashedGpus):
 
     def gpus(self, plan: FabricPlan, target: str) -> Sequence[str]:
         """Return the GPUs of the HB domain."""
-        return [name for name in plan.link_names("hb") if plan.ends_of(name, "hb")[1].node == target]
+        return [name for name, layer in plan.links_at.get(target, ()) if layer == "hb" and name != target]
 
     def target_problem(self, plan: FabricPlan, target: str) -> str:
         """Return what is wrong with a target; on a fabric that is too small, that."""

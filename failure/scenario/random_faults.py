@@ -217,11 +217,14 @@ class _Draw:
 
     def _free(self, candidates: Iterable[_Candidate], now_s: float) -> list[_Candidate]:
         """Return the faults that neither hide an active fault nor are hidden by one, or by one just repaired."""
+        recent = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
+        if not self._active and not recent:
+            return list(candidates)
         return [
             one
             for one in candidates
             if not any(one.scope.conflicts_with(active.scope) for active in self._active)
-            and all(at_s + idle_s(repaired, one.scope) <= now_s for at_s, repaired in self._repaired)
+            and all(at_s + idle_s(repaired, one.scope) <= now_s for at_s, repaired in recent)
         ]
 
     def _repair(self, due: Sequence[_Candidate], now_s: float) -> Iterator[Timed]:

@@ -140,7 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     numbers = range(given.count) if given.only is None else [given.only]
     folder = Path(tempfile.mkdtemp()) if given.only is None else KEPT
-    shutil.rmtree(KEPT, ignore_errors=True)
+    if folder == KEPT:
+        shutil.rmtree(KEPT, ignore_errors=True)
     counts: Counter[str] = Counter()
     try:
         for answer in answers(given.seed, iter(numbers), folder, given.jobs):

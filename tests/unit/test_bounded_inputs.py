@@ -22,13 +22,15 @@ from railyard.topologies import addresses
 from railyard.topologies.multirail import spec as multirail
 from railyard.workloads import schedule
 from railyard.workloads import spec as workload_spec
-from railyard.workloads.jobs import collective
+from railyard.workloads.jobs import collective, gpt
 from railyard.workloads.traces import common
 from railyard.workloads.traces.common import read_files
 
 BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
 
 NO_TENSOR: Final = {"tensor": 1, "pipeline": 4, "data": 2, "micro_batch": 1, "global_batch": 8}
+TASKS: Final = "262,144 transfers and computations or fewer on this fabric"
+RUNS: Final = "65,536 runs of collectives or fewer"
 LIMITS: Final = {
     "bytes of a YAML file (experiment, model, placement)": config.MAX_YAML_BYTES,
     "characters of a YAML file, its aliases spelled out": config.MAX_YAML_CHARACTERS,
@@ -44,10 +46,11 @@ LIMITS: Final = {
     "repeats of a workload, fault, script or replacement, each": faults.MAX_REPEATS,
     "HB domains of a fabric": addresses.MAX_DOMAINS,
     "rails of a fabric": addresses.MAX_RAILS,
-    "GPUs of a fabric with workloads": schedule.MAX_GPUS,
+    "GPUs of a fabric with workloads or random faults": schedule.MAX_GPUS,
     "nodes of a multi-rail fabric": multirail.MAX_NODES,
     "rails of a multi-rail fabric": multirail.MAX_RAILS,
     "transfers and computations of a workload": (schedule.MAX_TASKS, 64),
+    "runs of collectives of a workload": schedule.MAX_RUNS,
     "transfers of the schedule that sizes a plain collective": (schedule.MAX_TASKS, 64, collective.PROBE_GPU_TASKS),
     "transfers and computations of all workloads": (schedule.MAX_EXPERIMENT_TASKS, 256),
     "duration of a workload": f"{workload_spec.MAX_DURATION_S:,} s",
@@ -116,21 +119,36 @@ def test_only_regular_files_of_bounded_size_are_read(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("workload", "field", "value"),
+    ("workload", "field", "value", "most"),
     [
-        ({"kind": "transfers", "rounds": 10**9}, "rounds", 10**9),
-        ({"kind": "gpt", "pairs_per_pass": 10**9}, "pairs_per_pass", 10**9),
-        ({"kind": "gpt", "pairs_per_pass": 10**9, "compute": 0, "parallelism": NO_TENSOR}, "pairs_per_pass", 10**9),
-        ({"kind": "gpt", "global_batch": 10**6}, "global_batch", 10**6),
+        ({"kind": "transfers", "rounds": 10**9}, "rounds", 10**9, TASKS),
+        ({"kind": "gpt", "pairs_per_pass": 10**9}, "pairs_per_pass", 10**9, TASKS),
+        (
+            {"kind": "gpt", "pairs_per_pass": 10**9, "compute": 0, "parallelism": NO_TENSOR},
+            "pairs_per_pass",
+            10**9,
+            RUNS,
+        ),
+        ({"kind": "gpt", "global_batch": 10**6}, "global_batch", 10**6, TASKS),
+        ({"kind": "gpt", "global_batch": 60_000, "bytes": "4MB"}, "global_batch", 60_000, TASKS),
     ],
-    ids=["rounds", "pairs_per_pass", "pairs_without_transfers", "global_batch"],
+    ids=["rounds", "pairs_per_pass", "pairs_without_transfers", "global_batch", "slices"],
 )
-def test_schedules_of_too_many_tasks_name_their_largest_number(workload: object, field: str, value: int) -> None:
+def test_schedules_of_too_many_tasks_name_their_largest_number(
+    workload: object, field: str, value: int, most: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpt, "_emit_replica", None)  # refused before any task is made
     data = {"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2}], "workloads": [workload]}
     with pytest.raises(BadInput) as caught:
         parse(data)
-    allowed = "must make 262,144 transfers and computations or fewer on this fabric"
-    assert str(caught.value) == f"workloads.0.{field}: {value} {allowed}"
+    assert str(caught.value) == f"workloads.0.{field}: {value} must make {most}"
+
+
+def test_random_faults_on_thousands_of_gpus_are_refused() -> None:
+    script = {"name": "x", "random_faults": {"count": 1}}
+    data = {"name": "x", "fabrics": [{"kind": "rail-only", "domains": 1000, "rails": 4}], "scripts": [script]}
+    with pytest.raises(BadInput, match=r"fabrics.0.domains: 1000 makes 4,000 GPUs .* random faults are for 1,024"):
+        parse(data)
 
 
 @pytest.mark.parametrize("section", ["workloads", "replacements"])

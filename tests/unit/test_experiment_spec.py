@@ -48,7 +48,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         ),
         (
             experiment(fabrics=[{"kind": "rail-only", "domains": 512, "rails": 8}]),
-            "fabrics.0.domains: 512 makes 4,096 GPUs with 8 rails: workloads are for 1,024 or fewer",
+            "fabrics.0.domains: 512 makes 4,096 GPUs with 8 rails: workloads and random faults are for 1,024 or fewer",
         ),
         (experiment(workloads=[]), "workloads: [] must have 1 or more, unless there are faults"),
         (experiment(workloads=MOE), "workloads: {'kind': 'moe', 'duration': '2s'} must be a list"),

@@ -10,10 +10,10 @@ from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import OPTICAL_DPID, RAIL_DPID, Gpu, gpu_port, network_port, port_of
-from railyard.topologies.fabric_kinds import Layer
+from railyard.topologies.fabric_kinds import LAYERS, Layer
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import Route
-from railyard.topologies.spec import LAYERS, parse_fabric
+from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import ports_of
 
 GPU = Gpu(0, 1)

@@ -23,10 +23,10 @@ from railyard.topologies.addresses import (
     role_of,
 )
 from railyard.topologies.build import shaping
-from railyard.topologies.fabric_kinds import Layer
+from railyard.topologies.fabric_kinds import LAYERS, Layer
 from railyard.topologies.measure.rates import frames_needed
 from railyard.topologies.plan import Plan, make_plan, read_active_plan, write_active_plan
-from railyard.topologies.spec import LAYERS, FabricSpec, parse_fabric
+from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.background.flows import BackgroundFlow, flows_of, reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.workloads.collectives import algorithm
 from railyard.workloads.collectives.algorithm import (
     ALGORITHMS,
     SLICE_BYTES,
@@ -102,6 +103,21 @@ def test_a_ring_hands_on_only_what_it_has_received(chunk: int) -> None:
             received, its = sends[(gpu - 1) % 4][place]
             assert received in t.after
             assert its.bytes == t.bytes
+
+
+@given(gpus=st.integers(2, 5), steps=st.integers(1, 6), chunk=st.sampled_from([1000, 2 * SLICE_BYTES + 1]))
+def test_a_ring_of_few_transfers_is_as_one_of_many(gpus: int, steps: int, chunk: int) -> None:
+    def schedule() -> Schedule:
+        program = Program(1, gpus)
+        for number in range(2):  # the second run waits for what the first one leaves
+            program.compute(number, 1.0, phase := program.phase(Phase("r", "TP", "all-gather-ring", gpus, 1, 0)))
+            Ring(range(gpus), steps, chunk).emit(program, phase)
+        return program.schedule("ring")
+
+    few = schedule()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithm, "FEW_TRANSFERS", 0)
+        assert few.columns == schedule().columns
 
 
 @given(domains=SIDE, rails=SIDE, in_flight=st.integers(1, 5))

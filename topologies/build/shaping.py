@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.fabric_kinds import End
+from railyard.topologies.fabric_kinds import LAYERS, End
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import LAYERS
 
 ETHERNET: Final = 14
 IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends

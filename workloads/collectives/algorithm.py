@@ -28,6 +28,7 @@ SLICE_BYTES: Final = 64_000
 """A ring sends a chunk in two slices if each has this many bytes or more: the next GPU forwards the first slice while
 the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
 MAX_SLICES: Final = 32
+FEW_TRANSFERS: Final = 32
 
 Numbers = NDArray[np.int64]
 Round = Numbers
@@ -216,6 +217,9 @@ class Ring:
         if len(group) < 2:
             return
         slices = [chunk - chunk // 2, chunk // 2] if chunk >= 2 * SLICE_BYTES else [chunk]
+        if len(group) * self.steps <= FEW_TRANSFERS:
+            self._emit_few(program, phase, slices)
+            return
         n, turns = len(group), self.steps * len(slices)
         gpus = np.asarray(group, dtype=np.int64)
         ends = np.tile(np.column_stack((gpus, np.roll(gpus, -1))), (turns, 1))
@@ -229,6 +233,21 @@ class Ring:
         program.send_all(ends, np.tile(np.repeat(slices, n), self.steps), phase, first, rest)
         for place, gpu in enumerate(group):
             program.wait_for(gpu, [int(numbers[-1, place]), *received[-begun:, place].tolist()])
+
+    def _emit_few(self, program: Program, phase: int, slices: list[int]) -> None:
+        """Append the same transfers one by one: an array of a few takes longer to make than they do."""
+        group, begun = self.group, len(slices)
+        sent: list[list[int]] = []  # by step and slice, the number of what each GPU sends
+        for size in slices * self.steps:
+            turn = len(sent)
+            numbers = []
+            for place, src in enumerate(group):
+                own = [sent[-1][place]] if sent else []
+                after = [sent[turn - begun][place - 1], *own] if turn >= begun else [*program.last(src), *own]
+                numbers.append(program.send(src, group[(place + 1) % len(group)], size, phase, after))
+            sent.append(numbers)
+        for place, gpu in enumerate(group):
+            program.wait_for(gpu, [sent[-1][place], *(numbers[place - 1] for numbers in sent[-begun:])])
 
 
 class Algorithm(ABC):

@@ -150,10 +150,14 @@ def gpt_schedule(job: GptJob) -> Schedule:
     """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
     place, p = job.placement, job.placement.parallelism
     program, iteration = Program(place.domains, place.rails), gpt_iteration(job)
-    # Before any task is made, since 262,144 take seconds. Each GPU of a tensor group sends in an AllGather and in a
-    # ReduceScatter; with tensor parallelism 1 a pair has no transfers, but takes time to emit.
-    passes = 2 * p.pipeline * p.virtual_stages * p.micro_batches * p.data
-    program.check_count(passes * job.pairs_per_pass * (2 * p.tensor if p.tensor > 1 else 1))
+    # before any task is made, since as many as are allowed take seconds
+    pair = Program(place.domains, place.rails)
+    for phase in iteration.each_micro_batch:
+        run(pair, phase, place.tensor_grid(0, 0))
+    tasks = pair.count + (p.tensor if iteration.compute_s > 0 else 0)
+    pairs = 2 * p.pipeline * p.virtual_stages * p.micro_batches * p.data * job.pairs_per_pass
+    program.check_count(pairs * tasks)
+    program.check_runs(pairs * len(iteration.each_micro_batch))
     for replica in range(p.data):
         _emit_replica(program, iteration, job, replica)
     for phase in iteration.sync:

@@ -13,7 +13,6 @@ from typing import Any, Final
 from railyard.topologies.addresses import Gpu, gpu_of_name, link_name, rail_name
 from railyard.topologies.fabric_kinds import FabricPlan, Layer
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import LAYERS
 
 Cable = frozenset[str]
 """The names of the nodes at its two ends: d0g1 and rail1, d0g1 and hb0, rail1 and spine0, d0g1 and switch0."""
@@ -79,9 +78,8 @@ class FaultScope:
 
 def scope_of(impact: Impact, plan: FabricPlan) -> FaultScope:
     """Return the scope of an impact: a dead GPU takes all its cables along, and a cable needs both its ends."""
-    names = ((name, layer) for layer in LAYERS if impact.nodes for name in plan.link_names(layer))
-    lost = (plan.ends_of(name, layer) for name, layer in names if name.partition(":")[0] in impact.nodes)
-    cables = impact.impaired_cables | {cable(near.node, far.node) for near, far in lost}
+    links = ((node, plan.ends_of(*link)) for node in impact.nodes for link in plan.links_at.get(node, ()))
+    cables = impact.impaired_cables | {cable(near.node, far.node) for node, (near, far) in links if near.node == node}
     ends = frozenset[str]().union(*cables)
     return FaultScope(impact.nodes | cables, ends - impact.nodes)
 
