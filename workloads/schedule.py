@@ -266,7 +266,7 @@ Grid = tuple[tuple[int, ...], ...]
 
 MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
 MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has
-MAX_RUNS: Final = 2**16  # of collectives and other named steps in a schedule, each of which is made one by one
+MAX_RUNS: Final = 2**16  # phases of a schedule, each of which is made by itself
 MAX_TRANSFER_BYTES: Final = 2**62  # their sums are 64-bit integers
 MAX_EXPERIMENT_TASKS: Final = 2**20  # of all schedules of an experiment, each of which is made before it starts
 
@@ -359,7 +359,7 @@ class Program:
     def check_runs(self, more: int) -> None:
         """Raise TooManyTasks if so many more phases than now are more than the schedule may have."""
         if len(self._phases) + more > MAX_RUNS:
-            raise TooManyTasks(f"must make {MAX_RUNS:,} runs of collectives or fewer")
+            raise TooManyTasks(f"must make {MAX_RUNS:,} or fewer phases: runs of collectives, rounds")
 
     def _append(self, task: Task) -> int:
         self.check_count(1)

@@ -30,7 +30,7 @@ BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n
 
 NO_TENSOR: Final = {"tensor": 1, "pipeline": 4, "data": 2, "micro_batch": 1, "global_batch": 8}
 TASKS: Final = "262,144 transfers and computations or fewer on this fabric"
-RUNS: Final = "65,536 runs of collectives or fewer"
+RUNS: Final = "65,536 or fewer phases: runs of collectives, rounds"
 LIMITS: Final = {
     "bytes of a YAML file (experiment, model, placement)": config.MAX_YAML_BYTES,
     "characters of a YAML file, its aliases spelled out": config.MAX_YAML_CHARACTERS,
@@ -50,7 +50,7 @@ LIMITS: Final = {
     "nodes of a multi-rail fabric": multirail.MAX_NODES,
     "rails of a multi-rail fabric": multirail.MAX_RAILS,
     "transfers and computations of a workload": (schedule.MAX_TASKS, 64),
-    "runs of collectives of a workload": schedule.MAX_RUNS,
+    "phases of a workload (runs of collectives, rounds)": schedule.MAX_RUNS,
     "transfers of the schedule that sizes a plain collective": (schedule.MAX_TASKS, 64, collective.PROBE_GPU_TASKS),
     "transfers and computations of all workloads": (schedule.MAX_EXPERIMENT_TASKS, 256),
     "duration of a workload": f"{workload_spec.MAX_DURATION_S:,} s",
@@ -121,7 +121,7 @@ def test_only_regular_files_of_bounded_size_are_read(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("workload", "field", "value", "most"),
     [
-        ({"kind": "transfers", "rounds": 10**9}, "rounds", 10**9, TASKS),
+        ({"kind": "transfers", "rounds": 10**9}, "rounds", 10**9, RUNS),
         ({"kind": "gpt", "pairs_per_pass": 10**9}, "pairs_per_pass", 10**9, TASKS),
         (
             {"kind": "gpt", "pairs_per_pass": 10**9, "compute": 0, "parallelism": NO_TENSOR},
