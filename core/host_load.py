@@ -23,6 +23,7 @@ SAMPLE_S: Final = 0.01
 STEP_S: Final = 0.05
 """CPU times are read so often; a window is two of these, since the kernel shows idle time in steps of 10 ms."""
 RECENT_LAGS: Final = 1000
+FOREIGN_LIMIT: Final = 0.15  # of all cores: what others may use before results are degraded
 PAUSE_S: Final = 0.005  # what a thread may be late by on a machine that is only busy
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PROCESS_CLOCK: Final = 2  # CPUCLOCK_SCHED of a process (linux/posix-timers_types.h): exact, and costs a microsecond

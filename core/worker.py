@@ -62,7 +62,8 @@ OnEvent = Callable[[int, str, dict[str, Any]], None]  # on_event(monotonic ns, w
 class Message(BaseModel):
     """Base of the messages between processes. Each has a field `kind`, the name of its class."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    # built when a process sends or receives the first one of a class: most need a few of the many classes
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -3,12 +3,14 @@
 import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from select import POLLHUP, poll
 from types import FrameType
@@ -67,13 +69,25 @@ def prepare() -> dict[str, Any]:
     hidden.hide(task["put_back"], task["sockets"])
     hidden.protect_settings()
     hidden.drop_capabilities()
+    fonts = list(_font_lists())
     for variable, folder in (("TMPDIR", "tmp"), ("MPLCONFIGDIR", "matplotlib"), ("XDG_CACHE_HOME", "cache")):
         (_SCRATCH / folder).mkdir(parents=True)
         os.environ[variable] = str(_SCRATCH / folder)
+    for path in fonts:
+        with suppress(OSError):
+            shutil.copyfile(path, _SCRATCH / "matplotlib" / path.name)
     tempfile.tempdir = None
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     given: dict[str, Any] = task["task"]
     return given
+
+
+def _font_lists() -> Iterator[Path]:
+    """Yield the lists of fonts that Matplotlib made for this user: a run that makes its own needs 0.3 s more."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", ""), ".cache")
+    folder = Path(os.environ.get("MPLCONFIGDIR") or Path(cache, "matplotlib"))
+    with suppress(OSError):
+        yield from (path for path in folder.glob("fontlist-*.json") if path.stat().st_uid == os.geteuid())
 
 
 def add_hosts(addresses: Mapping[str, str]) -> None:

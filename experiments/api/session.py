@@ -26,7 +26,6 @@ from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObserva
 from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
 from railyard.failure.scenario.script import Script, inject, repair
-from railyard.results.plots import fabric as drawing
 from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -220,6 +219,8 @@ class LiveFabric:
 
     def draw(self) -> str:
         """Return a drawing of the fabric as SVG."""
+        from railyard.results.plots import fabric as drawing  # Matplotlib takes most of a second to load
+
         return drawing.draw(self._base.fabrics[0]).svg
 
     def info(self, frames_per_s: float | None, live_url: str) -> FabricInfo:

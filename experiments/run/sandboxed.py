@@ -14,13 +14,12 @@ from typing import Any, Final
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import Machine, datapath_choice, detect, require
+from railyard.core.host_load import FOREIGN_LIMIT
 from railyard.core.installation import INSTALL, program_command
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.commands.options import PrintableConsole, console
-from railyard.experiments.live import page
-from railyard.experiments.live.recorded import write_page
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 
@@ -44,7 +43,10 @@ def main() -> int:
 
 
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
-    from railyard.experiments.run.runner import run_experiment  # takes a second to load
+    # these take a second to load, and the process outside needs none of them
+    from railyard.experiments.live import page
+    from railyard.experiments.live.recorded import write_page
+    from railyard.experiments.run.runner import run_experiment
 
     path, (device, inode) = Path(task["folder"]), task["identity"]
     with reporting_path_errors("--out", path):
@@ -62,6 +64,8 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from mininet.cli import CLI
     from mininet.log import setLogLevel
+
+    from railyard.experiments.live import page
 
     setLogLevel("output")  # what commands say, and no more
     stderr = PrintableConsole(stderr=True)
@@ -95,9 +99,7 @@ def check_machine(spec: ExperimentSpec) -> Machine:
 
 def runs_at_once(cores: float, memory_bytes: float) -> int:
     """Return how many small runs a machine carries at once, so that each takes the others for little foreign load."""
-    from railyard.results.runs.fidelity import CPU_FOREIGN  # with what it imports, it takes a second to load
-
-    by_cores = 1 + int(CPU_FOREIGN.degraded * cores / CORES_PER_RUN)
+    by_cores = 1 + int(FOREIGN_LIMIT * cores / CORES_PER_RUN)
     return max(1, min(by_cores, int(memory_bytes // MEMORY_PER_RUN_BYTES)))
 
 

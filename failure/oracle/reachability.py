@@ -12,10 +12,8 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import Final
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
-from networkx.algorithms.flow import shortest_augmenting_path
 
 from railyard.failure.analysis.recovery_times import STEADY_BINS, Trace
 from railyard.failure.faults import Cable, Fault, Impact, cable
@@ -39,14 +37,12 @@ class Survivors:
         for slow, rest_bps in dead.slowed.items():
             if not 0 < rest_bps <= rates[slow]:
                 raise ValueError(f"{part_name(slow)}: {rest_bps} bit/s must be above 0 and at most {rates[slow]}")
-        self.graph: nx.DiGraph[str] = nx.DiGraph()
-        self.graph.add_nodes_from(nodes - dead.nodes)
+        self.links_bps: dict[str, dict[str, int]] = {node: {} for node in nodes - dead.nodes}  # by both ends
         for ends, rate_bps in rates.items():
             if ends not in dead.cables and not ends & dead.nodes:
                 one, other = sorted(ends)
                 remaining_bps = min(rate_bps, dead.slowed.get(ends, rate_bps))
-                self.graph.add_edge(one, other, capacity=remaining_bps)
-                self.graph.add_edge(other, one, capacity=remaining_bps)
+                self.links_bps[one][other] = self.links_bps[other][one] = remaining_bps
 
     @cached_property
     def reachable(self) -> frozenset[Pair]:
@@ -57,17 +53,17 @@ class Survivors:
 
         def both_live(far_ends: Iterable[str]) -> Matrix:
             """Whether the cables of both GPUs to these far ends work."""
-            live = [self.graph.has_edge(gpu.name, far) for gpu, far in zip(gpus, far_ends, strict=True)]
+            live = [self._joins(gpu.name, far) for gpu, far in zip(gpus, far_ends, strict=True)]
             return np.logical_and.outer(live, live)
 
         on_plane = [both_live(self.plan.rail_link(gpu, plane).b.node for gpu in gpus) for plane in kind.all_planes]
         hb: Matrix = both_live(f"hb{gpu.domain}" for gpu in gpus) & ~two_domains & two_ranks
         rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_ranks
         # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
-        near = hb | np.diag([gpu.name in self.graph for gpu in gpus])
+        near = hb | np.diag([gpu.name in self.links_bps for gpu in gpus])
         names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
         spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
-        up = np.array([[self.graph.has_edge(name, spine) for spine in spines] for name in names], dtype=np.bool_)
+        up = np.array([[self._joins(name, spine) for spine in spines] for name in names], dtype=np.bool_)
         rank_pairs = (up @ up.T) | np.equal.outer(names, names)
         spine: Matrix = on_plane[0] & two_domains & two_ranks & rank_pairs[rank][:, rank]
         return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(hb | (near @ rail @ near) | spine))
@@ -75,9 +71,17 @@ class Survivors:
     @cached_property
     def connected(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that any path connects, however long."""
-        name_to_gpu = {gpu.name: gpu for gpu in self.plan.gpus if gpu.name in self.graph}
-        parts = nx.weakly_connected_components(self.graph)  # cables work both ways, so weakly is strongly
-        groups = [[name_to_gpu[name] for name in part if name in name_to_gpu] for part in parts]
+        found, parts = set[str](), list[set[str]]()
+        for start in self.links_bps:
+            if start not in found:
+                part, waiting = {start}, [start]
+                while waiting:
+                    new = self.links_bps[waiting.pop()].keys() - part
+                    part |= new
+                    waiting += new
+                found |= part
+                parts.append(part)
+        groups = ([gpu for gpu in self.plan.gpus if gpu.name in part] for part in parts)
         return frozenset((a, b) for group in groups for a in group for b in group if a != b)
 
     def max_bps(self, src: Gpu, dst: Gpu) -> int:
@@ -87,8 +91,18 @@ class Survivors:
         """
         if (src, dst) not in self.connected:
             return 0
+        import networkx as nx  # takes a third of a second to load, and few runs need it
+        from networkx.algorithms.flow import shortest_augmenting_path
+
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        for one, others in self.links_bps.items():
+            graph.add_edges_from((one, other, {"capacity": bps}) for other, bps in others.items())
         # the GPUs' few links are the bottleneck: a handful of shortest paths fills them
-        return round(nx.maximum_flow_value(self.graph, src.name, dst.name, flow_func=shortest_augmenting_path))
+        return round(nx.maximum_flow_value(graph, src.name, dst.name, flow_func=shortest_augmenting_path))
+
+    def _joins(self, one: str, other: str) -> bool:
+        """Return whether a cable that works joins two nodes that work."""
+        return other in self.links_bps.get(one, ())
 
 
 def part_name(part: str | Cable) -> str:
@@ -121,7 +135,7 @@ def above_max_flow(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozen
     Shorter traces are ignored. Max-flow is computed only for a pair that got more than the slowest live cable carries,
     which is a lower bound for any connected pair.
     """
-    slowest = min((edge["capacity"] for _, _, edge in remaining.graph.edges(data=True)), default=0)
+    slowest = min((bps for others in remaining.links_bps.values() for bps in others.values()), default=0)
     found = set[Pair]()
     for pair, trace in traces.items():
         if len(trace) >= STEADY_BINS:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from railyard.core.host_load import FOREIGN_LIMIT
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
@@ -63,7 +64,7 @@ LINK_RATE: Final = Limit("link rate", 0.03, 0.10, "share", "network",
     "times are to be within 3 to 5% of the formulas; a link that is off by more hides what is being measured")
 CPU_BUSY: Final = Limit("CPU busy", 0.85, 0.97, "share", "machine",
     "above 85% packets start to wait for a core instead of their link; at 97% the cores are the bottleneck")
-CPU_FOREIGN: Final = Limit("CPU used by others", 0.15, 0.40, "share", "machine",
+CPU_FOREIGN: Final = Limit("CPU used by others", FOREIGN_LIMIT, 0.40, "share", "machine",
     "another program's load comes and goes, so it spoils repeats before it fills the cores")
 LAG: Final = Limit("scheduling lag p99", 5.0, 50.0, "ms", "machine",
     "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases")

@@ -15,14 +15,10 @@ from contextlib import suppress
 from subprocess import Popen
 from typing import Any, Final, Protocol
 
-from mininet import link as mininet_link
-from mininet.net import Mininet
-from mininet.node import Node
-from mininet.topo import Topo
-
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import gpu_setup, namespaces, ovs
+from railyard.topologies.build.mininet_import import without_setuptools
 from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.build.shaping import (
     DISCARD_INTERFACE,
@@ -31,8 +27,15 @@ from railyard.topologies.build.shaping import (
     switch_buffer_rules,
 )
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
-from railyard.topologies.mininet_topos import FabricTopo
 from railyard.topologies.plan import PLAN_FILE, Plan, write_active_plan
+
+with without_setuptools():
+    from mininet import link as mininet_link
+    from mininet.net import Mininet
+    from mininet.node import Node
+    from mininet.topo import Topo
+
+    from railyard.topologies.mininet_topos import FabricTopo
 
 
 class NamespaceNode(Node):

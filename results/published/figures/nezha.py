@@ -6,7 +6,6 @@ Every number is stated in the paper's text or tables: where a plot shows more wi
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.workloads.allreduce.balancing.costs import paper_rail
 from railyard.workloads.allreduce.engine_kind import predicted_s
@@ -103,6 +102,8 @@ def _computed_s(policy: str, size: int) -> float:
 
 
 def _draw(drawn: "matplotlib.figure.Figure") -> None:
+    from railyard.results.plots import style  # the analysis of a run needs the figures above, and no Matplotlib
+
     axes = drawn.subplots()
     for colour, policy in zip(style.SERIES, TABLE_1[MB * 8], strict=False):
         axes.plot(list(TABLE_1), [_computed_s(policy, size) for size in TABLE_1], color=colour, label=policy)
