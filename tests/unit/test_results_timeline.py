@@ -79,6 +79,7 @@ def test_transfer_has_its_times_and_its_bytes() -> None:
     assert values == {"p", 1_200_000, "forward 1"}
 
 
+SHIFT_NS = 10_000  # more than nesting can take a start below 0
 slices = st.recursive(
     st.tuples(st.integers(0, 1000), st.integers(0, 300)).map(lambda made: Slice(made[0], sum(made), "s")),
     lambda inner: st.tuples(inner, st.integers(0, 50), st.integers(0, 50)).map(
@@ -89,7 +90,9 @@ slices = st.recursive(
 
 @given(st.lists(slices | st.integers(0, 1300).map(lambda at: Slice(at, None, "i")), max_size=40))
 def test_slices_of_a_lane_nest_and_none_is_lost(made: list[Slice]) -> None:
-    made = [Slice(s.start_ns + 100, s.end_ns and s.end_ns + 100, s.name, {}, _shifted(s.nested)) for s in made]
+    made = [
+        Slice(s.start_ns + SHIFT_NS, s.end_ns and s.end_ns + SHIFT_NS, s.name, {}, _shifted(s.nested)) for s in made
+    ]
     root = Track("r")
     root.child("t").slices += made
     found = Decoded(perfetto.encode(root))
@@ -107,7 +110,7 @@ def test_slices_of_a_lane_nest_and_none_is_lost(made: list[Slice]) -> None:
 
 
 def _shifted(nested: tuple[Slice, ...]) -> tuple[Slice, ...]:
-    return tuple(Slice(s.start_ns + 100, s.last_ns + 100, s.name, {}, _shifted(s.nested)) for s in nested)
+    return tuple(Slice(s.start_ns + SHIFT_NS, s.last_ns + SHIFT_NS, s.name, {}, _shifted(s.nested)) for s in nested)
 
 
 def _count(each: Slice) -> int:
