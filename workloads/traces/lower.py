@@ -7,12 +7,10 @@ its sender up.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any, Final
-
-import networkx as nx
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size
@@ -41,9 +39,7 @@ def steps(trace: Trace) -> list[Step]:
     """Return all operations as steps, each after what it waits for. BadInput if there is no such order."""
     orders = []  # positions in the order in which a rank comes to its operations
     for nodes in trace.ranks:
-        waits: nx.DiGraph[int] = nx.DiGraph()
-        waits.add_nodes_from(range(len(nodes)))
-        waits.add_edges_from((upstream, position) for position, node in enumerate(nodes) for upstream in node.after)
+        waits = [(upstream, position) for position, node in enumerate(nodes) for upstream in node.after]
         orders.append(_topological_order(waits, range(len(nodes)), [node.where for node in nodes]))
     in_order = [
         ((rank, position), trace.ranks[rank][position].action)
@@ -59,19 +55,24 @@ def steps(trace: Trace) -> list[Step]:
     sent = _messages(trace, in_order)
     units = [(node_id,) for node_id in after if not isinstance(trace.node(node_id).action, Call)] + collective_units
     unit_of = {node_id: number for number, members in enumerate(units) for node_id in members}
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(len(units)))
-    for node_id, upstream in after.items():
-        graph.add_edges_from((unit_of[other], unit_of[node_id]) for other in upstream)
-    graph.add_edges_from((unit_of[send], unit_of[receive]) for receive, send in sent.items())
+    edges = [(unit_of[other], unit_of[node_id]) for node_id, upstream in after.items() for other in upstream]
+    edges += [(unit_of[send], unit_of[receive]) for receive, send in sent.items()]
     order_index = {(rank, position): i for rank, order in enumerate(orders) for i, position in enumerate(order)}
     keys = [(max(order_index[node_id] for node_id in members), members[0]) for members in units]
-    order = _topological_order(graph, keys, [trace.node(members[0]).where for members in units])
+    order = _topological_order(edges, keys, [trace.node(members[0]).where for members in units])
     return [Step(units[u], tuple(tuple(after[p]) for p in units[u]), sent.get(units[u][0])) for u in order]
 
 
-def _topological_order(graph: "nx.DiGraph[int]", keys: Sequence[Any], where: Sequence[str]) -> list[int]:
-    """Return the nodes, each after those that it waits for; of several that could be next, the one with least key."""
+def _topological_order(edges: Iterable[tuple[int, int]], keys: Sequence[Any], where: Sequence[str]) -> list[int]:
+    """Return the nodes, each after those that it waits for; of several that could be next, the one with least key.
+
+    `edges`: from a node to one that waits for it. Each node has a key.
+    """
+    import networkx as nx  # takes a third of a second to load, which a run without a trace needs not
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(keys)))
+    graph.add_edges_from(edges)
     try:
         return list(nx.lexicographical_topological_sort(graph, key=keys.__getitem__))
     except nx.NetworkXUnfeasible:
