@@ -30,7 +30,8 @@ from railyard.results.runs import store
 from tests.unit.experiments import load
 from tests.unit.results_sample import sample_run
 
-GRIDS = [name for name in loading.names() if loading.read(name)["fabrics"][0]["kind"] != "multi-rail"]
+SHIPPED = {name: loading.read(name) for name in loading.names()}
+GRIDS = [name for name, data in SHIPPED.items() if data["fabrics"][0]["kind"] != "multi-rail"]
 ALL = f"{unknown_name_hint('', [*loading.names(), *FIGURES]).partition('are ')[2]}; or a file, such as ./mine.yaml"
 EXPERIMENTS = unknown_name_hint("", loading.names()).partition("are ")[2]
 ROOT = Path(__file__).parents[2]
@@ -317,7 +318,7 @@ def test_each_command_is_one_file_with_help() -> None:
         assert cli.load_command(name).name == name
 
 
-@pytest.mark.parametrize("name", [n for n in GRIDS if load(n).workloads and not load(n).routing])
+@pytest.mark.parametrize("name", [n for n in GRIDS if "workloads" in SHIPPED[n] and "routing" not in SHIPPED[n]])
 def test_predict_has_every_phase_of_every_experiment(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
