@@ -275,6 +275,7 @@ def test_summary_has_targets_scripts_and_replacements(run: Run) -> None:
     assert [t["after_over_before"] for t in headline["replacements"]] == [1.0, pytest.approx(1.12)]
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_report_has_every_table_and_draws_every_fault(run: Run) -> None:
     html = shown.render(run)
     for wanted in (

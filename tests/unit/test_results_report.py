@@ -120,6 +120,7 @@ def test_the_same_run_gives_the_same_page(page: str) -> None:
     assert shown.render(sample_run(2, 3, 2)) == page
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_several_pairs_of_fabrics_have_a_slowdown_table() -> None:
     run = sample_run(2, 2, 1)
     run.flows, run.goodput = list({(f.interval, f.phase): f for f in run.flows}.values()), []
@@ -168,6 +169,7 @@ def test_a_heatmap_of_equal_bytes_or_none_is_drawn() -> None:
         ElementTree.fromstring(traffic.heatmap(flows, Grid(2, 2), "w").svg)
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
     run = sample_run(2, 2, 1)
     run.goodput, run.measurements = [], []
@@ -344,6 +346,7 @@ def test_steered_page_is_valid_and_lists_policies_in_rows(steered: str) -> None:
     assert '<section id="policies">' not in shown.render(sample_run(2, 2, 1))
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_at_most_six_policies_are_drawn_with_plugin_ones() -> None:
     names = ("dr", "mine", *(f"health-{n}" for n in range(7)))
     html = shown.render(steered_run(2, 4, 1, names))
