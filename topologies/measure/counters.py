@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import IFF_UP, IFLA_IFNAME, LINK, RTM_GETLINK
-from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.build.shaping import DISCARD_INTERFACE
+
+if TYPE_CHECKING:  # with it the controller would import Mininet
+    from railyard.topologies.build.network import EmulatedNet
 
 _DEV_DROPS: Final = (3, 11)  # rx and tx drop columns of /proc/net/dev, after the interface's name
 
@@ -48,7 +50,7 @@ class Counters:
         return replace(self, retransmits=max(0, self.retransmits))
 
 
-def count(net: EmulatedNet) -> Counters:
+def count(net: "EmulatedNet") -> Counters:
     """Read every namespace once (a few ms each)."""
     read = namespaces.in_threads(_read, net.node_names)
     return Counters(*(sum(values) for values in zip(*read, strict=True)))
