@@ -24,7 +24,7 @@ from tests.emulation.programs import RUN_EXPERIMENT, Program
 from tests.unit.test_sweep_spec import TINY
 
 SWEEP_S = 240.0  # for three short runs on a slow machine
-KILLS = 3
+KILLS = 2
 KEYS = ["seed", "fabric", "policy", "workload", "phase", "metric", "unit", "predicted", "repeat"]
 
 

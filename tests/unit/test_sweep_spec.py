@@ -16,6 +16,7 @@ from railyard.experiments.sweep.spec import Sweep, cell_name, load
 
 TINY: dict[str, Any] = {
     "name": "tiny",
+    "attempts": 1,
     "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "50Mbit", "hb_rate": "200Mbit"}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "300ms"}],
 }
