@@ -92,7 +92,7 @@ class Watch:
                 interval_id, load.busy, load.foreign, load.lag_p99_ms, lost.retransmits, lost.segments, lost.drops,
                 transfers_faulted=faulted, dilation=self.dilation, cpu_stolen=load.stolen,
                 cpu_throttled=load.throttled, paused=load.paused, pause_ms=load.pause_ms, busy_100ms=load.busy_100ms,
-                foreign_100ms=load.foreign_100ms, stolen_100ms=load.stolen_100ms,
+                foreign_100ms=load.foreign_100ms, stolen_100ms=load.stolen_100ms, needless_retransmits=lost.needless,
             )
         ]  # fmt: skip
 

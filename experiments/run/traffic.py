@@ -36,6 +36,7 @@ from railyard.workloads.matrix.traffic_matrix import (
     port_bytes,
     ways,
 )
+from railyard.workloads.replay.job import longest_queue_s
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
@@ -87,7 +88,8 @@ def run_workload(
     """
     predicted, within_s = expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
-    with relaxed_tcp_timers(session.plan.hosts), session.watch().record_load(run, interval):
+    queue_s = longest_queue_s(workload.schedule, session.plan, session.windows)
+    with relaxed_tcp_timers(session.plan.hosts, queue_s), session.watch().record_load(run, interval):
         done = replay(workload.schedule, session.windows, seed, within_s, progress)
     after = _counted(session)
     counted = PortBytes(after.gpus - before.gpus, {k: n - before.uplinks[k] for k, n in after.uplinks.items()})

@@ -70,6 +70,8 @@ LAG: Final = Limit("scheduling lag p99", 5.0, 50.0, "ms", "machine",
     "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases")
 RETRANSMITS: Final = Limit("retransmitted segments", 0.001, 0.02, "share", "network",
     "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it")
+NEEDLESS: Final = Limit("segments retransmitted needlessly", 0.01, 0.10, "share", "network",
+    "they take as much of their links as others, and a time may be off by 5%; a tenth is the limit of bytes on rails")
 DROPS: Final = Limit("packets dropped", 0.001, 0.02, "share", "network",
     "as for retransmits: a queue of the emulation overflowed that a real, lossless fabric would have paused")
 PORT_BYTES: Final = Limit("rail port counters off", 0.02, 0.10, "share", "run",
@@ -101,8 +103,9 @@ PROCESS_MISSING: Final = Limit("processes interrupted", 0.0, 0.0, "", "machine",
 BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
     "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
-    LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS, DROPS,
-    PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED, PROCESS_MISSING, BACKGROUND)
+    LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS,
+    NEEDLESS, DROPS, PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED,
+    PROCESS_MISSING, BACKGROUND)
 # fmt: on
 
 
@@ -244,6 +247,9 @@ def load_findings(load: Load) -> Iterator[Finding]:
     if not load.rerouted:
         text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted, 2)})"
         yield Finding(where, RETRANSMITS, retransmitted, text)
+        again = load.needless_retransmits / max(1, load.segments)
+        text = f"TCP sent {load.needless_retransmits:,} of {load.segments:,} segments again, which had arrived"
+        yield Finding(where, NEEDLESS, again, f"{text} ({percent(again)})")
     text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
     yield Finding(where, DROPS, dropped, text)
 

@@ -206,6 +206,7 @@ class Load(Record):
     busy_100ms: float = 0.0  # `cpu_busy` in the worst 100 ms, and so on
     foreign_100ms: float = 0.0
     stolen_100ms: float = 0.0
+    needless_retransmits: int = 0  # beside `retransmits`: segments that the receiver had already
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.namespaces import TCP_SETTINGS, relaxed_tcp_timers
+from railyard.topologies.build.namespaces import MAX_RTO_US, RTO_MIN, TCP_SETTINGS, relaxed_tcp_timers
 from railyard.topologies.measure.counters import count
 from tests.emulation.fabrics import Fabric, build, eventually
 
@@ -63,6 +63,10 @@ def test_patience_lasts_as_long_as_it_is_asked_for() -> None:
         meanwhile = settings_of(Gpu(0, 1))
     assert meanwhile == {key: str(TCP_SETTINGS[key]) for key in before}
     assert meanwhile != before
+    with relaxed_tcp_timers(names, longest_queue_s=2.5):
+        assert settings_of(Gpu(0, 1)).get(RTO_MIN) in (None, "2500000")
+    with relaxed_tcp_timers(names, longest_queue_s=1e4):
+        assert settings_of(Gpu(0, 1)).get(RTO_MIN) in (None, str(MAX_RTO_US))
     assert settings_of(Gpu(0, 1)) == before
     with pytest.raises(KeyboardInterrupt), relaxed_tcp_timers(names):
         raise KeyboardInterrupt

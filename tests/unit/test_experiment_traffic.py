@@ -47,7 +47,7 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return made
 
     monkeypatch.setattr(traffic, "replay", replay)
-    monkeypatch.setattr(traffic, "relaxed_tcp_timers", nullcontext)
+    monkeypatch.setattr(traffic, "relaxed_tcp_timers", lambda gpus, longest_queue_s: nullcontext())
     return given
 
 

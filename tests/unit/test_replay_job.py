@@ -7,6 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import run
 from railyard.workloads.replay.job import (
     MAX_WINDOW_BYTES,
     MIN_FRAMES,
@@ -15,10 +19,11 @@ from railyard.workloads.replay.job import (
     connections,
     dependents,
     jobs,
+    longest_queue_s,
     owner,
     windows_for_links,
 )
-from railyard.workloads.schedule import Schedule, Transfer
+from railyard.workloads.schedule import Phase, Program, Schedule, Transfer
 from tests.unit.schedules import SIDE, schedules
 
 WINDOWS = Windows(1, 1, 1)
@@ -110,3 +115,39 @@ def test_stripes_share_a_window_of_which_each_has_a_few_frames(hb: int, rail: in
         assert one >= MIN_FRAMES * mtu
         assert stripes * one <= max(whole, stripes * MIN_FRAMES * mtu)
         assert stripes * (one + 1) > whole
+
+
+def queue_s(fabric: FabricSpec, algorithm: str, size: float, windows: Windows, rail_bps: int = 1_000_000) -> float:
+    program = Program(fabric.domains, fabric.rails)
+    run(program, Phase("a", "EP", algorithm, fabric.rails, fabric.domains, size), program.grid)
+    return longest_queue_s(program.schedule("a"), Plan(fabric, rail_bps, 12 * rail_bps), windows)
+
+
+@given(domains=st.integers(2, 6), rails=st.integers(2, 4), size=st.integers(1, 100_000), window=st.integers(1, 100_000))
+def test_a_byte_waits_for_all_windows_at_both_ends_of_its_rail(
+    domains: int, rails: int, size: int, window: int
+) -> None:
+    fabric = FabricSpec(kind="rail-only", domains=domains, rails=rails)
+    waiting = (domains - 1) * min(size, window) / (1_000_000 / 8 * payload_fraction(fabric.mtu))
+    found = queue_s(fabric, "all-to-all-in-rail", size, Windows(1, window, 1))
+    assert found == pytest.approx(2 * waiting)
+    assert queue_s(fabric, "all-to-all-in-rail", size, Windows(1, window, 1), 500_000) == pytest.approx(2 * found)
+
+
+@given(domains=st.integers(2, 4), rails=st.integers(2, 4), window=st.integers(1, 50_000))
+def test_who_forwards_or_crosses_spines_waits_in_more_queues(domains: int, rails: int, window: int) -> None:
+    """Direct all-to-all: y (x - 1) pairs cross a rail switch's uplinks, of which one may have all."""
+    windows = Windows(window, window, 1)
+    only, optimized = (FabricSpec(kind=kind, domains=domains, rails=rails) for kind in ("rail-only", "rail-optimized"))
+    straight, in_rail = ("all-to-all", "all-to-all-in-rail")
+    assert queue_s(only, straight, 1e6, windows) > queue_s(only, in_rail, 1e6, windows)
+    per_port = rails * (domains - 1) * window  # at a GPU's rail port
+    per_switch = domains * (rails - 1) * (domains - 1) * window
+    uplink = domains / optimized.spine_count  # rails' rates
+    expected = 2 * (per_port + per_switch / uplink) / (1_000_000 / 8 * payload_fraction(optimized.mtu))
+    assert queue_s(optimized, straight, 1e6, windows) == pytest.approx(expected)
+
+
+def test_nothing_waits_where_nothing_is_sent() -> None:
+    plan = Plan(FabricSpec(kind="rail-only", domains=2, rails=2), 1_000_000, 12_000_000)
+    assert longest_queue_s(Schedule("s", 4, 2, (), ()), plan, WINDOWS) == 0

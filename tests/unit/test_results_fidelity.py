@@ -54,6 +54,13 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
         ({"retransmits": 2_100}, "invalid", "(2.10%), 2.00% is the limit"),
         ({"drops": 200}, "degraded", "200 packets dropped"),
         ({"drops": 2_100}, "invalid", "2,100 packets dropped"),
+        ({"needless_retransmits": 1_000}, "ok", ""),
+        (
+            {"needless_retransmits": 2_000},
+            "degraded",
+            "2,000 of 100,000 segments again, which had arrived (2.0%), 1.0% is",
+        ),
+        ({"needless_retransmits": 9_000, "rerouted": True}, "ok", ""),
         ({"retransmits": 9_000, "drops": 9_000, "transfers_faulted": True}, "ok", ""),
     ],
 )

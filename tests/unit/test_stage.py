@@ -93,7 +93,7 @@ def test_fabric_is_stopped_and_events_kept_after_an_error() -> None:
 
 
 def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = iter([Counters(100, 10, 1), Counters(1100, 13, 3)])
+    counted = iter([Counters(100, 10, 1, 4), Counters(1100, 13, 3, 9)])
     monkeypatch.setattr(session, "count", lambda net: next(counted))
 
     class Meter:
@@ -114,7 +114,17 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
     with on.watch().record_load(run, IntervalId("a fabric", "moe", repeat=2), faulted=True):
         pass
     assert run.loads == [
-        Load(IntervalId("a fabric", "moe", repeat=2), 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)
+        Load(
+            IntervalId("a fabric", "moe", repeat=2),
+            0.5,
+            0.1,
+            2.0,
+            3,
+            1000,
+            2,
+            transfers_faulted=True,
+            needless_retransmits=5,
+        )
     ]
 
 

@@ -8,11 +8,12 @@ estimate, `tcpi_delivery_rate`, is of one burst, and doesn't fall while a connec
 """
 
 import json
+import operator
 import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,19 +31,20 @@ _DEV_DROPS: Final = (3, 11)  # rx and tx drop columns of /proc/net/dev, after th
 class Counters:
     """Sums over the fabric since it was built.
 
-    `retransmits` leaves out those that the receiver reported to have already (DSACK): TCP probes the end of a transfer
-    after a pause, and a queue that takes long isn't a loss.
+    `retransmits` leaves out those that the receiver reported to have already (DSACK), which are `needless`: TCP probes
+    the end of a transfer after a pause, and a queue that takes long isn't a loss.
     """
 
     segments: int
     retransmits: int
     drops: int
+    needless: int = 0
 
     def __add__(self, other: "Counters") -> "Counters":
-        return Counters(self.segments + other.segments, self.retransmits + other.retransmits, self.drops + other.drops)
+        return Counters(*map(operator.add, astuple(self), astuple(other)))
 
     def __sub__(self, other: "Counters") -> "Counters":
-        return Counters(self.segments - other.segments, self.retransmits - other.retransmits, self.drops - other.drops)
+        return Counters(*map(operator.sub, astuple(self), astuple(other)))
 
     @property
     def non_negative(self) -> "Counters":
@@ -56,14 +58,15 @@ def count(net: "EmulatedNet") -> Counters:
     return Counters(*(sum(values) for values in zip(*read, strict=True)))
 
 
-def _read(node: str) -> tuple[int, int, int]:
+def _read(node: str) -> tuple[int, int, int, int]:
     with namespaces.inside(node):
         tcp = tcp_counters(Path("/proc/thread-self/net/snmp").read_text(), "Tcp:")
         extended = tcp_counters(Path("/proc/thread-self/net/netstat").read_text(), "TcpExt:")
         interfaces = Path("/proc/thread-self/net/dev").read_text()
         queues = json.loads(namespaces.run(["tc", "-s", "-j", "qdisc", "show"]))
     drops = interface_drops(interfaces) + sum(int(queue.get("drops", 0)) for queue in queues)
-    return tcp["OutSegs"], max(0, tcp["RetransSegs"] - extended["TCPDSACKRecv"]), drops
+    needless = extended["TCPDSACKRecv"]
+    return tcp["OutSegs"], max(0, tcp["RetransSegs"] - needless), drops, needless
 
 
 def tcp_counters(text: str, kind: str) -> dict[str, int]:

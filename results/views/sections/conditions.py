@@ -162,7 +162,9 @@ def loads_table(analysis: Analysis) -> Table:
         *(Column(what, f"{what}_100ms", fmt.percent, group="worst 100 ms") for what in ("busy", "foreign", "stolen")),
         Column("lag p99", "lag_p99_ms", _MS),
         *(Column("time in pauses", "paused", fmt.percent), Column("longest pause", "pause_ms", _MS)),
-        *(Column(name, show="{:,}".format) for name in ("segments", "retransmits", "drops")),
+        *(Column(name, show="{:,}".format) for name in ("segments", "retransmits")),
+        Column("needless", "needless_retransmits", "{:,}".format),
+        Column("drops", show="{:,}".format),
         Column("faulted", lambda x: "on purpose" if x.transfers_faulted else "no"),
     )
     return Table(columns, analysis.run.loads)
