@@ -22,7 +22,7 @@ from railyard.topologies import addresses
 from railyard.topologies.multirail import spec as multirail
 from railyard.workloads import schedule
 from railyard.workloads import spec as workload_spec
-from railyard.workloads.jobs import collective, gpt
+from railyard.workloads.jobs import collective, gpt, training
 from railyard.workloads.traces import common
 from railyard.workloads.traces.common import read_files
 
@@ -51,6 +51,7 @@ LIMITS: Final = {
     "rails of a multi-rail fabric": multirail.MAX_RAILS,
     "transfers and computations of a workload": (schedule.MAX_TASKS, 64),
     "phases of a workload (runs of collectives, rounds)": schedule.MAX_RUNS,
+    "allreduces of a step of a training that is replayed": training.MAX_ALLREDUCES,
     "transfers of the schedule that sizes a plain collective": (schedule.MAX_TASKS, 64, collective.PROBE_GPU_TASKS),
     "transfers and computations of all workloads": (schedule.MAX_EXPERIMENT_TASKS, 256),
     "duration of a workload": f"{workload_spec.MAX_DURATION_S:,} s",
@@ -142,6 +143,13 @@ def test_schedules_of_too_many_tasks_name_their_largest_number(
     with pytest.raises(BadInput) as caught:
         parse(data)
     assert str(caught.value) == f"workloads.0.{field}: {value} must make {most}"
+
+
+def test_a_step_of_too_many_allreduces_is_refused() -> None:
+    fabric = {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}
+    workload = {"kind": "training", "model": "alexnet", "bucket": "1B"}
+    with pytest.raises(BadInput, match=r"workloads.0.bucket: '1B' makes [\d,]+ allreduces a step: 16,384 or fewer"):
+        parse({"name": "x", "fabrics": [fabric], "workloads": [workload]})
 
 
 def test_random_faults_on_thousands_of_gpus_are_refused() -> None:

@@ -75,6 +75,9 @@ class Step:
         return replace(self, sizes=sizes)
 
 
+MAX_ALLREDUCES: Final = 2**14  # of a step, before they are listed: each takes a prediction under each policy
+
+
 def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
     """Return the sizes, those above `largest` as several of that size and a rest."""
     return tuple(min(largest, size - start) for size in sizes for start in range(0, size, largest))
@@ -164,6 +167,10 @@ class TrainingSpec(workload.ComparedWorkload):
                 known = ", ".join(f"{name} {batch}" for name, batch in SPEEDS)
                 allowed = f"and batch {self.batch} have no published step time: give compute, or one of {known}"
                 raise BadInput(f"{field}.model", self.model, allowed)
+            count = sum(-(-size // self.bucket) for size in buckets(model, self.bucket))
+            if count > MAX_ALLREDUCES:
+                allowed = f"makes {count:,} allreduces a step: {MAX_ALLREDUCES:,} or fewer are allowed"
+                raise BadInput(f"{field}.bucket", format_size(self.bucket), allowed)
             return
         if self.compute is not None:
             allowed = "is for models of layers: a GPT's is counted"
