@@ -73,6 +73,18 @@ class Watched:
             _watcher.look(self)
         return self.has_ended
 
+    def await_end(self, within_s: float) -> None:
+        """Wait until the kernel reports its end, which is a moment after its connections were closed."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            with _watcher.lock:
+                if _watcher.processes.get(self.pid) is not self:  # released
+                    return
+                _watcher.look(self)
+            if self.has_ended:
+                return
+            time.sleep(0.01)
+
     def release(self) -> None:
         """Watch it no longer, since it is about to be ended. A second call does nothing."""
         _watcher.release(self)

@@ -47,6 +47,7 @@ from railyard.core import crash, watch
 from railyard.core.errors import RailyardError
 from railyard.core.installation import PROJECT, module_command
 
+END_S: Final = 1.0  # from the end of a connection to that of its process
 INTERRUPTED: Final = "process-interrupted"  # an event of a child: a process that it started died or was stopped
 ANSWER_S: Final = 30.0  # default deadline of an answer
 READER_NICENESS: Final = -15  # of the thread that receives events, so that they don't wait behind emulated traffic
@@ -259,6 +260,7 @@ class Worker:
         except TimeoutError:
             raise self._error(f"took no message in {ANSWER_S:g} s") from None
         except OSError:  # also of a connection that `end` has closed
+            self.watched.await_end(END_S)
             raise self._error("died") from None
 
     def ask(self, message: Message, reply: type[R], timeout_s: float = ANSWER_S) -> R:
@@ -291,6 +293,7 @@ class Worker:
             raise self._error(f"didn't answer in {timeout_s:g} s") from None
         if message is None:
             self._answers.put(None)  # for later calls
+            self.watched.await_end(END_S)
             raise self._error("died")
         if isinstance(message, Failed) and message.traceback:
             raise crash.WorkerCrashed(f"{self.name} died: {message.why}", message.traceback)

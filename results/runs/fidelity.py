@@ -332,6 +332,8 @@ def _missing_records(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
         yield INTERRUPTED
+    elif run.failed:
+        yield f"it failed, and only what was measured until then is here: {run.failed}"
     calibrated = {link.fabric for link in run.links}
     for fabric in run.fabrics:
         if fabric.label not in calibrated:

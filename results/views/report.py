@@ -187,6 +187,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "duration_s": run.duration_s,
         "seed": run.spec.get("seed"),
         "interrupted": run.interrupted,
+        "failed": run.failed,
         "interactive": run.is_interactive,
         **completeness(run),
         "verdict": judgement.verdict,
@@ -207,7 +208,7 @@ def completeness(run: Run) -> dict[str, Any]:
 
     None: they are not verified.
     """
-    is_complete = False if run.damaged or run.interrupted else True if run.verified else None
+    is_complete = False if run.damaged or run.interrupted or run.failed else True if run.verified else None
     return {"complete": is_complete, "damaged": run.damaged}
 
 

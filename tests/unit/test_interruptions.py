@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -95,3 +96,25 @@ def test_an_interval_with_an_interruption_is_invalid() -> None:
     assert (after.intervals[where], after.verdict) == ("invalid", "invalid")
     assert after.intervals[other] == before[other]
     assert any("a worker was stopped for 1.0 s" in reason for reason in after.reasons)
+
+
+def test_a_run_that_failed_is_never_ok() -> None:
+    run = sample_run()
+    run.fabrics, run.links = run.fabrics[:1], [link for link in run.links if link.fabric == run.fabrics[0].label]
+    run.loads, run.measurements, run.bytes, run.events = [], [], [], []
+    before = judge(run).verdict
+    run.failed = "a replay worker died"
+    assert (before, judge(run).verdict) == ("ok", "degraded")
+    assert any("a replay worker died" in reason for reason in judge(run).reasons)
+
+
+def test_a_death_is_noted_though_the_connection_was_closed_before() -> None:
+    begun_ns = time.monotonic_ns()
+    code = "import os, time; os.close(1); time.sleep(0.3); os.kill(os.getpid(), 9)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        watched = watch.add("it", process.pid)
+        assert process.stdout
+        assert not process.stdout.read()
+        watched.await_end(20.0)
+        assert [str(one) for one in watch.since(begun_ns)] == ["it died (signal 9)"]
+        watched.release()
