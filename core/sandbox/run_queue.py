@@ -1,8 +1,10 @@
 """Queue of runs on a machine that several users share: a few run at once, the others wait for their turn.
 
 A run has a ticket, an abstract Unix socket: everybody can read the names in /proc/net/unix, and the kernel removes one
-as soon as its process ends, whatever ends it. The name has the place in the queue and says whose run it is; the queue
-is a courtesy, and `--no-queue` leaves it. Runs in other network namespaces (containers) have queues of their own.
+as soon as its process ends, whatever ends it. The name has the place in the queue and says whose run it is. A run that
+has its turn also holds one of as many places, which are sockets too: the kernel gives a place to one run, whichever of
+two looks first and whatever the clock says. The queue is a courtesy, and `--no-queue` leaves it. Runs in other network
+namespaces (containers) have queues of their own.
 """
 
 import os
@@ -12,8 +14,9 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 
 from railyard.core.errors import printable
@@ -31,30 +34,51 @@ class Ticket(NamedTuple):
     text: str
 
 
+class Stopped(Exception):
+    """The wait for a turn was ended."""
+
+
 @contextmanager
-def turn(what: str, at_once: int, prefix: str = PREFIX) -> Iterator[None]:
+def turn(what: str, at_once: int, prefix: str = PREFIX, stop: Event | None = None) -> Iterator[list[int]]:
     """Wait until fewer than `at_once` earlier runs are left, and hold a place; 0: don't wait. Others see `what`.
 
-    Each change of the place is a line on stderr.
+    Yield the open files that hold it, for a child process that is to hold it too. Each change of the place is a line
+    on stderr. Stopped when `stop` is set meanwhile.
     """
     name = f"{time.time_ns():020}-{os.getpid()}"
     line = f"{prefix}/{name}/{_user()}: {' '.join(what.split())}".encode(errors="replace")[:_MAX_NAME]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ticket:
-        ticket.bind(b"\0" + line)
-        if at_once:
-            _wait(name, at_once, prefix)
-        yield
+    with ExitStack() as held:
+        ticket = _socket(line, held)
+        place = _wait(name, at_once, prefix, stop, held) if at_once else None
+        yield [found.fileno() for found in (ticket, place) if found]
 
 
-def _wait(name: str, at_once: int, prefix: str) -> None:
-    shown = ""
-    while len(ahead := [ticket for ticket in tickets(prefix) if ticket.name < name]) >= at_once:
-        running, place = ", ".join(ticket.text for ticket in ahead[:at_once]), len(ahead) - at_once + 1
-        line = f"place {place} in the queue, running now: {running} (--no-queue starts at once)"
-        if line != shown:
+def _wait(name: str, at_once: int, prefix: str, stop: Event | None, held: ExitStack) -> socket.socket:
+    """Return the place, once there is one and no earlier run waits for it."""
+    hint, shown = "" if stop else " (--no-queue starts at once)", ""
+    stop = stop or Event()
+    while True:
+        earlier = [ticket for ticket in tickets(prefix) if ticket.name < name]
+        if len(earlier) < at_once:
+            for number in range(at_once):
+                with suppress(OSError):
+                    return _socket(f"{prefix}-place/{number}".encode(), held)
+        running, number = ", ".join(ticket.text for ticket in earlier[:at_once]), max(1, len(earlier) - at_once + 1)
+        line = f"place {number} in the queue, running now: {running}{hint}"
+        if line != shown and earlier:
             print(line, file=sys.stderr, flush=True)
             shown = line
-        time.sleep(_POLL_S)
+        if stop.wait(_POLL_S):
+            raise Stopped
+
+
+def _socket(name: bytes, held: ExitStack) -> socket.socket:
+    """Return an abstract socket of this name. OSError if there is one."""
+    with ExitStack() as undo:
+        found = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        found.bind(b"\0" + name)
+        held.enter_context(undo.pop_all())
+        return found
 
 
 def tickets(prefix: str = PREFIX) -> list[Ticket]:

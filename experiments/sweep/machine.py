@@ -1,8 +1,8 @@
 """One run of a sweep on the machine that this process is on: in a child process, and never two at once.
 
-The lock of a machine is an abstract Unix socket, so it belongs to the network namespace: all workers and sweeps of a
-machine share it, whatever user they are of. The child process that runs has it, and the kernel releases it when that
-process has ended, however it ends. A run dies with the process that started it.
+It waits in the queue of the machine's runs until no other has a turn. The child process holds the turn too, so that the
+next run waits for its end, and not only for that of a worker that was killed. A run dies with the process that started
+it.
 """
 
 import io
@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -29,14 +29,14 @@ import railyard
 from railyard.core.host import usable_cores
 from railyard.core.installation import program_command
 from railyard.core.plugins import ENVIRONMENT
+from railyard.core.sandbox import run_queue
 from railyard.core.sandbox.launcher import die_with_parent
 
-_LOCK: Final = "\0railyard-machine"
-_RETRY_S: Final = 0.2
+_STOPPING_S: Final = 0.5  # in which every wait for a turn has ended
 _MAX_LINE: Final = 300
 _running: Final[set["subprocess.Popen[bytes]"]] = set()
 _stop: Final = threading.Event()
-"""Set for a moment to end the waits for the lock."""
+"""Set for a moment to end the waits for a turn."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Outcome:
 def identify() -> dict[str, Any]:
     """Return the facts of this machine: its name, kernel, cores, and the version of Railyard on it.
 
-    A network namespace counts as a machine, since it has a lock of its own. Its name changes when it is started again.
+    A network namespace counts as a machine, since it has a queue of its own. Its name changes when it is started again.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     own = f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
@@ -76,23 +76,27 @@ def identify() -> dict[str, Any]:
 
 
 def execute(task: Task) -> Outcome:
-    """Wait for the machine, run the task, and return what became of it; exit status 130 if it was stopped before."""
+    """Wait for a turn, run the task, and return what became of it; exit status 130 if it was stopped before."""
     machine = identify()
-    lock = _locked()
-    if lock is None:
+    try:
+        with run_queue.turn(f"{task.spec['name']} of a sweep", 1, stop=_stop) as held:
+            return _alone(task, held, machine)
+    except run_queue.Stopped:
         return Outcome(130, "stopped", 0, 0, machine, None)
-    with lock:
-        prefix = f"railyard-sweep-{os.geteuid()}-{machine['machine']}-"
-        for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a worker that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        try:
-            with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as work:
-                return _run(task, Path(work), lock, machine)
-        except OSError as error:  # such as a full disk
-            return Outcome(3, f"{machine['machine']}: {error.strerror or error}", 0, 0, machine, None)
 
 
-def _run(task: Task, work: Path, lock: socket.socket, machine: dict[str, Any]) -> Outcome:
+def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
+    prefix = f"railyard-sweep-{os.geteuid()}-{machine['machine']}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a worker that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as work:
+            return _run(task, Path(work), held, machine)
+    except OSError as error:  # such as a full disk
+        return Outcome(3, f"{machine['machine']}: {error.strerror or error}", 0, 0, machine, None)
+
+
+def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
     for name, source in task.plugins.items():
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_bytes(source)
@@ -101,12 +105,12 @@ def _run(task: Task, work: Path, lock: socket.socket, machine: dict[str, Any]) -
     environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT}
     start_ns = time.monotonic_ns()
     process = subprocess.Popen(
-        program_command("run", str(spec), "--out", str(out), "--quiet"),
+        program_command("run", str(spec), "--out", str(out), "--quiet", "--no-queue"),
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=[lock.fileno()],
+        pass_fds=held,
         start_new_session=True,  # Ctrl-C is for the sweep, which stops the run itself
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
@@ -122,23 +126,11 @@ def _run(task: Task, work: Path, lock: socket.socket, machine: dict[str, Any]) -
 
 
 def stop() -> None:
-    """End the run of this process in order, as Ctrl-C would, and what waits for the machine."""
+    """End the run of this process in order, as Ctrl-C would, and what waits for a turn."""
     _stop.set()
-    threading.Timer(2 * _RETRY_S, _stop.clear).start()
+    threading.Timer(_STOPPING_S, _stop.clear).start()
     for process in tuple(_running):
         process.send_signal(signal.SIGINT)
-
-
-def _locked() -> socket.socket | None:
-    """Return the machine's lock, once no other process has it; None if this process is to stop."""
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    while True:
-        with suppress(OSError):
-            lock.bind(_LOCK)
-            return lock
-        if _stop.wait(_RETRY_S):
-            lock.close()
-            return None
 
 
 def _packed(folder: Path) -> bytes | None:

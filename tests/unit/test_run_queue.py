@@ -3,7 +3,9 @@
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Event, Timer
 from uuid import uuid4
 
 import pytest
@@ -67,6 +69,35 @@ def test_a_killed_run_leaves_no_ticket(queue: str) -> None:
     first.kill()
     first.communicate()
     assert run_queue.tickets(queue) == []
+
+
+def test_a_turn_is_one_runs_whatever_the_clock_says(
+    queue: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose ticket is the earlier one, since the clock was set back, waits for the one that has the turn."""
+    first, stop = start(queue, "first"), Event()
+    begun(first)
+    monkeypatch.setattr(time, "time_ns", lambda: 1)
+    Timer(0.2, stop.set).start()
+    with pytest.raises(run_queue.Stopped), run_queue.turn("second", 1, queue, stop):
+        pass
+    end(first)
+    with run_queue.turn("second", 1, queue) as held:
+        assert len(held) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_a_child_holds_the_turn_of_a_run_that_is_killed(queue: str) -> None:
+    with run_queue.turn("first", 1, queue) as held:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=held)
+    stop = Event()
+    Timer(0.2, stop.set).start()
+    with child:
+        with pytest.raises(run_queue.Stopped), run_queue.turn("second", 1, queue, stop):
+            pass
+        child.kill()
+    with run_queue.turn("second", 1, queue):
+        pass
 
 
 def test_no_queue_starts_at_once_and_several_places_are_shared(queue: str) -> None:

@@ -1,4 +1,4 @@
-"""One run at a time on a machine: its lock, the end of a run with its worker, and stopping. The run is a `sleep`."""
+"""One run at a time on a machine: its turn, the end of a run with its worker, and stopping. The run is a `sleep`."""
 
 import json
 import os
@@ -8,20 +8,24 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 
 from railyard.experiments.sweep.machine import identify
 
 ROOT = Path(__file__).parents[2]
-WORKER = """
+QUEUE = f"railyard-test-{uuid4().hex[:8]}"  # apart from this machine's own runs, which would delay these
+WORKER = f"""
 import json, sys, threading
+from functools import partial
 from railyard.experiments.sweep import machine
+machine.run_queue.turn = partial(machine.run_queue.turn, prefix="{QUEUE}")
 machine.program_command = lambda *words: ["sleep", sys.argv[1]]
 if len(sys.argv) > 2:
     threading.Timer(float(sys.argv[2]), machine.stop).start()
 print("ready", flush=True)
-found = machine.execute(machine.Task("a", {}))
+found = machine.execute(machine.Task("a", {{"name": "a"}}))
 print(json.dumps([found.status, found.start_ns, found.end_ns, found.folder]))
 """
 
@@ -29,7 +33,6 @@ print(json.dumps([found.status, found.start_ns, found.end_ns, found.folder]))
 def worker(*arguments: str) -> "subprocess.Popen[str]":
     """Start a process that executes a task which sleeps; return it once it has begun to."""
     argv = [sys.executable, "-c", WORKER, *arguments]
-    # a network namespace of its own would need root: other sweeps of this machine may delay the test
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
