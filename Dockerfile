@@ -20,7 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY railyard railyard
 COPY core/packages.sh core/
 COPY script/bootstrap script/
-RUN script/bootstrap && rm -rf "$HOME/.cache"
+RUN script/bootstrap cluster sshd && rm -rf "$HOME/.cache"
 COPY . .
 ENTRYPOINT ["script/run"]
 

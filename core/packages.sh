@@ -28,7 +28,8 @@ missing_packages() { # missing_packages EXTRA...
         gloo | torchft | labs | cluster) ;; # Python packages only
         mpi) programs+=(mpirun:openmpi-bin) ;;
         browser) programs+=(chromium:chromium) ;;
-        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mpi, torchft" >&2 && return 2 ;;
+        sshd) programs+=(sshd:openssh-server ssh-keygen:openssh-client) ;;
+        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mpi, sshd, torchft" >&2 && return 2 ;;
         esac
     done
     for pair in "${programs[@]}"; do
@@ -62,6 +63,7 @@ disable_services() { # disable_services PACKAGE...: those that these packages br
         case $package in
         openvswitch-switch) units=(openvswitch-switch.service ovs-record-hostname.service) ;;
         etcd-server) units=(etcd.service) ;;
+        openssh-server) units=(ssh.service) ;;
         *) continue ;;
         esac
         for unit in "${units[@]}"; do

@@ -6,15 +6,19 @@ lost with its worker is given to another one.
 
 import asyncio
 import logging
+import shlex
+import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-import dask
-from distributed import Client, Future, KilledWorker, SSHCluster
+from distributed import Client, Future, KilledWorker, Scheduler, SSHCluster, Worker
 from distributed.client import FutureCancelledError
+from distributed.core import Server
 from distributed.scheduler import NoValidWorkerError
+from tornado.ioloop import PeriodicCallback
 
 import railyard
 from railyard.core.errors import BadInput, MissingRequirement
@@ -27,8 +31,11 @@ ASK_EVERY_S: Final = 1.0
 TIMEOUT_S: Final = 10.0  # for the scheduler to answer, and for workers to come
 GONE_S: Final = 60.0  # without a worker, after which a sweep ends
 _START: Final = f"dask worker SCHEDULER --resources {RESOURCE}=1"
-TUNED: Final = {"distributed.worker.profile.enabled": False}
-"""Configuration of workers: each samples the stacks of its threads 100 times per second otherwise."""
+QUIET_S: Final = 10.0
+"""Between two heartbeats, and the like, of a worker: Dask does some 50 times per second, beside what is measured."""
+_UNTIL_EOF: Final = """sh -c '"$@" & exec >&- 2>&-; cat >/dev/null; kill $!' sh"""
+"""Begins a command that ends with the connection that started it, also if the sweep was killed: its input ends."""
+_HEARTBEAT: Final = "railyard-heartbeat"
 _LOST: Final = (KilledWorker, FutureCancelledError, NoValidWorkerError, asyncio.CancelledError)
 
 
@@ -38,7 +45,8 @@ class Cluster:
     def __init__(self, where: str) -> None:
         """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version."""
         self._where = where
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # its workers come and go
+        for name in ("distributed", "tornado", "asyncio"):  # workers come and go, and so may the scheduler
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         with ExitStack() as undo:
             address: Any = where
             if where.startswith("ssh:"):
@@ -50,6 +58,8 @@ class Cluster:
                 raise MissingRequirement(f"--on: no Dask scheduler answers at {where}", remedy) from error
             except ValueError as error:
                 raise BadInput("--on", where, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST") from error
+            with suppress(ImportError):  # a scheduler may be on a machine without Railyard
+                self._client.run_on_scheduler(_let_scheduler_be_quiet)
             self._machines: dict[str, str] = {}  # worker -> machine
             self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
             self._await_workers()
@@ -85,7 +95,8 @@ class Cluster:
 
     def _identify(self, workers: Sequence[str]) -> None:
         try:
-            answers = self._client.run(machine.identify, workers=list(workers), on_error="return")
+            answers = self._client.run(_join, workers=list(workers), on_error="return")
+            self._client.run(_be_quiet, workers=list(workers), nanny=True, on_error="ignore")
         except (OSError, TimeoutError):
             return  # gone in the meantime; asked again if not
         for address, answer in answers.items():
@@ -144,14 +155,46 @@ class Run:
         return outcome
 
 
+def _join(dask_worker: Worker) -> dict[str, Any]:
+    """Let a worker be quiet, and return the facts of its machine."""
+    _be_quiet(dask_worker)
+    return machine.identify()
+
+
+def _be_quiet(dask_worker: Server) -> None:
+    """Let a worker, nanny or scheduler do every 10 s what it does periodically, and not measure itself."""
+    callbacks = dask_worker.periodic_callbacks
+    for name in ("profile", "tick", "ticks"):
+        if name in callbacks:
+            callbacks[name].stop()
+    for callback in callbacks.values():
+        callback.callback_time = max(callback.callback_time, QUIET_S * 1000)
+    if (
+        isinstance(dask_worker, Worker) and _HEARTBEAT not in callbacks
+    ):  # each of Dask's own sets when the next one comes
+        callbacks["heartbeat"].stop()
+        callbacks[_HEARTBEAT] = PeriodicCallback(dask_worker.heartbeat, QUIET_S * 1000)
+        callbacks[_HEARTBEAT].start()
+
+
+def _let_scheduler_be_quiet(dask_scheduler: Scheduler) -> None:
+    _be_quiet(dask_scheduler)
+
+
 def _by_ssh(where: str) -> SSHCluster:
     """Start a scheduler on the first host, and a worker on each. MissingRequirement if a host can't be reached."""
     hosts = [host for host in where.removeprefix("ssh:").split(",") if host]
     if not hosts:
         raise BadInput("--on", where, "must name hosts, such as ssh:h1,h2")
-    dask.config.set(TUNED)
+    options = {}
+    with suppress(OSError):  # such as an alias of ~/.ssh/config
+        own = socket.gethostbyname(hosts[0])
+        if not own.startswith("127."):
+            options["host"] = own  # without it, a host that has no route to the Internet gives out 127.0.0.1
+    worker = {"nthreads": 1, "resources": {RESOURCE: 1}}
+    python = f"{_UNTIL_EOF} {shlex.quote(sys.executable)}"
     try:
-        return SSHCluster([hosts[0], *hosts], worker_options={"nthreads": 1, "resources": {RESOURCE: 1}})
+        return SSHCluster([hosts[0], *hosts], worker_options=worker, scheduler_options=options, remote_python=python)
     except Exception as error:
         what = f"--on: Dask can't be started on {', '.join(hosts)}: {' '.join(str(error).split())[:120]}"
         raise MissingRequirement(what, f"try: ssh {hosts[0]} true") from error

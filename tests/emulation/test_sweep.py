@@ -1,7 +1,6 @@
 """Sweeps on packets: on this machine and over Dask workers, killed at random moments and called again."""
 
 import json
-import os
 import random
 import signal
 import socket
@@ -23,7 +22,8 @@ from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 from tests.unit.test_sweep_spec import TINY
 
-SWEEP_S = 240.0  # for three short runs on a slow machine
+SWEEP_S = 240.0  # for some short runs on a slow machine
+RUNS = 2
 KILLS = 2
 KEYS = ["seed", "fabric", "policy", "workload", "phase", "metric", "unit", "predicted", "repeat"]
 
@@ -35,22 +35,22 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def sweep(spec: str, out: Path, *options: str, runs: int = 3) -> Program:
-    return Program([*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--out", str(out), *options])
+def sweep(spec: str, out: Path, *options: str) -> Program:
+    return Program([*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{RUNS}", "--out", str(out), *options])
 
 
-def assert_whole(out: Path, runs: int = 3) -> pd.DataFrame:
+def assert_whole(out: Path) -> pd.DataFrame:
     """Check that every run is there once and undamaged, and that never two ran at once. Return the table."""
     records = []
     for run in yaml.safe_load((out / "sweep.yaml").read_text())["runs"]:
         folder = out / "runs" / run["folder"]
         assert store.load(folder).damaged == []
         records.append(json.loads((folder / "sweep.json").read_text()))
-    assert len(records) == len(list((out / "runs").iterdir())) == runs
+    assert len(records) == len(list((out / "runs").iterdir())) == RUNS
     times = sorted((record["start_ns"], record["end_ns"]) for record in records)
     assert all(end <= start for (_, end), (start, _) in pairwise(times)), "two runs at once"
     table = pd.read_parquet(out / "sweep.parquet")
-    assert table.run.nunique() == runs
+    assert table.run.nunique() == RUNS
     return table
 
 
@@ -78,7 +78,6 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=Path(__file__).parents[2],
-                env={**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -105,7 +104,7 @@ def looped(spec: str, tmp_path_factory: pytest.TempPathFactory, slow: float) -> 
 
 
 def test_a_sweep_killed_at_random_moments_has_every_run_once(looped: pd.DataFrame) -> None:
-    assert looped.seed.nunique() == 3
+    assert looped.seed.nunique() == RUNS
 
 
 def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
@@ -113,7 +112,7 @@ def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
 ) -> None:
     """Two workers share the machine; one is killed during the first run, and the other does what it had."""
     with dask(2) as (address, (_, victim, *_)), sweep(spec, tmp_path / "out", "--on", address) as program:
-        program.await_text("[1/3]", SWEEP_S * slow)
+        program.await_text("[1/2]", SWEEP_S * slow)
         victim.kill()
         assert program.end(SWEEP_S * slow) in (0, 1), program.output
     assert sandboxes() == []
@@ -123,16 +122,6 @@ def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
 def sorted_keys(table: pd.DataFrame) -> pd.DataFrame:
     """Return what must not differ between two sweeps."""
     return table[KEYS].sort_values(KEYS).reset_index(drop=True)
-
-
-def test_a_sweep_without_its_scheduler_ends_in_one_line(spec: str, tmp_path: Path, slow: float) -> None:
-    with dask(1) as (address, (scheduler, *_)), sweep(spec, tmp_path / "out", "--on", address) as program:
-        program.await_text("[1/3]", SWEEP_S * slow)
-        scheduler.kill()
-        assert program.end(60 * slow) == 3
-        assert f"the Dask scheduler at {address} no longer answers; call the sweep again" in program.output
-        assert "Traceback" not in program.output
-    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ The runs sleep and copy a recorded run, so the tests are of who does what and wh
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -17,28 +18,55 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import psutil
 import pytest
 import yaml
 
+import railyard
+from railyard.core.host import SEARCH_PATH
 from railyard.results.runs import store
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.fabrics import eventually
+from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 from tests.unit.results_sample import sample_run
 from tests.unit.test_sweep_spec import TINY
 
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
 ROOT = Path(__file__).parents[2]
-HOST, PORT = "198.18.0.1", 8786
-ADDRESS = f"tcp://{HOST}:{PORT}"
+HOST = "198.18.0.1"
+ADDRESS = f"tcp://{HOST}:8786"
 RUN_S = 1.0
 PRELOAD = """
 from railyard.experiments.sweep import machine
 SCRIPT = 'sleep {seconds}; cp -r {sample} "$3"'
 machine.program_command = lambda *words: ["sh", "-c", SCRIPT, *words]
 """
-MOMENTS = 3  # at which something is killed; `--thorough`: 30
+OTHER_VERSION = "import railyard; railyard.__version__ = '9.9'"
+DOCS = (ROOT / "docs" / "sweeps.md").read_text()
+DASK_COMMANDS = [
+    [f"{sys.executable.rpartition('/')[0]}/dask", *line.replace("SCHEDULER", HOST).split()]
+    for line in re.findall(r"^dask (.*)$", DOCS, re.MULTILINE)
+]
+(SLURM,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+STAND_INS = {  # a job runs on the next machine, at once
+    "sbatch": """
+        mkdir $TMPDIR/first 2>/dev/null && machine="{m0}" || machine="{m1}"
+        $machine setsid sh "$1" >/dev/null 2>&1 &
+        echo "Submitted batch job $!"
+    """,
+    "scancel": 'kill -- "-$1"',
+}
+MACHINE = "mount -n -t tmpfs tmpfs /run && mkdir /run/sshd && echo ready && exec sleep infinity"
+SSHD = """
+Port 22
+HostKey {folder}/.ssh/host
+AuthorizedKeysFile {folder}/.ssh/own.pub
+StrictModes no
+PidFile none
+"""
+MOMENTS = 10  # at which something is killed
 
 
 def ip(*words: str) -> None:
@@ -48,52 +76,49 @@ def ip(*words: str) -> None:
 class Cluster:
     """A scheduler, and machines with workers. Whatever was killed is started again by `heal`."""
 
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, sample: Path) -> None:
         self._stack, self.folder = stack, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.machines: dict[str, int] = {}  # name -> a process in its namespace
-        store.save(sample_run(2, 2, 1), folder / "sample")
+        self.machines: dict[str, list[str]] = {}  # name -> a command line that enters it
+        self.preload = folder / "preload.py"
+        self.preload.write_text(PRELOAD.format(seconds=RUN_S, sample=sample))
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
         ip("link", "add", "br0", "type", "bridge")
+        stack.callback(ip, "link", "del", "br0")
         ip("addr", "add", f"{HOST}/24", "dev", "br0")
         for name in ("lo", "br0"):
             ip("link", "set", name, "up")
+        for number in range(3):
+            self._add_machine(f"m{number}", address(number))
 
-    def add_machine(self) -> str:
-        number = len(self.machines)
-        holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-        self._stack.callback(holder.wait)
+    def _add_machine(self, name: str, own: str) -> None:
+        argv = ["unshare", "--net", "--mount", "sh", "-c", MACHINE]
+        holder = self._stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE))
         self._stack.callback(holder.kill)
-        own = Path("/proc/self/ns/net").readlink()
-        while Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
-            time.sleep(0.01)
-        name, pid = f"m{number}", str(holder.pid)
-        ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", pid)
+        assert holder.stdout
+        assert holder.stdout.readline() == b"ready\n"
+        enter = ["nsenter", "-t", str(holder.pid), "-n", "-m"]
+        ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
         ip("link", "set", name, "master", "br0", "up")
-        inside = ("nsenter", "-t", pid, "-n", "ip")
-        for words in (f"addr add 198.18.0.{10 + number}/24 dev eth0", "link set eth0 up", "link set lo up"):
-            subprocess.run([*inside, *words.split()], check=True)
-        self.machines[name] = holder.pid
-        return name
+        for words in (f"addr add {own}/24 dev eth0", "link set eth0 up", "link set lo up"):
+            subprocess.run([*enter, "ip", *words.split()], check=True)
+        self.machines[name] = enter
 
     def heal(self, workers: dict[str, str]) -> None:
         """Start the scheduler, and these workers (name -> machine), unless they live."""
-        self._start("scheduler", [], "scheduler", "--host", HOST, "--port", str(PORT))
-        preload = self.folder / "preload.py"
-        preload.write_text(PRELOAD.format(seconds=RUN_S, sample=self.folder / "sample"))
-        own = ("--no-nanny", "--nthreads", "1", "--resources", "railyard=1", "--preload", str(preload))
+        scheduler, worker = DASK_COMMANDS
+        self.start("scheduler", [], *scheduler, "--host", HOST, "--no-dashboard")
         for name, machine in workers.items():
-            enter = ["nsenter", "-t", str(self.machines[machine]), "-n"]
-            self._start(name, enter, "worker", ADDRESS, *own, "--name", f"{name}-{time.monotonic_ns()}")
+            self.start(name, self.machines[machine], *worker, "--preload", str(self.preload), "--no-dashboard")
 
-    def _start(self, name: str, enter: list[str], program: str, *arguments: str) -> None:
+    def start(self, name: str, enter: list[str], *argv: str) -> None:
+        """Start a program, unless one of this name lives. Its temporary files go with the test's folder."""
         if name in self.processes and self.processes[name].poll() is None:
             return
-        argv = [*enter, sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments, "--no-dashboard"]
-        settings = {"WORKER__PROFILE__ENABLED": "False", "DEPLOY__LOST_WORKER_TIMEOUT": "1s"}
-        environment = {**os.environ, **{f"DASK_DISTRIBUTED__{key}": value for key, value in settings.items()}}
         process = subprocess.Popen(
-            argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            [*enter, *argv], cwd=ROOT, env=os.environ | {"TMPDIR": str(self.folder)},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         self.processes[name] = process
@@ -103,19 +128,28 @@ class Cluster:
         self.processes[name].wait()
 
 
+def address(number: int) -> str:
+    return f"198.18.0.{10 + number}"
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the run that every run of these sweeps copies."""
+    path = tmp_path_factory.mktemp("sample") / "run"
+    store.save(sample_run(2, 2, 1), path)
+    return path
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, sample: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        found = Cluster(stack, tmp_path_factory.mktemp("cluster"))
-        for _ in range(3):
-            found.add_machine()
-        (found.folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-        yield found
+        yield Cluster(stack, tmp_path, sample)
 
 
-def sweep(cluster: Cluster, out: Path, runs: int) -> Program:
+def sweep(cluster: Cluster, out: Path, runs: int, on: str = ADDRESS) -> Program:
     spec = str(cluster.folder / "tiny.yaml")
-    return Program([*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--on", ADDRESS, "--out", str(out)])
+    argv = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--on", on, "--out", str(out)]
+    return Program(argv, home=cluster.folder)
 
 
 def records(out: Path, runs: int) -> list[dict[str, Any]]:
@@ -140,7 +174,7 @@ def assert_one_at_a_time(found: list[dict[str, Any]]) -> None:
 
 
 def test_three_machines_do_twelve_runs_faster_than_one(cluster: Cluster, tmp_path: Path, slow: float) -> None:
-    """Three workers of one machine, then one worker on each of three."""
+    """Three workers of one machine, then one worker on each of three; then the workers are idle."""
     cluster.heal({f"a{n}": "m0" for n in range(3)})
     with sweep(cluster, tmp_path / "one", 12) as program:
         assert program.end(120 * slow) in (0, 1), program.output
@@ -157,16 +191,24 @@ def test_three_machines_do_twelve_runs_faster_than_one(cluster: Cluster, tmp_pat
         assert_one_at_a_time(found)
     print(f"one machine {took_s(one):.2f} s, three {took_s(three):.2f} s: {took_s(one) / took_s(three):.2f}x")
     assert took_s(one) / took_s(three) > 2
+    assert idle_share(cluster.processes["w0"].pid) < 0.01
 
 
-def test_every_run_is_there_once_whatever_is_killed(
-    cluster: Cluster, tmp_path: Path, slow: float, pytestconfig: pytest.Config
-) -> None:
+def idle_share(pid: int) -> float:
+    """Return the share of a core that a process takes."""
+    process, before = psutil.Process(pid), time.monotonic()
+    used_s = sum(process.cpu_times()[:2])
+    time.sleep(4)
+    return (sum(process.cpu_times()[:2]) - used_s) / (time.monotonic() - before)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_run_is_there_once_whatever_is_killed(cluster: Cluster, tmp_path: Path, slow: float, seed: int) -> None:
     """At each random moment a worker, the scheduler or the sweep is killed; then all is started again."""
-    dice, workers, runs = random.Random(3), {f"w{n}": f"m{n}" for n in range(3)}, 12
+    dice, workers, runs = random.Random(seed), {f"w{n}": f"m{n}" for n in range(3)}, 12
     kinds: list[Callable[[Program], str]] = [lambda _: dice.choice(list(workers)), lambda _: "scheduler", lambda _: ""]
     out, round_number = tmp_path / "out", 0
-    for moment in range(30 if pytestconfig.getoption("--thorough") else MOMENTS):
+    for moment in range(MOMENTS):
         cluster.heal(workers)
         with sweep(cluster, out / str(round_number), runs) as program:
             time.sleep(dice.uniform(2, 10) * slow)
@@ -187,15 +229,108 @@ def test_every_run_is_there_once_whatever_is_killed(
     with sweep(cluster, out / str(round_number), runs) as program:
         assert program.end(120 * slow) in (0, 1), program.output
     assert_one_at_a_time(records(out / str(round_number), runs))
-    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    assert not [line for line in lines if "railyard-sweep-" in line]
 
 
-def test_a_scheduler_without_workers_gives_one_line(cluster: Cluster, tmp_path: Path, slow: float) -> None:
-    for name in [name for name in cluster.processes if name != "scheduler"]:
-        cluster.kill(name)
+def test_a_sweep_without_its_scheduler_ends_in_one_line(cluster: Cluster, tmp_path: Path, slow: float) -> None:
+    cluster.heal({"w0": "m0"})
+    with sweep(cluster, tmp_path / "out", 4) as program:
+        program.await_text("[1/4]", 60 * slow)
+        cluster.kill("scheduler")
+        assert program.end(60 * slow) == 3
+    assert (
+        f"error: --on: the Dask scheduler at {ADDRESS} no longer answers; call the sweep again to run the rest\n"
+        in program.output
+    )
+    assert "Traceback" not in program.output
+    assert (tmp_path / "out" / "sweep.parquet").exists()
+
+
+def test_a_scheduler_without_workers_or_with_others_gives_one_line(
+    cluster: Cluster, tmp_path: Path, slow: float
+) -> None:
     cluster.heal({})
     with sweep(cluster, tmp_path / "out", 2) as program:
         assert program.end(60 * slow) == 3
     assert f"{ADDRESS} has no worker with the resource railyard; start them with" in program.output
     assert program.output.count("\n") == 1
+    cluster.preload.write_text(OTHER_VERSION)
+    cluster.heal({"w0": "m0"})
+    with sweep(cluster, tmp_path / "out", 2) as program:
+        assert program.end(60 * slow) == 3
+    line = f"has Railyard 9.9, and this is {railyard.__version__}; install the same version there\n"
+    assert re.fullmatch(rf"error: --on: the worker tcp://{address(0)}:\d+ {re.escape(line)}", program.output)
+
+
+def test_jobs_of_slurm_are_machines(
+    cluster: Cluster, tmp_path: Path, slow: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documentation's script, with two jobs."""
+    pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: script/bootstrap cluster")
+    ip("route", "add", "default", "via", address(0))  # the scheduler is at the address that leads elsewhere
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(
+            "#!/bin/sh\n" + text.format(**{m: " ".join(e) for m, e in cluster.machines.items()})
+        )
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__PRELOAD", json.dumps([str(cluster.preload)]))
+    with Program([sys.executable, "-c", SLURM.replace("jobs=8", "jobs=2")]) as jobs:
+        jobs.await_match(r"--on tcp://\S+:\d+\n", 30 * slow)
+        with sweep(cluster, tmp_path / "out", 4, jobs.output.split()[-1]) as program:
+            assert program.end(120 * slow) in (0, 1), program.output
+        jobs.type("")
+        assert jobs.end(30 * slow) == 0
+    assert len({record["machine"] for record in records(tmp_path / "out", 4)}) == 2
+
+
+@pytest.fixture
+def sshds(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return `ssh:HOST,HOST`, of two machines with an ssh server; one's own home folder has a key that they take."""
+    if not (sshd := which("sshd", path=SEARCH_PATH)):
+        pytest.skip("needs sshd: script/bootstrap sshd")
+    own = cluster.folder / ".ssh"
+    own.mkdir(mode=0o700)
+    for name in ("own", "host"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / name)], check=True)
+    key = " ".join((own / "host.pub").read_text().split()[:2])
+    (own / "known_hosts").write_text(f"{address(0)},{address(1)} {key}\n")
+    (own / "config").write_text(f"User root\nIdentityFile {own / 'own'}\n")
+    (own / "sshd").write_text(SSHD.format(folder=cluster.folder))
+    for machine in ("m0", "m1"):
+        cluster.start(f"sshd-{machine}", cluster.machines[machine], sshd, "-D", "-f", str(own / "sshd"))
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__PRELOAD", json.dumps([str(cluster.preload)]))
+    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(cluster.folder))
+    return f"ssh:{address(0)},{address(1)}"
+
+
+def test_workers_are_started_by_ssh_and_end_with_the_sweep(
+    cluster: Cluster, sshds: str, tmp_path: Path, slow: float
+) -> None:
+    with sweep(cluster, tmp_path / "out", 4, sshds) as program:
+        assert program.end(120 * slow) in (0, 1), program.output
+    found = records(tmp_path / "out", 4)
+    assert len({record["machine"] for record in found}) == 2
+    assert_one_at_a_time(found)
+
+
+def test_a_host_that_refuses_a_login_gives_one_line(cluster: Cluster, sshds: str, tmp_path: Path, slow: float) -> None:
+    (cluster.folder / ".ssh" / "own").unlink()
+    with sweep(cluster, tmp_path / "out", 2, sshds) as program:
+        assert program.end(60 * slow) == 3
+    assert f"--on: Dask can't be started on {address(0)}, {address(1)}: " in program.output
+    assert program.output.count("\n") == 1
+
+
+def test_what_ssh_started_ends_after_a_sweep_that_was_killed(
+    cluster: Cluster, sshds: str, tmp_path: Path, slow: float
+) -> None:
+    with sweep(cluster, tmp_path / "out", 12, sshds) as program:
+        program.await_text("[ 2/12]", 60 * slow)
+        assert dask_processes()
+        program.process.kill()
+    eventually(lambda: not dask_processes(), 20 * slow)
+
+
+def dask_processes() -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if "distributed.cli.dask_spec" in command_line(process)]

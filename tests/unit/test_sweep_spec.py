@@ -1,6 +1,7 @@
 """Sweeps before anything runs: the cells of axes, `where`, and bad input in one line."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.sweep.folder import SweepFolder
 from railyard.experiments.sweep.spec import Sweep, cell_name, load
 
 TINY: dict[str, Any] = {
@@ -121,3 +123,25 @@ def test_dry_run_prints_the_runs(tiny: str, tmp_path: Path, capsys: pytest.Captu
     assert shown.count("missing") == 4
     assert "4 runs, 4 to do" in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_machines_without_dask_here_give_one_line(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)  # as if it were not installed
+    assert cli.main(["sweep", tiny, "--seeds", "1..2", "--on", "tcp://127.0.0.1:9"]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: --on: this machine lacks Dask's package distributed; ")
+    assert error.count("\n") == 1
+
+
+def test_a_folder_of_another_sweep_gives_one_line(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = load(tiny, axes=["domains=2,3"])
+    with SweepFolder(tmp_path, own) as folder:
+        folder.claim()
+    for options, what in ((["--seeds", "1..2"], "other axes"), (["-o", "repeats=9"], "another experiment")):
+        axes = ["--axis", "domains=2,3"] if what == "another experiment" else []
+        assert cli.main(["sweep", tiny, *axes, *options, "--dry-run", "--out", str(tmp_path)]) == 2
+        assert capsys.readouterr().err == (f"error: --out: '{tmp_path}' is a sweep of {what}: choose another folder\n")
