@@ -16,6 +16,7 @@ from railyard.experiments.spec.loading import load_any
 from railyard.experiments.sweep.folder import SweepFolder
 from railyard.experiments.sweep.spec import Sweep, cell_name, load
 
+ROOT = Path(__file__).parents[2]
 TINY: dict[str, Any] = {
     "name": "tiny",
     "attempts": 1,
@@ -58,6 +59,12 @@ def test_axes_in_the_file_are_those_of_the_command_line(tiny: str, tmp_path: Pat
     same = load(tiny, axes=["domains=2,3"], seeds="1..3", where="domains < 3 or seed == 1")
     assert of_file.cells == same.cells
     assert len(of_file.cells) == 4
+
+
+def test_the_documentations_axes_are_fifteen_runs(tmp_path: Path) -> None:
+    (axes,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "sweeps.md").read_text(), re.DOTALL)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(TINY) + axes)
+    assert len(load(str(tmp_path / "own.yaml")).cells) == 2 * 2 * 3 + 3
 
 
 def test_a_cell_is_the_experiment_with_these_values(tiny: str) -> None:
