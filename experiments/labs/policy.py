@@ -10,9 +10,9 @@ from railyard.results.analysis.steering import ORACLE_POLICY, PolicyRow
 
 OWN: Final = "mine"
 SENDERS: Final = 3
-ENOUGH: Final = 1.25
-"""How many times the oracle's predicted time the student's policy may take. Two pairs on one rail take longer, and so
-does every shipped policy of rail scores."""
+ENOUGH: Final = 1.4
+"""How many times the oracle's predicted time the student's policy may take. All pairs on the empty rail take 1.8 times
+as long or longer; a pair that changes its path on the way loses up to a fifth."""
 
 
 def row_of(analysis: Analysis, policy: str) -> PolicyRow:
@@ -90,7 +90,12 @@ class Policy(Lab):
         hot = choose.choice([0.85, 0.88])
         entries = [f"{{rails: [0, 1, 2], load: {hot}}}"]
         entries += [f"{{rails: [{rail}], load: {load}}}" for rail, load in sorted(free.items()) if load]
-        return {"hot": hot, "free": sorted(free.items()), "background": f"background=[{', '.join(entries)}]"}
+        return {
+            "enough": ENOUGH,
+            "hot": hot,
+            "free": sorted(free.items()),
+            "background": f"background=[{', '.join(entries)}]",
+        }
 
     starter = (
         "mine.py",
@@ -152,8 +157,8 @@ mine  1.800 s
 
 {{ ask.share }}
 
-Change the function until `mine` is predicted to take at most 1.25 times as long as `oracle`. Think of what the pairs
-can tell them apart by: `src.rank`, `src.domain`, `dst.rank` and `dst.domain`.
+Change the function until `mine` is predicted to take at most {{ enough }} times as long as `oracle`. What tells pairs
+apart are `src.rank`, `src.domain`, `dst.rank` and `dst.domain`.
 
 ## Run it
 
@@ -162,8 +167,7 @@ can tell them apart by: `src.rank`, `src.domain`, `dst.rank` and `dst.domain`.
 ```
 
 ```text
-this / oracle
-mine
+transfers on rail-only, by policy
 ✓ every byte delivered, for every pair
 ```
 

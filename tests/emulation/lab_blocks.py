@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from railyard.core.installation import RUN
-from railyard.experiments.labs.definition import Setting, find
+from railyard.experiments.labs import checking
+from railyard.experiments.labs.definition import Answer, NotDone, Setting, find
 from railyard.experiments.labs.pages import student_page, teacher_page
 from tests.emulation.programs import RUN_EXPERIMENT
 from tests.unit.lab_pages import FOLDER, stem
@@ -113,6 +116,33 @@ def run_all(setting: Setting, within_s: float) -> dict[str, str]:
     return found
 
 
+def assert_checked(setting: Setting) -> None:
+    """Assert that the check of a lab whose blocks were run tells right answers from wrong ones."""
+    lab = setting.lab
+    answers = {question.name: as_written(question.right(setting)) for question in lab.questions}
+    outcomes = {outcome.item: outcome for outcome in checking.check(setting, answers)}
+    for each in lab.runs:
+        outcome = outcomes.pop(f"run {each.name}")
+        assert outcome.state == "right" or "verdict is invalid" in outcome.message, outcome
+    assert {outcome.state for outcome in outcomes.values()} == {"right"}
+    strangers = [Setting.of(lab, f"student{n}", setting.folder) for n in range(20)]
+    for each in lab.runs:
+        stranger = next(other for other in strangers if other.overrides(each) != setting.overrides(each))
+        with pytest.raises(NotDone, match="another experiment"):
+            stranger.records(each.name)
+    for question in lab.questions:
+        for mistake in question.mistakes:
+            given = as_written(mistake.answer(setting))
+            state = checking.judge(setting, question, given).state
+            assert state == "wrong" or checking.is_same(given, question.right(setting), question.within)
+        assert checking.judge(setting, question, "no such thing").state == "wrong"
+
+
+def as_written(answer: Answer) -> object:
+    """Return an answer as a student writes it."""
+    return ", ".join(answer) if isinstance(answer, frozenset) else answer
+
+
 def outputs_page(found: dict[str, str]) -> str:
     """Return the outputs as Markdown, for the teacher's page."""
     parts = [f"```sh\n{commands}```\n\n```text\n{output.rstrip()}\n```\n" for commands, output in found.items()]
@@ -124,7 +154,9 @@ def main() -> None:
     for number in sys.argv[1:]:
         lab = find(number)
         with tempfile.TemporaryDirectory() as folder:
-            found = run_all(Setting.of(lab, "", Path(folder) / f"lab{lab.number}"), BLOCK_S)
+            setting = Setting.of(lab, "", Path(folder) / f"lab{lab.number}")
+            found = run_all(setting, BLOCK_S)
+            assert_checked(setting)
         text = teacher_page(Setting.of(lab), outputs_page(found))
         path = FOLDER / "teacher" / f"{stem(lab)}.md"
         path.write_text(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE), encoding="utf-8")

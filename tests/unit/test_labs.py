@@ -226,7 +226,7 @@ def test_bad_input_is_one_line(words: list[str], field: str, here: Path, capsys:
     assert shown.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("own_s", "hint"), [(1.2, ""), (1.8, "mine took 1.8 s, and allowed are 1.25 times the 1 s")])
+@pytest.mark.parametrize(("own_s", "hint"), [(1.2, ""), (1.8, "mine took 1.8 s, and allowed are 1.4 times the 1 s")])
 def test_a_policy_that_misses_the_goal_gets_a_hint(own_s: float, hint: str) -> None:
     def row(policy: str, seconds: float) -> PolicyRow:
         return PolicyRow("rail-only", IntervalId(), policy, (seconds,), 1.0, *(None,) * 7)
