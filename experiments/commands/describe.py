@@ -9,6 +9,7 @@ import yaml
 from railyard.core.installation import RUN
 from railyard.experiments.commands.options import Name, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.spec import loading
+from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.loading import load_any
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def command(
     out.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
     out.print(spec.description, highlight=False)
     print(*block(shown(spec), own), sep="\n")
-    out.print(f"\nrun it: {RUN} run {name}", highlight=False)
+    seconds = duration_s(spec.resolved())
+    length = about(seconds) if seconds is not None or not spec.takes else about(spec.takes)
+    out.print(f"\nrun it ({length} on two idle cores): {RUN} run {name}", highlight=False)
     if name in loading.names():
         start = f"cp {loading.path_of(name)} mine.yaml; {RUN} run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)

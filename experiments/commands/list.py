@@ -17,9 +17,9 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.installation import PACKAGE, PROJECT
 from railyard.experiments.commands.options import PluginFiles, console, plain_table
 from railyard.experiments.spec import loading
+from railyard.experiments.spec.duration import GRID, about, duration_s, is_on
 from railyard.results.published.catalogue import FIGURES, describe
 
-GRID = 4  # domains and rails of a fabric whose file names none (topologies/spec.py)
 NUMBERS = ("TAKES", "GPUS", "REPLAYS", "FAULTS")
 OWN = "other"  # topic of an experiment that names none
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has its C part
@@ -49,7 +49,7 @@ def command(
         table = plain_table("RUN", "SHOWS", *NUMBERS, right=NUMBERS, title=topic)
         for name, data in found.items():
             if data.get("topic", OWN) == topic:
-                table.add_row(name, str(data.get("title", "")), str(data.get("takes", "-")), *counts(data)[1:])
+                table.add_row(name, str(data.get("title", "")), takes(data), *counts(data)[1:])
         out.print(table, "")
     figures = plain_table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:
@@ -61,8 +61,14 @@ def _plain(name: str, data: dict[str, Any]) -> dict[str, Any]:
     """Return an experiment as plain data, for --json."""
     fabrics, gpus, replays, faults = counts(data)
     numbers = {"replays": 0 if replays == "-" else int(replays), "faults": 0 if faults == "-" else int(faults)}
-    texts = {key: data.get(key) for key in ("title", "topic", "takes")}
+    texts = {"title": data.get("title"), "topic": data.get("topic"), "takes": takes(data)}
     return {"name": name, **texts, "fabrics": fabrics.split(", "), "gpus": list(map(int, gpus.split(", "))), **numbers}
+
+
+def takes(data: dict[str, Any]) -> str:
+    """Return about how long a run takes: by its times, else as its file says."""
+    seconds = duration_s(data)
+    return str(data.get("takes", "-")) if seconds is None else about(seconds)
 
 
 def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -70,16 +76,11 @@ def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
     fabrics = data["fabrics"]
     gpus = [f["nodes"] if "nodes" in f else f.get("domains", GRID) * f.get("rails", GRID) for f in fabrics]
     policies = len(data["routing"].get("policies") or HEALTH_POLICIES) if "routing" in data else 1
-    workloads = sum(_is_on(item, fabric) for fabric in range(len(fabrics)) for item in data.get("workloads", []))
+    workloads = sum(is_on(item, fabric) for fabric in range(len(fabrics)) for item in data.get("workloads", []))
     replays = workloads * policies * data.get("repeats", 1)
     faults = sum(_faults(data, fabric) for fabric in range(len(fabrics)))
     kinds, sizes = dict.fromkeys(f["kind"] for f in fabrics), dict.fromkeys(map(str, gpus))
     return ", ".join(kinds), ", ".join(sizes), str(replays or "-"), str(faults or "-")
-
-
-def _is_on(item: dict[Any, Any], fabric: int) -> bool:
-    """Return whether a workload or a fault is for a fabric. YAML 1.1 reads a bare `on` as true."""
-    return fabric in item.get("on", item.get(True, [fabric]))
 
 
 def _faults(data: dict[str, Any], fabric: int) -> int:
@@ -89,11 +90,11 @@ def _faults(data: dict[str, Any], fabric: int) -> int:
     for key in ("fault", "script", "replacement"):
         limit = data.get(f"{key}_repeats", 1)
         for item in data.get(f"{key}s", []):
-            if _is_on(item, fabric):
+            if is_on(item, fabric):
                 script = item.get("random_faults") or {}
                 size = script.get("count", len(item.get("faults", [0])))
                 total += min(item.get("repeats", limit), limit) * size * (reroutes if key in ("fault", "script") else 1)
-    trained = sum(len(t.get("faults", [])) for t in data.get("trainings", []) if _is_on(t, fabric))
+    trained = sum(len(t.get("faults", [])) for t in data.get("trainings", []) if is_on(t, fabric))
     return total + trained * int(data.get("training_repeats", 1)) * reroutes
 
 

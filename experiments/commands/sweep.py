@@ -19,6 +19,7 @@ from railyard.core.units import format_time
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles, console, plain_table
 from railyard.experiments.predict.unsteered import predictions
 from railyard.experiments.run.folder import reporting_path_errors
+from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.sweep import spec as specification
 from railyard.experiments.sweep.driver import Driver, Machines
@@ -204,9 +205,11 @@ def _show_plan(sweep: Sweep, path: Path, again: Sequence[str], screen: Console) 
 
 
 def _expected(cell: Cell, measured: float | None) -> str:
-    """Return how long a run takes: as the others did, or at least what is predicted of its workloads."""
+    """Return how long a run takes: as the others did, by its times, or at least what is predicted of its workloads."""
     if measured is not None:
         return fmt.seconds(measured)
+    if (seconds := duration_s(cell.spec)) is not None:
+        return f"about {about(seconds)}"
     spec = parse(cell.spec)
     if not spec.gpu_fabrics or not spec.workloads:
         return fmt.NOTHING

@@ -71,8 +71,8 @@ class ExperimentSpec(ConfigModel):
     `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
     seed + n.
-    `topic` groups it in `list`, `takes` is about how long a run takes. What else depends on the family of the fabrics:
-    see `FabricFamily`.
+    `topic` groups it in `list`; `takes` is about how long a run takes where its times don't say so (duration.py). What
+    else depends on the family of the fabrics: see `FabricFamily`.
     """
 
     name: PlainName

@@ -1,0 +1,55 @@
+"""About how long a run takes: from a file as it is written, and from the resolved specification."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from railyard.experiments.spec import loading
+from railyard.experiments.spec.duration import about, duration_s
+
+SMALL: dict[str, Any] = {
+    "fabrics": [{"kind": "rail-only"}],
+    "workloads": [{"kind": "collective", "duration": "2s"}],
+    "faults": [{"kind": "link-down", "at": "1s", "repair": "500ms"}],
+}
+
+
+@pytest.mark.parametrize("name", loading.names())
+def test_every_shipped_experiment_has_a_duration(name: str) -> None:
+    """By its times, or in its file, and never both: nothing would say which is right."""
+    data = yaml.safe_load(loading.path_of(name).read_text(encoding="utf-8"))
+    assert (duration_s(data) is None) == ("takes" in data)
+    assert duration_s(loading.load_any(name).resolved()) == (
+        None if duration_s(data) is None else pytest.approx(duration_s(data))
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "least_s"),
+    [
+        ({"repeats": 4}, 3 * 2),
+        ({"fault_repeats": 3}, 2 * 2 * 1.5),  # with rerouting and without
+        ({"fabrics": SMALL["fabrics"] * 2}, 2 + 2 * 1.5),
+        ({"routing": {"policies": ["dr", "rd", "oracle"]}, "faults": []}, 2 * 2 - 2 * 1.5 - 10),
+        ({"faults": [*SMALL["faults"], {**SMALL["faults"][0], "repair": "4s"}]}, 2 * 5),
+    ],
+)
+def test_what_is_added_takes_its_time(keys: dict[str, Any], least_s: float) -> None:
+    before, after = duration_s(SMALL), duration_s(SMALL | keys)
+    assert before is not None
+    assert after is not None
+    assert after - before >= least_s
+
+
+def test_a_fault_of_one_fabric_is_not_injected_on_others() -> None:
+    everywhere = SMALL | {"fabrics": SMALL["fabrics"] * 2}
+    once = everywhere | {"faults": [{**SMALL["faults"][0], "on": [1]}]}
+    assert (duration_s(once) or 0) < (duration_s(everywhere) or 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.0, "10s"), (74.0, "70s"), (119.0, "120s"), (200.0, "3min"), (None, "-")]
+)
+def test_durations_are_shown_roughly(seconds: float | None, text: str) -> None:
+    assert about(seconds) == text
