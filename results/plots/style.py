@@ -34,11 +34,13 @@ SERIES: Final = (BLUE, ORANGE, PINK, SKY, YELLOW, GREY, GREEN, VERMILION)
 HATCHES: Final = ("", "////", "....", "xxxx", "\\\\\\\\", "----", "oo", "++")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: Final = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)))
-KINDS: Final = {"TP": "#332288", "PP": "#44aa99", "DP": "#ddcc77", "EP": "#cc6677", "collective": "#88ccee"}
-"""Colours of kinds of traffic (`Phase.kind`), after Paul Tol; any other kind takes a free one, see kind_colours."""
+KINDS: Final = {"TP": "#6a5ed0", "PP": "#44aa99", "DP": "#ddcc77", "EP": "#cc6677", "collective": "#88ccee"}
+"""Colours of kinds of traffic (`Phase.kind`), after Paul Tol, whose indigo is too dark on dark paper; any other kind
+takes a free one, see kind_colours.
+"""
 _OTHER_KINDS: Final = ("#999933", "#882255", "#aa4499", "#117733", "#dddddd")
-RAIL_SHADES: Final = ("#8ec6ea", "#003a5c")  # from the first rail to the last
-DOMAIN_SHADES: Final = ("#f5c04f", "#8a4300")
+RAIL_SHADES: Final = ("#8ec6ea", "#2b7bb0")  # from the first rail to the last; 3:1 on dark paper too
+DOMAIN_SHADES: Final = ("#f5c04f", "#a85a10")
 DOMAIN: Final = "#b0741a"  # outlines of HB domains
 RAIL_PAIRS: Final = "#a8329e"  # outlines of pairs of one rail
 WIDTH: Final = 10.0  # inches; the page scales it

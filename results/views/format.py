@@ -76,12 +76,12 @@ def short(text: str) -> str:
 
 def deviation(value: float, expected: float) -> str:
     """Return by how much a value is off: 1.02 of 1 -> `+2.00%`; a dash if nothing is expected."""
-    return f"{value / expected - 1:+.2%}" if expected else NOTHING
+    return f"{value / expected - 1:+z.2%}" if expected else NOTHING
 
 
 def change(value: float | None) -> str:
     """A ratio as what it adds: 1.083 -> `+8.3%`, 0.98 -> `-2.0%`."""
-    return NOTHING if value is None else f"{value - 1:+.1%}"
+    return NOTHING if value is None else f"{value - 1:+z.1%}"
 
 
 def how_often(count: int) -> str:
