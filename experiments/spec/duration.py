@@ -95,7 +95,7 @@ def _fault_s(fault: Mapping[str, Any], workloads: Sequence[Mapping[str, Any]]) -
     """Return how long a fault or a script takes, from the first stream to the last record."""
     if (drawn := fault.get("random_faults")) is not None:
         interval = drawn.get("mean_interval")
-        return drawn.get("count", 50) * (parse_time(interval) if interval else RANDOM_FAULT_S) + AFTER_S + FAULT_S
+        return int(drawn.get("count", 50)) * (parse_time(interval) if interval else RANDOM_FAULT_S) + AFTER_S + FAULT_S
     single = fault.get("faults") or [fault]
     last_s = max(parse_time(one.get("at") or "1s") + parse_time(one.get("repair") or "2s") for one in single)
     if fault.get("during"):
@@ -105,7 +105,7 @@ def _fault_s(fault: Mapping[str, Any], workloads: Sequence[Mapping[str, Any]]) -
 
 def _replacement_s(one: Mapping[str, Any]) -> float:
     load = one.get("workload") or {"duration": "1s"}
-    return REPLACEMENT_S + (2 * one.get("iterations", 3) + 1) * parse_time(load.get("duration") or WORKLOAD)
+    return REPLACEMENT_S + (2 * int(one.get("iterations", 3)) + 1) * parse_time(load.get("duration") or WORKLOAD)
 
 
 def about(seconds: float | None) -> str:

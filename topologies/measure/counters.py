@@ -95,6 +95,9 @@ TRAFFIC: Final = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_droppe
 _STATS64: Final = struct.Struct("=2Q2Q2Q2Q")  # packets, bytes, errors and dropped, each rx and tx
 _QUEUE: Final = struct.Struct("=3I")  # frames that wait, bytes that wait, dropped
 _QDISC: Final = struct.Struct("=BxHiIII")
+_ATTRIBUTE: Final = struct.Struct("=HH")  # length with this header, kind
+_QDISC_OF_ALL: Final = _QDISC.pack(0, 0, 0, 0, 0, 0)
+_LINK_OF_ALL: Final = LINK.pack(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,40 +118,75 @@ class PortReader:
     """Reads all interfaces of these namespaces (but lo). Not to be shared by threads."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._sockets = {
-            node: namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, socket.NETLINK_ROUTE)
+        self._ports = {
+            node: _Ports(namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, socket.NETLINK_ROUTE))
             for node in nodes
         }
 
     def read(self) -> dict[str, dict[str, PortStats]]:
         """Return the state by node and interface. OSError if a kernel refuses."""
-        return {node: _read_port_counters(sock) for node, sock in self._sockets.items()}
+        return {node: ports.read() for node, ports in self._ports.items()}
 
     def close(self) -> None:
         """Close all sockets."""
-        for sock in self._sockets.values():
-            sock.close()
+        for ports in self._ports.values():
+            ports.sock.close()
 
 
-def _read_port_counters(sock: socket.socket) -> dict[str, PortStats]:
-    queues: dict[int, tuple[int, int]] = {}
-    for body in namespaces.dump(sock, RTM_GETQDISC, _QDISC.pack(0, 0, 0, 0, 0, 0)):
-        _, _, index, _, parent, _ = _QDISC.unpack_from(body)
-        if parent == TC_H_ROOT:
-            stats = dict(namespaces.attributes(dict(namespaces.attributes(body[_QDISC.size :])).get(TCA_STATS2, b"")))
-            _, waiting, dropped = _QUEUE.unpack_from(stats[TCA_STATS_QUEUE])
-            queues[index] = waiting, dropped
-    found = {}
-    for body in namespaces.dump(sock, RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0)):
-        _, _, index, flags, _ = LINK.unpack_from(body)
-        attributes = dict(namespaces.attributes(body[LINK.size :]))
-        name = attributes[IFLA_IFNAME].rstrip(b"\0").decode()
-        rx_packets, tx_packets, rx, tx, _, _, rx_dropped, tx_dropped = _STATS64.unpack_from(attributes[IFLA_STATS64])
-        if name != "lo":
-            up = flags & IFF_UP != 0 and flags & IFF_LOWER_UP != 0
-            traffic = (rx, tx, rx_packets, tx_packets, rx_dropped, tx_dropped)
-            found[name] = PortStats(up, traffic, *queues.get(index, (0, 0)))
-    return found
+class _Ports:
+    """The interfaces of one namespace.
+
+    A link's message has 40 attributes, of which two are needed. Where they are stays the same from one reading to the
+    next, so it is remembered by interface and length of the message: to go through all of them took two thirds of the
+    time.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._stats_at: dict[tuple[int, int], int] = {}
+        self._queue_at: dict[tuple[int, int], int] = {}
+
+    def read(self) -> dict[str, PortStats]:
+        """Return the state of each interface by name. OSError if the kernel refuses."""
+        queues: dict[int, tuple[int, int]] = {}
+        for body in namespaces.dump(self.sock, RTM_GETQDISC, _QDISC_OF_ALL):
+            _, _, index, _, parent, _ = _QDISC.unpack_from(body)
+            if parent == TC_H_ROOT:
+                at = self._queue_at.get((index, len(body)), 0)
+                if not _is_at(body, at, TCA_STATS_QUEUE):
+                    at = _find(body, _find(body, _QDISC.size, TCA_STATS2), TCA_STATS_QUEUE)
+                    self._queue_at[index, len(body)] = at
+                _, waiting, dropped = _QUEUE.unpack_from(body, at)
+                queues[index] = waiting, dropped
+        found = {}
+        for body in namespaces.dump(self.sock, RTM_GETLINK, _LINK_OF_ALL):
+            _, _, index, flags, _ = LINK.unpack_from(body)
+            name_at = _find(body, LINK.size, IFLA_IFNAME)  # the first one
+            name = body[name_at : body.index(0, name_at)].decode()
+            if name != "lo":
+                at = self._stats_at.get((index, len(body)), 0)
+                if not _is_at(body, at, IFLA_STATS64):
+                    at = self._stats_at[index, len(body)] = _find(body, LINK.size, IFLA_STATS64)
+                rx_packets, tx_packets, rx, tx, _, _, rx_dropped, tx_dropped = _STATS64.unpack_from(body, at)
+                up = flags & IFF_UP != 0 and flags & IFF_LOWER_UP != 0
+                traffic = (rx, tx, rx_packets, tx_packets, rx_dropped, tx_dropped)
+                found[name] = PortStats(up, traffic, *queues.get(index, (0, 0)))
+        return found
+
+
+def _is_at(body: bytes, at: int, kind: int) -> bool:
+    """Return whether the value of an attribute of this kind begins at this place; 0 is no place."""
+    return at > 0 and _ATTRIBUTE.unpack_from(body, at - _ATTRIBUTE.size)[1] & 0x3FFF == kind
+
+
+def _find(body: bytes, start: int, wanted: int) -> int:
+    """Return where the value of an attribute begins. ValueError if there is none from `start` on."""
+    while start + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, start)
+        if kind & 0x3FFF == wanted:
+            return start + _ATTRIBUTE.size
+        start += (length + 3) & ~3
+    raise ValueError(f"a netlink message lacks attribute {wanted}")
 
 
 NETLINK_SOCK_DIAG: Final = 4
