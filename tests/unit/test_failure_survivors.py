@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise, permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import alternatives
@@ -87,7 +87,6 @@ def crossing(plan: Plan, a: Gpu, b: Gpu) -> Iterator[list[str]]:
 
 
 @given(broken())
-@settings(max_examples=150, deadline=None)
 def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan, Impact]) -> None:
     plan, dead = case
     live = alive(plan, dead)
@@ -100,7 +99,6 @@ def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan
 
 
 @given(broken())
-@settings(max_examples=100, deadline=None)
 def test_connected_is_what_walking_finds(case: tuple[Plan, Impact]) -> None:
     plan, dead = case
     live = alive(plan, dead)
@@ -115,7 +113,6 @@ def test_connected_is_what_walking_finds(case: tuple[Plan, Impact]) -> None:
 
 
 @given(broken(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_the_most_of_a_pair_is_its_narrowest_cut(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     """Max-flow is min-cut: over every set of GPUs on the source's side, other nodes on the side that is cheaper."""
     plan, dead = case
@@ -155,7 +152,6 @@ def _placed(left: dict[Cable, int], here: set[str], there: set[str], node: str) 
 
 
 @given(broken(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     plan, dead = case
     before, after = Survivors(plan, dead), Survivors(plan, dead | data.draw(faults(plan)))
@@ -172,7 +168,6 @@ def test_two_faults_at_once_are_both_there() -> None:
 
 
 @given(broken(), st.data())
-@settings(max_examples=50, deadline=None)
 def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     survivors = Survivors(*case)
     assert {(b, a) for a, b in survivors.reachable} == survivors.reachable
@@ -249,7 +244,6 @@ def test_parts_that_the_plan_lacks_are_refused(dead: Impact, message: str) -> No
 
 
 @given(broken(), st.data())
-@settings(max_examples=50, deadline=None)
 def test_verdict_contains_every_outcome(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     plan, dead = case
     survivors = Survivors(plan, dead)

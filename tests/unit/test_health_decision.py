@@ -24,7 +24,6 @@ from railyard.topologies.forwarding import Path
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, spine_condition, worth
 
 # a law is checked for all pairs of each fabric, in all of this file some 250,000
-MANY = settings(max_examples=250, deadline=None)
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 
 
@@ -41,7 +40,6 @@ def test_a_paths_score_is_the_product_of_its_parts(known: Scores) -> None:
             assert Fraction(path_score(path, src, dst, known), 1_000_000) == expected
 
 
-@MANY
 @given(scores())
 def test_case_3_takes_the_better_of_dr_and_rd_and_dr_on_a_tie(known: Scores) -> None:
     for src, dst in cross(known):
@@ -50,7 +48,6 @@ def test_case_3_takes_the_better_of_dr_and_rd_and_dr_on_a_tie(known: Scores) -> 
         assert near_path(src, dst, known) == best
 
 
-@MANY
 @given(scores(least=1))
 def test_case_3_is_decided_by_the_papers_ratios(known: Scores) -> None:
     for src, dst in cross(known):
@@ -60,7 +57,6 @@ def test_case_3_is_decided_by_the_papers_ratios(known: Scores) -> None:
         assert near.kind == kind
 
 
-@MANY
 @given(scores(least=1))
 def test_remote_rail_theorem_both_ways_round(known: Scores) -> None:
     """A rail's h-score is above both ratios if and only if drd by it beats dr and rd; and search finds just those."""
@@ -75,7 +71,6 @@ def test_remote_rail_theorem_both_ways_round(known: Scores) -> None:
             assert (Fraction(h, 100) > m) == better == (rail in found)
 
 
-@MANY
 @given(scores())
 def test_corollary_no_drd_where_a_ratio_exceeds_1(known: Scores) -> None:
     for src, dst in cross(known):
@@ -86,7 +81,6 @@ def test_corollary_no_drd_where_a_ratio_exceeds_1(known: Scores) -> None:
             assert path is None or worth(path, src, dst, known) >= max(rest, default=0)
 
 
-@MANY
 @given(scores())
 def test_best_fit_is_the_least_of_what_beats_all_near_paths(known: Scores) -> None:
     for src, dst in pairs(known):
@@ -101,7 +95,6 @@ def test_best_fit_is_the_least_of_what_beats_all_near_paths(known: Scores) -> No
         assert choose_path(src, dst, known) == fit
 
 
-@MANY
 @given(scores())
 def test_blocked_domains_leave_no_path_blocked_rails_the_last(known: Scores) -> None:
     for src, dst in pairs(known):
@@ -113,7 +106,6 @@ def test_blocked_domains_leave_no_path_blocked_rails_the_last(known: Scores) -> 
 
 
 @pytest.mark.parametrize("delta", [0, 1, 7, 50])
-@settings(max_examples=100, deadline=None)
 @given(scores())
 def test_spraying_takes_the_papers_window(delta: int, known: Scores) -> None:
     for src, dst in pairs(known):
@@ -135,7 +127,6 @@ def test_spraying_takes_the_papers_window(delta: int, known: Scores) -> None:
             assert sprayed == (chosen,)
 
 
-@MANY
 @given(scores(least=1))
 def test_rail_only_against_rail_optimized(known: Scores) -> None:
     for src, dst in cross(known):

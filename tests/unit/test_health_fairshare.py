@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.health.oracle import (
@@ -53,7 +53,6 @@ def test_shares_worked_by_hand(routes: list[tuple[Link, ...]], free: dict[Link, 
     assert max_min(routes, free) == pytest.approx(rates)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     routes=st.lists(st.sets(st.integers(0, 7), min_size=1, max_size=5), max_size=14),
     free=st.lists(st.integers(0, 1000), min_size=8, max_size=8),
@@ -83,7 +82,6 @@ def test_when_one_ends_the_others_speed_up() -> None:
     assert completion_s([], [], {}) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.sets(st.integers(0, 3), min_size=1), st.integers(1, 10**9)), min_size=1, max_size=8),
     st.lists(st.integers(1, 10**10), min_size=4, max_size=4),

@@ -73,7 +73,6 @@ def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, spine: boo
 
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
 @pytest.mark.parametrize("delta", [0, 10, 100])
-@settings(max_examples=60, deadline=None)
 @given(known=scores())
 def test_best_policies_stay_within_delta_of_the_best_score(kind: str, delta: int, known: Scores) -> None:
     spine = kind != "rail-only"

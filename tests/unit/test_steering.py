@@ -1,6 +1,6 @@
 """Decisions of one agent: routes follow its policy's choice, and change only with it."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.agent.steering import (
@@ -119,7 +119,6 @@ def test_satisfied_pair_stays_under_a_rate_aware_policy() -> None:
 scores = st.builds(Scores, rails=st.tuples(*[st.integers(0, 100)] * 4), domains=st.tuples(*[st.integers(0, 100)] * 3))
 
 
-@settings(max_examples=200)
 @given(st.sampled_from(sorted(HEALTH_POLICIES)), st.lists(scores, min_size=1, max_size=6))
 def test_routes_that_stand_are_those_of_the_choices_held(policy: str, news: list[Scores]) -> None:
     """Put and remove, applied in order, always leave the routes of what the agent says that it chose."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
@@ -153,7 +153,6 @@ def test_work_before_a_collective_ends_before_work_after_it(what: str, group: tu
         assert ends_before(lowered.schedule, before, after)
 
 
-@settings(deadline=None, max_examples=50)
 @given(steps=STEPS, data=st.data())
 def test_an_operation_begins_when_all_it_waits_for_is_over(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     """Four ranks, random dependencies on earlier operations: what one waits for, those after it wait for too."""

@@ -3,7 +3,7 @@
 from math import isclose
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.theory.predict import predict_iteration, predict_phase
@@ -45,14 +45,12 @@ def jobs(draw: st.DrawFn) -> GptJob:
     )
 
 
-@settings(max_examples=60)
 @given(job=jobs())
 def test_dense_gpt_sends_nothing_between_rails(job: GptJob) -> None:
     """Rail-only section III-B."""
     assert cross_rail_bytes(gpt_schedule(job)) == 0
 
 
-@settings(max_examples=60)
 @given(job=jobs())
 def test_volume_of_each_kind_is_that_of_its_collectives(job: GptJob) -> None:
     p = job.placement.parallelism
@@ -68,7 +66,6 @@ def test_volume_of_each_kind_is_that_of_its_collectives(job: GptJob) -> None:
     assert bytes_by_kind(schedule) == {kind: size for kind, size in expected.items() if size}
 
 
-@settings(max_examples=60)
 @given(job=jobs())
 def test_every_gpu_computes_all_its_micro_batches(job: GptJob) -> None:
     seconds = dict.fromkeys(range(job.placement.domains * job.placement.rails), 0.0)

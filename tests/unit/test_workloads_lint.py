@@ -1,6 +1,6 @@
 """Lint of layouts: the groups whose traffic changes rails, with the reason."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.topologies.spec import FabricSpec
@@ -64,7 +64,6 @@ MODEL = GptModel.model_validate({"kind": "gpt", "layers": 4, "training": paralle
 
 
 @given(t=st.integers(1, 4), p=st.sampled_from([1, 2, 4]), d=st.integers(1, 4), data=st.data())
-@settings(max_examples=60)
 def test_there_are_findings_exactly_where_bytes_change_rails(t: int, p: int, d: int, data: st.DataObject) -> None:
     n = t * p * d
     rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))

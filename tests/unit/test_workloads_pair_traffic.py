@@ -52,7 +52,6 @@ def check_pairs(traffic: Traffic) -> None:
 
 
 @given(job=jobs())
-@settings(max_examples=60)
 def test_dense_model_volumes_equal_formulas_and_stay_on_rails(
     job: tuple[GptModel, Parallelism, int],
 ) -> None:
