@@ -186,10 +186,10 @@ def test_forked_child_does_not_keep_the_sandbox() -> None:
         assert_as_before(before, 4.0)
 
 
-def test_experiment_returns_its_tables(tmp_path: Path) -> None:
+def test_experiment_returns_its_tables_and_the_figures_of_a_script(fabric: ry.Fabric, tmp_path: Path) -> None:
     spec = tmp_path / "small.yaml"
     spec.write_text(
-        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit}]\n"
+        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
         "workloads: [{kind: collective, collective: all-to-all, bytes: 400KB}]\n"
     )
     found = ry.run(spec, overrides={"repeats": 2, "attempts": 1}, out=tmp_path / "out")
@@ -200,14 +200,6 @@ def test_experiment_returns_its_tables(tmp_path: Path) -> None:
         ry.run(spec, out=tmp_path / "out")
     with pytest.raises(ry.BadInput, match="repeats: 0 must be 1 or more"):
         ry.run(spec, overrides={"repeats": 0}, out=tmp_path / "other")
-
-
-def test_script_figures_are_those_of_the_command(fabric: ry.Fabric, tmp_path: Path) -> None:
-    spec = tmp_path / "small.yaml"
-    spec.write_text(
-        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
-        "workloads: [{kind: collective, collective: all-to-all, bytes: 400KB}]\n"
-    )
-    command, script = ry.run(spec, out=tmp_path / "out"), fabric.run(ry.AllToAll(bytes="400KB"))
-    assert command.predicted == script.predicted
-    assert list(command.results.metric) == list(script.results.metric)
+    script = fabric.run(ry.AllToAll(bytes="400KB"), repeats=2)
+    assert found.predicted == script.predicted
+    assert list(found.results.metric) == list(script.results.metric)

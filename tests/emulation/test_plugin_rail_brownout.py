@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 from statistics import median
 
-import pytest
 import yaml
 
 from railyard.results.runs import store
@@ -28,7 +27,6 @@ def goodput(trace: GoodputTrace, since_ms: float, until_ms: float) -> float:
     return median(bps for ms, bps in zip(trace.t_ms, trace.affected_bps, strict=True) if since_ms <= ms < until_ms)
 
 
-@pytest.mark.alone
 def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) -> None:
     (tmp_path / "brownout.yaml").write_text(yaml.safe_dump(SPEC))
     out = tmp_path / "out"

@@ -110,7 +110,6 @@ def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes(slow: float) -> N
     assert_taken_as_chosen(fabric)
 
 
-@pytest.mark.alone
 def test_pairs_return_from_a_hot_rails_detour_despite_the_margin(slow: float) -> None:
     """r and drd differ in hops, so that no worse is good enough for the way back."""
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
