@@ -1,5 +1,6 @@
 """Fabrics from a script: measurements, faults, programs, errors, and what is left when the script ends or is killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import railyard as ry
+from railyard.results.analysis.comparison import MIN_VALUES
 from tests.emulation.fabrics import eventually
-from tests.emulation.programs import Program, assert_as_before, machine_state
+from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
 KEYS = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "200Mbit"}
 SPEC = ry.FabricSpec(**KEYS)  # type: ignore[arg-type]
@@ -203,3 +205,24 @@ def test_experiment_returns_its_tables_and_the_figures_of_a_script(fabric: ry.Fa
     script = fabric.run(ry.AllToAll(bytes="400KB"), repeats=2)
     assert found.predicted == script.predicted
     assert list(found.results.metric) == list(script.results.metric)
+
+
+@pytest.mark.alone
+def test_figures_of_a_script_are_those_of_the_command_line(tmp_path: Path) -> None:
+    """Compared as two runs of the command line are."""
+    (tmp_path / "small.yaml").write_text(
+        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
+        "workloads: [{kind: collective, collective: all-to-all, duration: 500ms}]\nrepeats: 6\n"
+    )
+    with Program([*RUN_EXPERIMENT, "run", "small.yaml", "--out", "a"], cwd=tmp_path) as command:
+        assert command.end(120) in (0, 1), command.output  # 1: the machine was too busy
+    ry.run(tmp_path / "small.yaml", out=tmp_path / "b")
+    with Program([*RUN_EXPERIMENT, "compare", "a", "b", "--limit", "0.1", "--json"], cwd=tmp_path) as compare:
+        compare.end(60)
+    rows = json.loads(compare.output[compare.output.index("{") : compare.output.rindex("}") + 1])["rows"]
+    assert rows
+    assert [row for row in rows if row["verdict"] in ("slower", "faster")] == []
+    whole = next(row for row in rows if (row["metric"], row["phase"]) == ("completion_time", ""))
+    if min(whole["n_a"], whole["n_b"]) < MIN_VALUES:
+        pytest.skip(f"too few repeats are believable: {whole['reason']}")
+    assert whole["verdict"] == "same"

@@ -1,9 +1,6 @@
 """Notebooks of the labs on packets: every cell runs, and the last one finds the answers right."""
 
-import re
 import shlex
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +10,12 @@ import yaml
 from railyard.experiments.labs import checking
 from railyard.experiments.labs.definition import LABS, Lab, Setting
 from tests.emulation.lab_blocks import failed_only_by_load
+from tests.emulation.notebooks import code_cells, errors_of, kernel, printed_by
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program
 from tests.unit.lab_pages import FOLDER, stem
 
-nbclient = pytest.importorskip("nbclient", reason="nbclient is missing: script/bootstrap")
 nbformat = pytest.importorskip("nbformat", reason="nbformat is missing: script/bootstrap")
-CELL_S = 150
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")  # IPython sets FORCE_COLOR
+CELL_S = 150.0
 
 
 def checkout(folder: Path) -> Path:
@@ -39,44 +35,26 @@ def write_answers(lab: Lab, folder: Path) -> None:
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "answers": answers}))
 
 
-def printed_by(cell: Any) -> str:
-    return _COLOUR.sub("", "".join(output.get("text", "") for output in cell.outputs))
-
-
 def assert_ran(cell: Any) -> None:
     """AssertionError if a cell failed for another reason than a busy machine."""
-    printed = printed_by(cell)
-    errors = [f"{output.ename}: {output.evalue}" for output in cell.outputs if output.output_type == "error"]
+    printed, errors = printed_by(cell), errors_of(cell)
     assert not errors or failed_only_by_load(printed), f"{cell.source}\n{printed}\n{errors}"
     assert "Traceback" not in printed, printed
 
 
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder for sockets, whose paths can't be long."""
-    with tempfile.TemporaryDirectory(prefix="ipc-") as name:
-        yield Path(name)
-
-
 @pytest.mark.parametrize("lab", list(map(LABS.__getitem__, LABS)), ids=stem)
-def test_cells_run_without_errors(lab: Lab, tmp_path: Path, short: Path, slow: float) -> None:
+def test_cells_run_without_errors(lab: Lab, tmp_path: Path, slow: float) -> None:
     here = checkout(tmp_path / "checkout")
     with Program([str(here / "script" / "run"), "lab", str(lab.number)], cwd=here) as made:
         assert made.end(60 * slow) == 0, made.output
     notebook = nbformat.read(FOLDER / f"{stem(lab)}.ipynb", as_version=4)
-    client = nbclient.NotebookClient(
-        notebook, timeout=CELL_S * slow, allow_errors=True, resources={"metadata": {"path": str(here)}}
-    )
-    manager = client.create_kernel_manager()
-    manager.transport, manager.ip = "ipc", str(short / "kernel")  # a test's network namespace has no loopback
-    *cells, check = [(n, cell) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-    with client.setup_kernel():
-        for n, cell in cells:
-            client.execute_cell(cell, n)
-            assert_ran(cell)
+    *cells, check = code_cells(notebook)
+    with kernel(notebook, here, CELL_S * slow) as client:
+        for cell in cells:
+            client.execute_cell(*cell)
+            assert_ran(cell[0])
         write_answers(lab, here / f"lab{lab.number}")
-        client.execute_cell(check[1], check[0])
-    outcomes = printed_by(check[1]).splitlines()
-    wrong = [line for line in outcomes[:-1] if not line.startswith("right ") and "verdict is invalid" not in line]
-    assert wrong == []
-    assert len(outcomes) == len(lab.runs) + len(lab.questions) + 1
+        client.execute_cell(*check)
+    *outcomes, _ = printed_by(check[0]).splitlines()
+    assert [line for line in outcomes if not line.startswith("right ") and "verdict is invalid" not in line] == []
+    assert len(outcomes) == len(lab.runs) + len(lab.questions)

@@ -18,7 +18,7 @@ DOWN, CRASH = (f"{{kind: {kind}, target: d1g0, at: 300ms, repair: 500ms}}" for k
 def test_training_ends_with_the_weights_of_one_without_faults(program: str, faults: str, tmp_path: Path) -> None:
     if lacking := TRAINING_PROGRAMS[program].missing_requirement():
         pytest.skip(str(lacking))
-    changes = [f"program={program}", f"trainings.0.faults={faults}", "training_repeats=1", "steps=30"]
+    changes = [f"program={program}", f"trainings.0.faults={faults}", "training_repeats=1", "attempts=1", "steps=30"]
     argv = [*RUN_EXPERIMENT, "run", "training-faults", "--out", str(tmp_path / "run")]
     with Program([*argv, *(part for change in changes for part in ("-o", change))]) as process:
         process.end(200)

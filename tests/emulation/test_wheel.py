@@ -1,19 +1,42 @@
 """The wheel in a virtual environment outside the checkout runs experiments, for root and for an ordinary user."""
 
 import json
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from railyard.core.host import SEARCH_PATH
+from railyard.experiments.api.pytest_plugin import INCONCLUSIVE_STATUS
 from tests.emulation.programs import Program, as_root, as_user
 from tests.emulation.test_cli import Wrap
 from tests.wheel import build_wheel, install_wheel
 
 RUN_S = 300
+TEST_S = 120
+PROJECT = """\
+[project]
+name = "training-library"
+version = "1"
+dependencies = ["railyard"]
+"""
+USERS_TEST = """\
+import pytest
+
+import railyard as ry
+
+
+@pytest.mark.fabric(kind="rail-only", domains=2, rails=2, rail_rate="20Mbit")
+def test_all_to_all_takes_its_predicted_time(fabric: ry.Fabric) -> None:
+    found = fabric.run(ry.AllToAll(bytes="1MB")).check()
+    assert found.ratio is not None
+    assert found.ratio < 1.2
+"""
 ONE_FABRIC = "fabrics=[{kind: rail-only, domains: 4, rails: 4}]"
 SHORT = ["-o", "duration=300ms", "-o", "attempts=1", "-o", "reroute=on", "-o", ONE_FABRIC, "-o"]
 FAULT = "faults=[{kind: link-down, target: d0g1, at: 500ms, repair: 500ms}]"
@@ -64,6 +87,41 @@ def test_live_run_of_the_wheel_is_entered(folder: Path, slow: float) -> None:
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert text in done.stdout
+
+
+@contextmanager
+def burners(seconds: float) -> Iterator[None]:
+    """Keep every core busy with two other programs, which end by themselves."""
+    burn = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+    started = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_busy: bool, slow: float) -> None:
+    """In a repository of its own, which depends on the package."""
+    repository = folder / f"repository-{is_busy}"
+    repository.mkdir()
+    (repository / "pyproject.toml").write_text(PROJECT)
+    (repository / "test_library.py").write_text(USERS_TEST)
+    argv = [str(folder / "venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--railyard-strict"]
+    environment = {"PATH": SEARCH_PATH, "HOME": str(folder), "TMPDIR": str(folder)}
+    with burners(TEST_S * slow) if is_busy else nullcontext():
+        done = subprocess.run(
+            argv, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=TEST_S * slow
+        )
+    outcomes = {"1 passed": 0, "1 inconclusive": INCONCLUSIVE_STATUS}
+    (found,) = [outcome for outcome in outcomes if outcome in done.stdout] or [done.stdout + done.stderr]
+    assert done.returncode == outcomes[found], done.stdout
+    if is_busy:
+        assert found == "1 inconclusive", done.stdout
+        assert "of all cores used by other programs" in done.stdout
 
 
 def test_virtual_environment_closed_to_a_user_is_one_line(folder: Path) -> None:

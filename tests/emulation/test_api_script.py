@@ -1,0 +1,71 @@
+"""A whole script of the Python API: run by Python, by pytest and in a notebook, and checked by mypy --strict."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.emulation.notebooks import code_cells, errors_of, kernel
+from tests.emulation.programs import ROOT, Program, assert_as_before, machine_state
+from tests.unit.api_examples import PLUGIN
+
+nbformat = pytest.importorskip("nbformat", reason="nbformat is missing: script/bootstrap")
+RUN_S = 280.0
+SCRIPT = """\
+import railyard as ry
+
+spec = ry.FabricSpec(kind="rail-only", domains=2, rails=4)
+with ry.fabric(spec) as net:                       # enters a sandbox of its own; leaves nothing
+    net.ping("d0g1", "d1g2"); net.exec("d0g1", "ip route"); net.iperf("d0g0", "d1g0")
+    net.run(ry.AllToAll(bytes="8MB"))              # -> measurements with predictions and a verdict
+    with net.fault("link-down", "d0g1") as fault:  # repaired at the end
+        fault.recovery                             # detected, rerouted, first packet
+    net.processes("d0g0").popen(["python", "train.py"])    # the user's own program in a GPU's namespace
+
+run = ry.run("quickstart", overrides={"repeats": 3})        # an experiment; run.results is a pandas DataFrame
+
+ry.load(run.folder or "").recoveries
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('trains')\n")
+    return tmp_path
+
+
+def test_it_has_types(folder: Path) -> None:
+    (folder / "script.py").write_text(SCRIPT)
+    argv = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), "script.py"]
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "Success: no issues found in 1 source file\n")
+
+
+@pytest.mark.parametrize("how", ["script", "pytest"])
+def test_it_runs(how: str, folder: Path, slow: float) -> None:
+    before = machine_state()
+    argv = [sys.executable, "script.py"]
+    (folder / "script.py").write_text(SCRIPT)
+    if how == "pytest":
+        (folder / "script.py").write_text("def test_all() -> None:\n" + textwrap.indent(SCRIPT, "    "))
+        argv = [sys.executable, "-m", "pytest", *PLUGIN, "-q", "-p", "no:cacheprovider", "script.py"]
+    with Program(argv, cwd=folder) as program:
+        assert program.end(RUN_S * slow) == 0, program.output
+    assert "Traceback" not in program.output
+    assert len(list(folder.glob("runs/*-quickstart/results.csv"))) == 1
+    assert_as_before(before, 2.0)
+
+
+def test_it_runs_in_a_notebook(folder: Path, slow: float) -> None:
+    cells = [nbformat.v4.new_code_cell(part) for part in SCRIPT.split("\n\n")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    with kernel(notebook, folder, RUN_S * slow) as client:
+        for cell in code_cells(notebook):
+            client.execute_cell(*cell)
+            assert errors_of(cell[0]) == []
+    (shown,) = cells[-1].outputs
+    assert "detect_ms" in shown.data["text/html"]
