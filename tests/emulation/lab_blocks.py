@@ -19,7 +19,7 @@ import pytest
 
 from railyard.core.installation import RUN
 from railyard.experiments.labs import checking
-from railyard.experiments.labs.definition import Answer, NotDone, Setting, find
+from railyard.experiments.labs.definition import Answer, Lab, NotDone, Setting, find
 from railyard.experiments.labs.pages import student_page, teacher_page
 from tests.emulation.programs import RUN_EXPERIMENT
 from tests.unit.lab_pages import FOLDER, stem
@@ -101,6 +101,11 @@ def run(setting: Setting, block: Block, within_s: float) -> str:
     return output
 
 
+def runs_solution(lab: Lab, commands: str) -> bool:
+    """Return whether commands make a run with the file that the student has completed by then."""
+    return any(f"/{run.name}\n" in f"{commands}\n" for run in lab.runs if run.plugin)
+
+
 def run_all(setting: Setting, within_s: float) -> dict[str, str]:
     """Run every block of a student's page in order. Return the outputs by commands, and check what is expected.
 
@@ -113,7 +118,7 @@ def run_all(setting: Setting, within_s: float) -> dict[str, str]:
     if name:
         (setting.folder / name).write_text(text, encoding="utf-8")
     for block in blocks(page):
-        if name and any(f"/{run.name}\n" in block.commands for run in setting.lab.runs if run.plugin):
+        if runs_solution(setting.lab, block.commands):
             (setting.folder / name).write_text(setting.lab.solution, encoding="utf-8")
         found[block.commands] = output = run(setting, block, within_s)
         for expected in block.expected:
