@@ -117,9 +117,9 @@ crossing rails: none
             "measured",
             "moe-slowdown",
             (
-                "fabrics=[{kind: rail-only, domains: {{ domains }}, rails: {{ rails }}, rail_rate: 20Mbit, "
-                "hb_rate: 240Mbit}, {kind: rail-optimized, domains: {{ domains }}, rails: {{ rails }}, "
-                "rail_rate: 20Mbit, hb_rate: 240Mbit, policy: round-robin}]",
+                "fabrics=[{kind: rail-only, domains: {{ domains }}, rails: {{ rails }}, rail_rate: 10Mbit, "
+                "hb_rate: 120Mbit}, {kind: rail-optimized, domains: {{ domains }}, rails: {{ rails }}, "
+                "rail_rate: 10Mbit, hb_rate: 120Mbit, policy: round-robin}]",
                 "workloads=[{kind: moe, model: moe-1.3b-128, duration: 3s, compute: 0.02, all_to_alls: 1}]",
                 "repeats=1",
             ),
