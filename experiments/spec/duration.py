@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.units import parse_time
-from railyard.failure.analysis.evaluate import AFTER_S
 
 START_S: Final = 3.0  # to measure what the machine carries
 FABRIC_S: Final = 4.0  # to build a fabric and calibrate its links
 GPU_S: Final = 0.02  # more for each GPU
 INTERVAL_S: Final = 0.65  # to connect, and to record
+AFTER_S: Final = 1.2  # of a fault's traffic after its repair (failure/analysis/evaluate.py, which takes long to import)
 FAULT_S: Final = 0.7  # to start streams and probes, and to evaluate them
 REPLACEMENT_S: Final = 8.0  # to build a fabric with spares, to take over, and to restore the state
 RANDOM_FAULT_S: Final = 1.2  # between two random faults, where connectivity is checked in between

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.duration import about, duration_s
+from railyard.experiments.spec.duration import AFTER_S, about, duration_s
+from railyard.failure.analysis import evaluate
 
 SMALL: dict[str, Any] = {
     "fabrics": [{"kind": "rail-only"}],
@@ -40,6 +41,10 @@ def test_what_is_added_takes_its_time(keys: dict[str, Any], least_s: float) -> N
     assert before is not None
     assert after is not None
     assert after - before >= least_s
+
+
+def test_traffic_goes_on_after_a_repair_for_as_long_as_is_evaluated() -> None:
+    assert AFTER_S == evaluate.AFTER_S
 
 
 def test_a_fault_of_one_fabric_is_not_injected_on_others() -> None:
