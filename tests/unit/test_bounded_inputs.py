@@ -25,6 +25,7 @@ from railyard.workloads import spec as workload_spec
 from railyard.workloads.jobs import collective, gpt, training
 from railyard.workloads.traces import common
 from railyard.workloads.traces.common import read_files
+from railyard.workloads.traces.formats import chakra
 
 BOMB = "a0: &a0 [x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30))
 
@@ -143,6 +144,11 @@ def test_schedules_of_too_many_tasks_name_their_largest_number(
     with pytest.raises(BadInput) as caught:
         parse(data)
     assert str(caught.value) == f"workloads.0.{field}: {value} must make {most}"
+
+
+def test_an_et_file_of_too_many_messages_is_refused() -> None:
+    with pytest.raises(BadInput, match="has more than 524,288 messages"):
+        chakra.decode(bytes(common.MAX_BYTES), "x.0.et")
 
 
 def test_a_step_of_too_many_allreduces_is_refused() -> None:

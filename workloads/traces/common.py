@@ -24,7 +24,7 @@ Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
-MAX_BYTES: Final = 2**26  # of a trace's files together: as plain data they take ten times as much memory
+MAX_BYTES: Final = 2**24  # of a trace's files together: decoded, they take up to 50 times as much memory
 MAX_OPERATIONS: Final = 2**19
 Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
 

@@ -85,6 +85,8 @@ def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
     try:
         while (message := parse_length_prefixed(NodeMessage if read else GlobalMetadata, stream)) is not None:
             read.append(message)
+            if len(read) > common.MAX_OPERATIONS:
+                raise BadInput(where, "its content", f"has more than {common.MAX_OPERATIONS:,} messages")
     except (DecodeError, EOFError, ValueError) as error:
         what = f"message {len(read)}"
         raise BadInput(where, what, "is cut off or damaged: the file can't be read to its end") from error
