@@ -45,8 +45,7 @@ class Cluster:
     def __init__(self, where: str) -> None:
         """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version."""
         self._where = where
-        for name in ("distributed", "tornado", "asyncio"):  # workers come and go, and so may the scheduler
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.disable(logging.ERROR)  # Dask has tracebacks for workers that come and go, and for a lost scheduler
         with ExitStack() as undo:
             address: Any = where
             if where.startswith("ssh:"):
