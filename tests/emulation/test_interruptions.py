@@ -4,6 +4,7 @@ of it is ok.
 d0g0, d0g1 ── hb0      d0gN, d1gN ── railN ── one fabric, one workload, one fault, with heartbeats and checks
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -61,6 +62,7 @@ MARKERS: Final = {  # of a phase: a process that runs in it and not before
     "fault": "failure.probes.traffic",
     "end": "",  # when no process of these is left, and the run reads and writes what was measured
 }
+LIBRARIES: Final = {"mpi": "mpi4py", "gloo": "torch", "training": "torch"}  # of the processes of a phase
 RUN_ITSELF: Final = "run_experiment.py run"  # the sandbox init, which is the first process of the run's own
 NAMES: Final = {
     "ovs-vswitchd unix": "ovs-vswitchd of rail",
@@ -149,6 +151,8 @@ def check(case: Case, folder: Path, slow: float) -> None:
     At the end everything is measured, so an interruption spoils no result. A killed run writes no summary.
     """
     spec, phase, words, action = case
+    if phase in LIBRARIES and importlib.util.find_spec(LIBRARIES[phase]) is None:
+        pytest.skip(f"needs {LIBRARIES[phase]}: script/bootstrap")
     before = machine_state()
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
     with Program([*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]) as program:
