@@ -88,6 +88,8 @@ class LoadMeter:
         self._pause_s = 0.0
         self._lags: list[float] = []
         self._samples: list[LoadSample] = []
+        self.steps: list[_Cpu] = []  # the CPU times that were read, one each STEP_S
+        self.own_s = 0.0  # CPU seconds of the run's own processes
         self._worst: dict[str, float] = dict.fromkeys(("busy", "foreign", "stolen"), 0.0)
         self._recent = dict(self._worst)
 
@@ -106,6 +108,11 @@ class LoadMeter:
             lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
             **{f"{name}_100ms": min(1.0, share) for name, share in self._worst.items()},
         )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds for which it was entered."""
+        return self._elapsed_s
 
     @property
     def recent(self) -> MachineLoad:
@@ -140,6 +147,7 @@ class LoadMeter:
         now, own = self._cpu(), _own_seconds() - self._own0
         elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own))
         self._elapsed_s += elapsed
+        self.own_s += own
         self._busy_s += spent["busy"] * elapsed * self._cores
         self._foreign_s += spent["foreign"] * elapsed * len(self._affinity)
         self._stolen_s += spent["stolen"] * elapsed * len(self._affinity)
@@ -158,6 +166,7 @@ class LoadMeter:
             self._paused_s += late if late > PAUSE_S else 0.0
             if now - window[-1].at >= STEP_S:
                 window.append(self._cpu())
+                self.steps.append(window[-1])
                 if len(window) == window.maxlen:
                     self._recent = self._shares(window[0], window[-1])[1]
                     for name, share in self._recent.items():

@@ -98,6 +98,7 @@ class _Watcher:
         self.processes: dict[int, Watched] = {}  # by process id
         self.found: list[Interruption] = []
         self.taken = 0
+        self.lost = ""  # what the run can't go on without, on another machine
         self.announce: Callable[[Interruption], None] = lambda interruption: None
         self.signals_fd = -1  # readable, with its number, when this process gets a signal
         self._added = threading.Event()
@@ -270,6 +271,8 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 def check() -> None:
     """Raise ProcessMissing if a watched process died, or is stopped for longer than `STOPPED_S`."""
     with _watcher.lock:
+        if _watcher.lost:
+            raise ProcessMissing(_watcher.lost)
         for process in list(_watcher.processes.values()):
             _watcher.look(process)
             if problem := process.problem:
@@ -295,6 +298,13 @@ def take() -> list[Interruption]:
 def note(interruption: Interruption) -> None:
     """Add an interruption that another process has seen."""
     _watcher.note(interruption)
+
+
+def lose(name: str, what: str) -> None:
+    """Note that something on another machine is gone, without which the run can't go on: every later check raises."""
+    now = time.monotonic_ns()
+    _watcher.lost = f"{name} {what}"
+    _watcher.note(Interruption(name, what, now, now))
 
 
 def announce(callback: Callable[[Interruption], None]) -> None:

@@ -417,7 +417,9 @@ class Parent:
     def _end_with_parent(self) -> None:
         """Wait until the other end of the connection is closed."""
         poller = select.poll()
-        poller.register(self.fileno(), 0)  # nothing but errors and hang-up
+        poller.register(
+            self.fileno(), select.POLLRDHUP
+        )  # of a TCP connection, the other end's close alone is no hang-up
         poller.poll()
         os._exit(0)
 

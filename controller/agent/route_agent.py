@@ -7,7 +7,7 @@ carries them out within the send: the answers are there when it returns, so noth
 import errno
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -34,11 +34,11 @@ class Outcome:
 
 
 class RouteAgent:
-    """Changes main-table routes of any GPU of the fabric. Not to be shared by threads."""
+    """Changes main-table routes of any GPU of the fabric but those `elsewhere`. Not to be shared by threads."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, elsewhere: Container[str] = ()) -> None:
         self._devices = plan.devices
-        self._sockets = {gpu: _open(gpu) for gpu in plan.gpus}
+        self._sockets = {gpu: _open(gpu) for gpu in plan.gpus if gpu.name not in elsewhere}
         self._index: dict[Gpu, dict[Device, int]] = {}
         self._sequence = 0
 

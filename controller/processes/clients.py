@@ -64,9 +64,15 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
 
 
 class ControllerProcess:
-    """A `railyard.topologies.build.network.FabricController`. A thread calls `on_event(ns, what, detail)`."""
+    """A `railyard.topologies.build.network.FabricController`. A thread calls `on_event(ns, what, detail)`.
 
-    def __init__(self, reroute: bool = True, on_event: OnEvent | None = None) -> None:
+    `elsewhere`: the namespaces on other machines. Their switches connect to ADDRESS in the sandbox's own namespace.
+    """
+
+    def __init__(
+        self, reroute: bool = True, on_event: OnEvent | None = None, elsewhere: frozenset[str] = frozenset()
+    ) -> None:
+        self._elsewhere = elsewhere
         self._reroute, self._on_event = reroute, on_event or (lambda *_: None)
         self._process: Worker | None = None
         self._plan: Plan | None = None
@@ -122,7 +128,9 @@ class ControllerProcess:
             self.start_health(self._health)
 
     def _start(self, plan: Plan, port: int, resume: bool) -> Worker:
-        sockets = listeners((switch.name for switch in plan.switches), port)
+        sockets = listeners((switch.name for switch in plan.switches if switch.name not in self._elsewhere), port)
+        if self._elsewhere:
+            sockets.append(socket.create_server((ADDRESS[0], port)))
         numbers = tuple(sock.fileno() for sock in sockets)
         process = Worker(
             "railyard.controller.processes.controller_main",
@@ -132,7 +140,10 @@ class ControllerProcess:
             awaited=("ready", "learned", "registry", "relearned", "controller-restarted"),
             pass_fds=numbers,
         )
-        process.send(messages.ConnectController(plan=plan, reroute=self._reroute, sockets=numbers, resume=resume))
+        message = messages.ConnectController(
+            plan=plan, reroute=self._reroute, sockets=numbers, resume=resume, elsewhere=self._elsewhere
+        )
+        process.send(message)
         for sock in sockets:
             sock.close()
         return process

@@ -34,7 +34,7 @@ class Controller:
         self._parent, self.emit = parent, parent.emit
         self._plan = plan = command.plan
         self._names = {switch.dpid: switch.name for switch in plan.switches}
-        self._agent = RouteAgent(plan)
+        self._agent = RouteAgent(plan, command.elsewhere)
         self._manager = FailoverManager(plan, self._agent, command.reroute, self.emit)
         self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
         self._may_precompute = command.reroute

@@ -21,12 +21,16 @@ class ToController(Message):
 
 
 class ConnectController(ToController):
-    """Listen on these inherited sockets. `resume`: after a crash; event "controller-restarted" when it listens."""
+    """Listen on these inherited sockets. `resume`: after a crash; event "controller-restarted" when it listens.
+
+    `elsewhere`: the namespaces that are on other machines; routes of GPUs there can't be changed.
+    """
 
     plan: InstanceOf[Plan]
     reroute: bool
     sockets: tuple[int, ...]
     resume: bool
+    elsewhere: frozenset[str] = frozenset()
 
 
 class LearnInterfaces(ToController):

@@ -68,11 +68,13 @@ def _end_with(caller: int) -> None:
 
 def _enter(order: m.Build, requests: int, files: int) -> int:
     from railyard.experiments.live.launch import opened_page
+    from railyard.experiments.machines.cluster import refuse_several
     from railyard.experiments.run.sandboxed import check_machine
     from railyard.experiments.spec.experiment import ExperimentSpec
 
     spec = ExperimentSpec.model_validate(order.spec)
     spec.family.check(spec)
+    refuse_several(spec, "a script's fabric")
     check_machine(spec)
     task = {"spec": spec.resolved(), "reroute": order.reroute, "frames_per_s": order.frames_per_s}
     command, visible = m.start_command(requests, files), [Path(path) for path in order.visible]

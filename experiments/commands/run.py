@@ -63,6 +63,7 @@ def run(
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
+    from railyard.experiments.machines import cluster
     from railyard.experiments.run.sandboxed import check_machine, own_command, runs_at_once
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
@@ -70,6 +71,9 @@ def run(
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     machine = check_machine(spec)
+    several = cluster.prepare(spec)
+    if several and live is not None:
+        cluster.refuse_several(spec, "--live")
     at_once = 0 if no_queue else runs_at_once(machine.cores, psutil.virtual_memory().total)
     with (
         folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once
@@ -87,9 +91,13 @@ def run(
             "json": as_json,
         }
         task |= {"spare": spare.fd, "live": page.task}
+        inherited = [spare.fd, *page.fds]
+        if several:
+            task["cluster"] = {**several, "quiet": quiet}
+            inherited.append(several["machine_net"])
         task["command"] = command_line(name, overrides, seed, plugin_files)
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
-        status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=[spare.fd, *page.fds])
+        status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=inherited)
         problem = spare.problem(where)
         folder.write_outputs(where, junit, markdown, as_json, problem or f"ended with exit status {status}")
     if status == 128 + signal.SIGKILL:

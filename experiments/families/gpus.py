@@ -8,6 +8,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
+from railyard.experiments.machines.spec import check_hosts
 from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
@@ -51,6 +52,7 @@ class Gpus(FabricFamily):
                 rate = fabric.model_dump(mode="json")["hb_rate"]
                 allowed = "can't be given without rail_rate: an auto rail may come out above it"
                 raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
+        check_hosts(spec)
         check_faults(spec.faults, nominal_plans(spec))
         _check_workloads(spec)
         _check_scripts(spec)

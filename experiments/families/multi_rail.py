@@ -33,7 +33,10 @@ class MultiRail(FabricFamily):
 
     Fabric = MultirailSpec
     Fault = RailFaultSpec
-    without = ("routing", "background", "grid", "scripts", "replacements", "trainings", "heartbeats", "reroute")
+    without = (
+        "routing", "background", "grid", "scripts", "replacements", "trainings", "heartbeats", "reroute", "hosts",
+        "underlay",
+    )  # fmt: skip
 
     def check(self, spec: ExperimentSpec) -> None:
         """Check faults and workloads, and that no two workloads record the same interval."""

@@ -16,8 +16,10 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
+from railyard.experiments.machines.cluster import Cluster, ClusterMeter, current
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, MachineSample, Run
+from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
@@ -62,7 +64,8 @@ class Watch:
     net: EmulatedNet
     counted: Counters
     dilation: float = 1.0
-    _intervals: dict[IntervalId, tuple[int, LoadMeter, Counters]] = field(default_factory=dict)
+    cluster: Cluster | None = None
+    _intervals: dict[IntervalId, tuple[int, LoadMeter | ClusterMeter, Counters]] = field(default_factory=dict)
 
     @contextmanager
     def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator["Watch"]:
@@ -72,7 +75,7 @@ class Watch:
         to no later interval.
         """
         # the place among the run's loads (the next one if it is negative), the meter and the losses so far
-        row, meter, spent = self._intervals.get(interval_id, (-1, LoadMeter(), Counters(0, 0, 0)))
+        row, meter, spent = self._intervals.get(interval_id, (-1, self._meter(), Counters(0, 0, 0)))
         before = self.counted
         record_interruptions(run, IntervalId(interval_id.fabric))  # of the time before
         presence.check()
@@ -81,7 +84,7 @@ class Watch:
                 yield self
         finally:
             record_interruptions(run, interval_id)
-            self.counted = count(self.net)
+            self.counted = count_all(self.net, self.cluster)
             self._intervals[interval_id] = row, meter, spent
         row, spent = row if row >= 0 else len(run.loads), spent + (self.counted - before)
         self._intervals[interval_id] = row, meter, spent
@@ -96,17 +99,28 @@ class Watch:
             )
         ]  # fmt: skip
 
+    def _meter(self) -> LoadMeter | ClusterMeter:
+        return self.cluster.meter() if self.cluster else LoadMeter()
+
+
+def count_all(net: EmulatedNet, cluster: Cluster | None) -> Counters:
+    """Return the counters of a fabric, on all its machines."""
+    own = count(net)
+    return own + cluster.counters()[0] if cluster else own
+
 
 @dataclass
 class Session:
-    """A built fabric. `label`: its name in every record."""
+    """A built fabric. `label`: its name in every record. `cluster`: its machines, if there are several."""
 
     label: str
     net: EmulatedNet
+    cluster: Cluster | None = field(default=None, kw_only=True)
 
     def watch(self, since: Counters | None = None) -> Watch:
         """Return a watch that counts from now on, or from `since`."""
-        return Watch(self.net, since or count(self.net), self.net.plan.dilation)
+        since = since or count_all(self.net, self.cluster)
+        return Watch(self.net, since, self.net.plan.dilation, self.cluster)
 
 
 @dataclass
@@ -128,6 +142,16 @@ class FabricSession(Session):
     def plan(self) -> Plan:
         """The plan of its network."""
         return self.net.plan
+
+    @contextmanager
+    def relaxed_tcp_timers(self) -> Iterator[None]:
+        """Relax TCP loss detection at all GPUs while entered."""
+        if self.cluster and isinstance(self.net, PartNet):
+            with self.cluster.relaxed_tcp_timers(self.net):
+                yield
+            return
+        with relaxed_tcp_timers(self.plan.hosts):
+            yield
 
     @property
     def windows(self) -> Windows:
@@ -171,8 +195,15 @@ def _note(
 def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[FabricSession]:
     """Build a fabric and take it down again, and record both. `reroute`: the controller reroutes pairs."""
     received: list[ControllerEvent] = []
-    controller = ControllerProcess(reroute, partial(_note, label, received, run.events))
-    net = FabricNet(plan, datapath, controller, backups=reroute)
+    note, cluster = partial(_note, label, received, run.events), current()
+    controller: ControllerProcess
+    net: FabricNet
+    if cluster:
+        controller = parts = cluster.controller(plan, note)
+        net = cluster.network(datapath, parts)
+    else:
+        controller = ControllerProcess(reroute, note)
+        net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     importlib.import_module("pyroute2")  # takes 0.2 s, by which the first fault would come late
     gc.collect()
@@ -199,7 +230,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         run.fabrics.append(row)
     try:
         with page.fabric(label, net, run.events):
-            yield FabricSession(label, net, controller, received, recorded=run.events)
+            yield FabricSession(label, net, controller, received, recorded=run.events, cluster=cluster)
     finally:
         record_interruptions(run, IntervalId(label))
         net.stop()
@@ -209,8 +240,11 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
 
 def check_links(session: FabricSession, run: Run) -> None:
     """Measure a sample of every class of link by iperf3."""
-    with relaxed_tcp_timers(session.plan.hosts):
-        measured = calibrate(session.net)
+    with session.relaxed_tcp_timers():
+        if session.cluster and isinstance(session.net, PartNet):
+            measured = session.cluster.calibrate(session.net)
+        else:
+            measured = calibrate(session.net)
     for s in measured:
         ends = f"{s.src.name} -> {s.dst.name}"
         rates = (s.expected_bps, s.measured_bps)

@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from statistics import median
@@ -12,7 +13,17 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
-from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, ByteCheck, Event, Flow, Measurement, Run
+from railyard.results.runs.records import (
+    CLOCK_UNCERTAINTY,
+    UNDERLAY_BYTES,
+    UPLINK_BYTES,
+    UPLINK_IMBALANCE,
+    ByteCheck,
+    Event,
+    Flow,
+    Measurement,
+    Run,
+)
 from railyard.results.theory.ecmp import imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     WHOLE,
@@ -26,7 +37,6 @@ from railyard.results.theory.predict import (
     share_uplinks,
 )
 from railyard.topologies.addresses import UPLINK_PORT, Gpu
-from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s, payload_fraction
 from railyard.workloads.collectives.algorithm import Sizes, operation_of
 from railyard.workloads.matrix.traffic_matrix import (
@@ -37,7 +47,7 @@ from railyard.workloads.matrix.traffic_matrix import (
     ways,
 )
 from railyard.workloads.replay.job import longest_queue_s
-from railyard.workloads.replay.run import Replay, replay
+from railyard.workloads.replay.run import Place, Replay, replay
 from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
 
@@ -89,8 +99,12 @@ def run_workload(
     predicted, within_s = expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
     queue_s = longest_queue_s(workload.schedule, session.plan, session.windows)
-    with relaxed_tcp_timers(session.plan.hosts, queue_s), session.watch().record_load(run, interval):
-        done = replay(workload.schedule, session.windows, seed, within_s, progress)
+    with (
+        session.relaxed_tcp_timers(queue_s),
+        beside_machines(session, workload.schedule, interval, run) as places,
+        session.watch().record_load(run, interval),
+    ):
+        done = replay(workload.schedule, session.windows, seed, within_s, progress, places=places)
     after = _counted(session)
     counted = PortBytes(after.gpus - before.gpus, {k: n - before.uplinks[k] for k, n in after.uplinks.items()})
     times = record(session, workload, interval, done, run, predicted, counted)
@@ -103,6 +117,27 @@ def run_workload(
         where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.name, workload.label, str(repeat)))
         files = workload.measured_files(done.spans)
         run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
+
+
+@contextmanager
+def beside_machines(
+    session: FabricSession, schedule: Schedule, interval: IntervalId, run: Run
+) -> Iterator[Sequence[Place]]:
+    """Yield the machines of a replay, none if there is one; record their clocks, and what their underlay carried."""
+    cluster = session.cluster
+    if cluster is None:
+        yield ()
+        return
+    before_s, (_, sent) = cluster.measure_clocks(), cluster.counters()
+    yield cluster.places()
+    _, sent_after = cluster.counters()
+    uncertainty_s = max(before_s, cluster.measure_clocks())
+    run.measurements.append(Measurement(interval, WHOLE, CLOCK_UNCERTAINTY, uncertainty_s, "s"))
+    ports = port_bytes(schedule, session.plan.spec)
+    predicted = cluster.underlay_bytes(ports.rail_out.tolist(), ports.rail_in.tolist(), session.plan.spec.mtu)
+    row = Measurement(interval, WHOLE, UNDERLAY_BYTES, float(sent_after - sent), "B", predicted or None)
+    run.measurements.append(row)
+    run.provenance["machines"] = cluster.provenance()
 
 
 def expected(

@@ -15,6 +15,7 @@ from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.runs.allreduce import LostRails, lost_rails
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
+    CLOCK_UNCERTAINTY,
     NOT_COMPARED,
     PROCESS,
     REPEATED,
@@ -100,12 +101,14 @@ RAILS_REMEASURED: Final = Limit("times measured anew", 0.0, math.inf, "", "run",
     "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too")
 PROCESS_MISSING: Final = Limit("processes interrupted", 0.0, 0.0, "", "machine",
     "what a stopped or dead process should have sent, received or forwarded meanwhile is missing from the result")
+CLOCKS: Final = Limit("clocks apart", 100e-6, math.inf, "s", "machine",
+    "a transfer begins by one machine's clock and ends by another's; the shortest phases that are judged take ms")
 BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
     "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS,
     NEEDLESS, DROPS, PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED,
-    PROCESS_MISSING, BACKGROUND)
+    PROCESS_MISSING, BACKGROUND, CLOCKS)
 # fmt: on
 
 
@@ -176,6 +179,7 @@ def judge(run: Run) -> Judgement:
         *_links(run.links),
         *(f for load in run.loads for f in load_findings(load)),
         *(f for row, found in times for f in found if _counts(row, f)),
+        *(_clocks(row) for row in run.measurements if row.metric == CLOCK_UNCERTAINTY),
         *map(_lost, lost_rails(run.events)),
         *(f for event in run.events for f in _of_event(event)),
         *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
@@ -252,6 +256,11 @@ def load_findings(load: Load) -> Iterator[Finding]:
         yield Finding(where, NEEDLESS, again, f"{text} ({percent(again)})")
     text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
     yield Finding(where, DROPS, dropped, text)
+
+
+def _clocks(row: Measurement) -> Finding:
+    text = f"clocks of its machines known to {digits(row.value * 1e6, 3)} us"
+    return Finding(row.interval, CLOCKS, row.value, text)
 
 
 def _bytes(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:

@@ -158,6 +158,10 @@ UPLINK_BYTES: Final = "uplink-bytes"
 """The event that has the bytes of every uplink in an interval: `out` of and `in` to each rail switch, by spine."""
 UPLINK_IMBALANCE: Final = "uplink_imbalance"
 """The metric max over mean: bytes of the busiest uplink over the mean of the switch that sends (or receives) most."""
+CLOCK_UNCERTAINTY: Final = "clock_uncertainty"
+"""Metric: what the times of two machines of one fabric may differ by, s, at most, though they are of one moment."""
+UNDERLAY_BYTES: Final = "underlay_bytes"
+"""Metric: what the interfaces between the machines of one fabric sent in an interval."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,23 @@ def enter(name: str) -> None:
 @contextmanager
 def inside(name: str) -> Iterator[None]:
     """Enter a namespace, and return to this thread's own at the end."""
+    with _back(name):
+        enter(name)
+        yield
+
+
+@contextmanager
+def inside_machine(machine_net: int) -> Iterator[None]:
+    """Enter the machine's own network namespace, an open file, and return to this thread's own at the end."""
+    with _back("the machine's network namespace"):
+        _check(_libc.setns(machine_net, CLONE_NEWNET), "enter the machine's network namespace")
+        yield
+
+
+@contextmanager
+def _back(name: str) -> Iterator[None]:
     original = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        enter(name)
         yield
     finally:
         _check(_libc.setns(original, CLONE_NEWNET), "leave " + name)

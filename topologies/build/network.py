@@ -170,14 +170,15 @@ class EmulatedNet(Mininet):
         for link in plan.links:
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
-        self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches}
+        here = set(self.node_names)
+        self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches if switch.name in here}
         self.switch_buffers = False
         self.extra_names: set[str] = set()  # of namespaces (gpu_replacement.py)
         self.build_s = self.stop_s = 0.0
 
     @property
     def node_names(self) -> list[str]:
-        """All namespaces."""
+        """All namespaces; those of this machine, where several share a fabric."""
         return list(self.plan.namespaces)
 
     def start(self) -> None:
@@ -186,7 +187,7 @@ class EmulatedNet(Mininet):
         namespaces.create(self.node_names)
         namespaces.in_threads(self._prepare, self.node_names)
         self._connect_controller()
-        namespaces.run(["ip", "-batch", "-"], "".join(self._link_command(link) for link in self.plan.links))
+        self._make_links()
         self.switch_buffers = self.datapath != "system" and self._buffers_work()
         # switches last: a running ovs-vswitchd would examine all of its ports at every change of one's carrier
         hosts = set(self.plan.hosts)
@@ -235,6 +236,9 @@ class EmulatedNet(Mininet):
     def _wait_for_controller(self) -> None:
         """Return when every switch has its flows."""
 
+    def _make_links(self) -> None:
+        namespaces.run(["ip", "-batch", "-"], "".join(self._link_command(link) for link in self.plan.links))
+
     def _link_command(self, link: Link) -> str:
         raise NotImplementedError
 
@@ -260,7 +264,9 @@ class EmulatedNet(Mininet):
 
     def _buffers_work(self) -> bool:
         """Return whether this kernel lets nftables copy frames on their way out; else switches drop them."""
-        switch = next(iter(self.ovs))
+        switch = next(iter(self.ovs), None)
+        if switch is None:
+            return False
         with namespaces.inside(switch):
             rules = switch_buffer_rules(self._ends[switch]).replace(DISCARD_INTERFACE, "lo")
             return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
@@ -294,10 +300,12 @@ class EmulatedNet(Mininet):
 
     def _register(self) -> None:
         hosts = set(self.plan.hosts)
-        self.hosts = [NamespaceNode(name) for name in self.plan.hosts]
+        self.hosts = [NamespaceNode(name) for name in self.node_names if name in hosts]
         self.switches = [SwitchNode(name) for name in self.node_names if name not in hosts]
         self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
         for link in self.plan.links:
+            if not {link.a.node, link.b.node} <= self.nameToNode.keys():
+                continue  # the other end is on another machine
             self.links.append(PlannedLink(self._make_interface(link.a), self._make_interface(link.b)))
 
 

@@ -96,23 +96,58 @@ def latency_s(src: Gpu, dst: Gpu) -> float | None:
     return median(found)
 
 
+def echo_latency_s(src: Gpu, dst: Gpu, port: int) -> float | None:
+    """Return half of the median time of a byte to an echo at another machine's GPU and back; None if one is lost."""
+    found = []
+    with namespaces.open_socket(src.name) as sender:
+        sender.settimeout(1.0)
+        for _ in range(PINGS):
+            time.sleep(PING_INTERVAL_S)
+            start_ns = time.monotonic_ns()
+            sender.sendto(b"x", (dst.ip, port))
+            try:
+                sender.recv(1)
+            except TimeoutError:
+                return None
+            found.append((time.monotonic_ns() - start_ns) / 2e9)
+    return median(found)
+
+
 class IperfFlow(NamedTuple):
     """A running iperf3 flow. `within_s`: how long its client may take."""
 
     client: "subprocess.Popen[str]"
-    server: "subprocess.Popen[str]"
+    server: "subprocess.Popen[str] | None"
     within_s: float
 
 
 def start_flow(src: str, dst: str, ip: str, seconds: int, options: str = CALIBRATION) -> IperfFlow:
     """Start a TCP flow between two namespaces, to an address of the second, with these options of iperf3's client."""
-    with namespaces.inside(dst):
+    server = start_server(dst, ip)
+    return start_client(src, dst, ip, seconds, server, options)
+
+
+def start_server(node: str, ip: str) -> "subprocess.Popen[str]":
+    """Start iperf3's server for one client at an address of a namespace; return when it listens."""
+    with namespaces.inside(node):
         listen = ["iperf3", "-s", "-1", "--forceflush", "-B", ip]
         server = subprocess.Popen(listen, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    watch.add(f"iperf3's server at {dst}", server.pid, may_exit=True)
+    watch.add(f"iperf3's server at {node}", server.pid, may_exit=True)
     listening = select.poll()
     listening.register(server.stdout or -1, select.POLLIN)
-    wait_until(lambda: listening.poll(0), f"iperf3's server at {dst} to listen", TIMEOUT_S)
+    wait_until(lambda: listening.poll(0), f"iperf3's server at {node} to listen", TIMEOUT_S)
+    return server
+
+
+def start_client(
+    src: str,
+    dst: str,
+    ip: str,
+    seconds: int,
+    server: "subprocess.Popen[str] | None" = None,
+    options: str = CALIBRATION,
+) -> IperfFlow:
+    """Start a TCP flow to a server that listens; `server`: its process, unless another machine has that."""
     command = f"iperf3 -J -t {seconds} {options} -c {ip}"
     with namespaces.inside(src):
         client = subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -135,11 +170,14 @@ def _report(flow: IperfFlow) -> dict[str, Any]:
     except ValueError:
         raise RailyardError(f"iperf3 failed without a report: {' '.join(text.split())[-200:]}") from None
     finally:
-        if flow.client.returncode != 0:  # else no packet of this is to be counted as one of the workload's
+        if (
+            flow.server and flow.client.returncode != 0
+        ):  # else no packet of this is to be counted as one of the workload's
             watch.expect_signal(flow.server.pid, signal.SIGKILL)
             flow.server.kill()
         with suppress(watch.ProcessMissing):
-            watch.communicate(flow.server, "iperf3's server", statuses=range(256))
+            if flow.server:
+                watch.communicate(flow.server, "iperf3's server", statuses=range(256))
     return report
 
 

@@ -158,18 +158,31 @@ def connections(tasks: Sequence[Task]) -> list[Channel]:
     return [Channel(*ends) for ends in sorted({(t.src, t.dst, t.stripe) for t in tasks if isinstance(t, Transfer)})]
 
 
-def jobs(schedule: Schedule, workers: int, seed: int, windows: Windows, watched: Iterable[int] = ()) -> list[Job]:
-    """Return one job a worker; all know all tasks. Domains are dealt in turn, to no more workers than domains."""
-    rails, count = schedule.rails, min(workers, schedule.gpus // schedule.rails)
+def shares(schedule: Schedule, workers: int, domains: Sequence[int]) -> list[frozenset[int]]:
+    """Return the GPU numbers of each worker. Domains are dealt in turn, to no more workers than domains."""
+    count, rails = min(workers, len(domains)), schedule.rails
+    dealt = [domains[n::count] for n in range(count)]
+    return [frozenset(d * rails + rank for d in mine for rank in range(rails)) for mine in dealt]
+
+
+def jobs(
+    schedule: Schedule,
+    workers: int | Sequence[frozenset[int]],
+    seed: int,
+    windows: Windows,
+    watched: Iterable[int] = (),
+) -> list[Job]:
+    """Return one job a worker; all know all tasks. `workers`: how many share all domains, or the GPUs of each."""
     common = {
-        "gpus": tuple(Gpu(*divmod(n, rails)) for n in range(schedule.gpus)),
+        "gpus": tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus)),
         "tasks": tuple(schedule.tasks),
         "seed": seed,
         "windows": windows,
         "watched": frozenset(watched),
     }
-    shares = [frozenset(gpu for gpu in range(schedule.gpus) if gpu // rails % count == n) for n in range(count)]
-    return [Job(local_gpus=local_gpus, **common) for local_gpus in shares]
+    if isinstance(workers, int):
+        workers = shares(schedule, workers, range(schedule.gpus // schedule.rails))
+    return [Job(local_gpus=local_gpus, **common) for local_gpus in workers]
 
 
 class Dependents(NamedTuple):

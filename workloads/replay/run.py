@@ -5,7 +5,7 @@ arrived.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +21,27 @@ from railyard.workloads.schedule import Schedule
 CONNECT_S: Final = 120.0  # for all connections of large schedules
 POLL_INTERVAL_S: Final = 0.1
 START_DELAY_NS: Final = 100_000_000  # all workers have read "go" by then
+
+
+REPLIES: Final = (Ready, protocol.Delivered, protocol.PhaseEnd, protocol.Outcome)
+
+
+def start_worker() -> Worker:
+    """Start a worker on this machine."""
+    return Worker("railyard.workloads.replay.worker", "a replay worker", *REPLIES)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A machine that replays what its `domains` send and receive. `start` starts one worker of `workers` there.
+
+    `offset_ns`: its monotonic clock less that of this machine.
+    """
+
+    domains: tuple[int, ...]
+    workers: int
+    start: Callable[[], Worker] = start_worker
+    offset_ns: int = 0
 
 
 class Aborted(RailyardError):
@@ -63,16 +84,21 @@ def replay(
     started: Callable[[int], None] = lambda start_ns: None,
     abort: threading.Event | None = None,
     watched: Mapping[int, protocol.PhaseEndCallback] = MappingProxyType({}),
+    places: Sequence[Place] = (),
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 
     Once started, it ends as soon as `abort` is set, by any thread: Aborted, and its connections are gone. `progress` is
     called ten times a second with the bytes delivered so far, `started` once with the start time in ns, each of
     `watched` when the phase of that number is over. What is not delivered when the deadline passes, or when a
-    connection breaks, is missing from the result.
+    connection breaks, is missing from the result. `places`: the machines, if the fabric is on several.
     """
     phases = protocol.PhaseTracker(schedule, watched)
-    worker_jobs = protocol.jobs(schedule, max(1, round(usable_cores())), seed, windows, watched)
+    if not places:
+        places = [Place(tuple(range(schedule.gpus // schedule.rails)), max(1, round(usable_cores())))]
+    dealt = [(place, share) for place in places for share in protocol.shares(schedule, place.workers, place.domains)]
+    at = [place for place, _ in dealt]
+    worker_jobs = protocol.jobs(schedule, [share for _, share in dealt], seed, windows, watched)
     workers: list[Worker] = []
     delivered = [0] * len(worker_jobs)
     abort = abort or threading.Event()
@@ -87,23 +113,24 @@ def replay(
         while not isinstance(message := workers[number].receive_any(deadline_s + ANSWER_S), protocol.Outcome):
             match message:
                 case protocol.PhaseEnd():
-                    phases.receive(message)
+                    ended_ns = message.ended_ns - at[number].offset_ns
+                    phases.receive(message.model_copy(update={"ended_ns": ended_ns}))
                 case protocol.Delivered():
                     delivered[number] = message.size
         return message
 
     try:
-        for job in worker_jobs:
-            replies = (Ready, protocol.Delivered, protocol.PhaseEnd, protocol.Outcome)
-            workers.append(Worker("railyard.workloads.replay.worker", "a replay worker", *replies))
+        for place, job in zip(at, worker_jobs, strict=True):
+            workers.append(place.start())
             workers[-1].send(job)
         ready()
         for worker in workers:
             worker.send(protocol.Connect())
         ready()
         start_ns = time.monotonic_ns() + START_DELAY_NS
-        for worker in workers:
-            worker.send(protocol.Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
+        for place, worker in zip(at, workers, strict=True):
+            begin_ns = start_ns + place.offset_ns
+            worker.send(protocol.Go(start_ns=begin_ns, deadline_ns=begin_ns + int(deadline_s * 1e9)))
         started(start_ns)
         outcomes = [pool.submit(outcome_of, number) for number in range(len(workers))]
         while not all(outcome.done() for outcome in outcomes):
@@ -111,13 +138,24 @@ def replay(
                 raise Aborted("the replay was ended")
             watch.check()
             progress(sum(delivered))
-        return _merged(schedule, start_ns, [outcome.result() for outcome in outcomes])
+        found = [_on_our_clock(outcome.result(), place) for place, outcome in zip(at, outcomes, strict=True)]
+        return _merged(schedule, start_ns, found)
     finally:
         for worker in workers:
             worker.kill()
         pool.shutdown()  # its threads read the end of what the processes sent
         for worker in workers:
             worker.end()
+
+
+def _on_our_clock(outcome: protocol.Outcome, place: Place) -> protocol.Outcome:
+    if not place.offset_ns:
+        return outcome
+    times = {
+        name: {number: at - place.offset_ns for number, at in getattr(outcome, name).items()}
+        for name in ("started_ns", "ended_ns")
+    }
+    return outcome.model_copy(update=times)
 
 
 def _merged(schedule: Schedule, start_ns: int, outcomes: list[protocol.Outcome]) -> Replay:

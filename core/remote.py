@@ -1,0 +1,152 @@
+"""Connections between the machines of a run: both ends show that they know the run's token, and a worker at the far
+end is used as one on this machine.
+
+The token authenticates; it encrypts nothing. The network between the machines has to be one that only they use.
+"""
+
+import hmac
+import json
+import os
+import queue
+import socket
+import tempfile
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any, Final
+
+from railyard.core import watch
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError
+from railyard.core.worker import ANSWER_S, Event, Failed, Message, OnEvent, Pipe, Worker
+
+TOKEN_VARIABLE: Final = "RAILYARD_TOKEN"
+MIN_TOKEN: Final = 16
+GREETING_S: Final = 5.0
+_NONCE: Final = 32
+_MAX_LINE: Final = 4096
+_TCP_USER_TIMEOUT: Final = 18  # <linux/tcp.h>
+
+
+class NotAuthentic(RailyardError):
+    """The other end has another token, or is another program."""
+
+
+def read_token() -> bytes:
+    """Return the token and take it out of the environment, since programs of a run need not see it."""
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    if not token:
+        remedy = f"set {TOKEN_VARIABLE} to the same secret on all machines: openssl rand -hex 16"
+        raise MissingRequirement("several machines need a token", remedy)
+    if len(token) < MIN_TOKEN:
+        raise BadInput(TOKEN_VARIABLE, "*" * len(token), f"must have {MIN_TOKEN} characters or more")
+    return token.encode()
+
+
+def tuned(sock: socket.socket) -> socket.socket:
+    """Let a connection send small messages at once, and end within 4 s after its other machine does."""
+    sock.settimeout(None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        sock.setsockopt(socket.IPPROTO_TCP, option, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 4000)
+    return sock
+
+
+def authenticate(sock: socket.socket, token: bytes, caller: bool) -> None:
+    """Show each other, by challenge and response, that both ends know the token. NotAuthentic, OSError if they don't.
+
+    `caller`: this end has connected. The side is part of the response, so that none can be sent back.
+    """
+    sock.settimeout(GREETING_S)
+    own, other = (b"caller", b"listener") if caller else (b"listener", b"caller")
+    mine = os.urandom(_NONCE)
+    sock.sendall(mine)
+    theirs = _read(sock, _NONCE)
+    sock.sendall(hmac.digest(token, own + mine + theirs, "sha256"))
+    if not hmac.compare_digest(_read(sock, 32), hmac.digest(token, other + theirs + mine, "sha256")):
+        raise NotAuthentic("the other end has another token")
+
+
+def send_line(sock: socket.socket, data: dict[str, Any]) -> None:
+    """Send a greeting."""
+    sock.sendall(json.dumps(data).encode() + b"\n")
+
+
+def read_line(sock: socket.socket) -> dict[str, Any]:
+    """Return a greeting, reading nothing after it. NotAuthentic if it is none."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if len(line) > _MAX_LINE:
+            raise NotAuthentic("the other end sends no greeting")
+        line += _read(sock, 1)
+    try:
+        data: dict[str, Any] = json.loads(line)
+        return dict(data)
+    except (ValueError, TypeError):
+        raise NotAuthentic("the other end sends no greeting") from None
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = sock.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the other end has closed the connection")
+        data += part
+    return data
+
+
+def relay(first: socket.socket, second: socket.socket) -> None:
+    """Copy what each of two connections sends to the other, in threads, until either ends; then both do."""
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for sock in (source, sink):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    for ends in ((first, second), (second, first)):
+        threading.Thread(target=copy, args=ends, daemon=True).start()
+
+
+class RemoteWorker(Worker):
+    """A worker on another machine, at the other end of a connection. It ends when the connection does.
+
+    `is_vital`: the run can't go on without it, so every wait ends with its name once the connection is gone.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        name: str,
+        *replies: type[Message],
+        on_event: OnEvent | None = None,
+        awaited: Collection[str] = (),
+        is_vital: bool = False,
+    ) -> None:
+        self.name, self._on_event, self._awaited = name, on_event, frozenset(awaited)
+        self._pipe = Pipe(sock, [*replies, Event, Failed], reads_ahead=on_event is not None, deadline_s=ANSWER_S)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - nothing: its output is on its machine
+        self._answers: queue.Queue[Message | None] = queue.Queue()
+        self._is_vital, self._is_ending = is_vital, False
+        self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
+        if self._reader:
+            self._reader.start()
+
+    def kill(self) -> None:
+        """Close the connection, at which the process ends. What it has sent can still be received."""
+        self._is_ending = True
+        with suppress(OSError):
+            self._pipe.socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        try:
+            super()._read()
+        except OSError:  # its machine doesn't answer
+            self._answers.put(None)
+        if self._is_vital and not self._is_ending:
+            watch.lose(self.name, "died, or its connection did")

@@ -1,0 +1,115 @@
+"""The agent of a machine that takes part in others' runs: it joins a run, starts its part in a sandbox, and waits for
+the next run. A part dies with its agent, and with the connection to its run.
+"""
+
+import os
+import platform
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+
+import railyard
+from railyard.core.errors import BadInput, MissingRequirement, print_error
+from railyard.core.host import detect, require, usable_cores
+from railyard.core.installation import module_command
+from railyard.core.remote import NotAuthentic, authenticate, read_line, read_token, send_line, tuned
+from railyard.core.sandbox import launcher
+
+RETRY_S: Final = 0.5
+CONNECT_S: Final = 5.0
+
+
+class Interface(NamedTuple):
+    """An interface of this machine and its first IPv4 address."""
+
+    name: str
+    address: str
+    mtu: int
+
+
+def interfaces() -> list[Interface]:
+    """Return the interfaces with IPv4 addresses, one for each address."""
+    mtus = {name: stats.mtu for name, stats in psutil.net_if_stats().items()}
+    return [
+        Interface(name, address.address, mtus[name])
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET and name in mtus
+    ]
+
+
+def parse_join(text: str) -> tuple[str, int]:
+    """Return host and port of `tcp://HOST:PORT`."""
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    if not (text.startswith("tcp://") and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise BadInput("--join", text, "must be tcp://HOST:PORT, as the run prints it")
+    return host, int(port)
+
+
+def about_machine(name: str, address: str) -> dict[str, Any]:
+    """Return what a run needs to know of this machine, which it reaches at `address`."""
+    found = next((interface for interface in interfaces() if interface.address == address), None)
+    if found is None:
+        raise MissingRequirement(f"no interface has the address {address}", "join by an address of this machine")
+    return {
+        "role": "join",
+        "name": name,
+        "version": railyard.__version__,
+        "kernel": platform.release(),
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "cores": usable_cores(),
+        "address": address,
+        "interface": found.name,
+        "mtu": found.mtu,
+    }
+
+
+def serve(join: str, name: str, once: bool) -> int:
+    """Take part in runs until a signal ends the agent, or in one; return the exit status."""
+    host, port = parse_join(join)
+    token = read_token()
+    if os.geteuid() != 0:
+        raise MissingRequirement("an agent needs root, for tunnels from this machine's network", "use sudo")
+    require(detect())
+    print(f"waiting for a run at {join}", flush=True)
+    while True:
+        try:
+            sock = socket.create_connection((host, port), CONNECT_S)
+        except OSError:
+            time.sleep(RETRY_S)
+            continue
+        with sock:
+            status = _take_part(sock, (host, port), token, name)
+        if status is not None and (once or status in (2, 130, 143)):
+            return status
+        time.sleep(RETRY_S)
+
+
+def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: str) -> int | None:
+    """Join a run and start its part; return its exit status, None if the run has ended before."""
+    address = sock.getsockname()[0]
+    try:
+        authenticate(sock, token, caller=True)
+        send_line(sock, about_machine(name, address))
+        answer = read_line(tuned(sock))
+    except NotAuthentic as error:
+        return print_error(f"the run at {run[0]}:{run[1]}: {error}", 2)
+    except OSError:  # the run has ended, or started only now
+        return None
+    if answer.get("refused"):
+        return print_error(f"the run at {run[0]}:{run[1]} refuses this machine: {answer['refused']}", 2)
+    print(f"takes part in {answer['experiment']} as machine {answer['machine']}", flush=True)
+    machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    task = {"control": sock.fileno(), "machine_net": machine_net, "address": address, "run": run, "token": token.hex()}
+    try:
+        argv = module_command("railyard.experiments.machines.part")
+        title = f"{answer['experiment']} machine-{answer['machine']}"
+        status = launcher.enter(argv, task, run=title, inherited=[sock.fileno(), machine_net])
+    finally:
+        os.close(machine_net)
+    print(f"the run has ended ({status})", file=sys.stderr, flush=True)
+    return status

@@ -1,0 +1,103 @@
+"""Commands of a run to its part on another machine, and the replies."""
+
+from pydantic import InstanceOf
+
+from railyard.core.host_load import MachineLoad
+from railyard.core.worker import Message
+from railyard.topologies.build.machine_part import Underlay
+from railyard.topologies.measure.counters import Counters
+from railyard.topologies.placement import Placement
+
+
+class ToPart(Message):
+    """A command to a part. Prepare is the first. The reply is Ready where nothing else is said."""
+
+
+class Prepare(ToPart):
+    """Guard the tunnels, and echo datagrams of any size on the machine's address: Port."""
+
+    underlay: InstanceOf[Underlay]
+
+
+class Port(Message):
+    """A UDP port."""
+
+    number: int
+
+
+class Build(ToPart):
+    """Build this machine's part of a fabric: Built, perhaps before its switches have their flows."""
+
+    placement: InstanceOf[Placement]
+
+
+class Built(Message):
+    """The part is there. `switch_buffers`: see network.EmulatedNet."""
+
+    datapath: str
+    switch_buffers: bool
+
+
+class TakeDown(ToPart):
+    """Take the fabric down."""
+
+
+class RelaxTimers(ToPart):
+    """Relax TCP's loss detection at the GPUs, or restore it."""
+
+    on: bool
+
+
+class ReadCounters(ToPart):
+    """Read what TCP and queues lost: Counted."""
+
+
+class Counted(Message):
+    """Sums over the part; and what the underlay's interface has sent, in bytes."""
+
+    counters: InstanceOf[Counters]
+    underlay_bytes: int
+
+
+class Meter(ToPart):
+    """Begin to measure the machine's load, or end it: Metered."""
+
+    on: bool
+
+
+class Metered(Message):
+    """Load of the machine. `own`: (monotonic s, CPU seconds of the part so far) now and then; `own_s`: in all."""
+
+    load: InstanceOf[MachineLoad]
+    own: list[tuple[float, float]]
+    own_s: float
+
+
+class StartWorker(ToPart):
+    """Start a replay worker, which connects to the run with this number."""
+
+    number: int
+
+
+class ReadClock(ToPart):
+    """Read the monotonic clock: Clock."""
+
+
+class Clock(Message):
+    """The monotonic clock, ns."""
+
+    ns: int
+
+
+class ServeIperf(ToPart):
+    """Start iperf3's server at a GPU, for one client: Ready when it listens."""
+
+    gpu: str
+    ip: str
+
+
+class ServeEcho(ToPart):
+    """Echo datagrams at a GPU from now on: Port."""
+
+    gpu: str
+    ip: str

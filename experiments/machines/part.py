@@ -1,0 +1,184 @@
+"""A run's part on another machine, in a sandbox there: `python -m railyard.experiments.machines.part`, started by the
+agent (agent.py), with the connection to the run.
+"""
+
+import os
+import socket
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from railyard.controller.processes.clients import listeners
+from railyard.core import watch
+from railyard.core.errors import RailyardError
+from railyard.core.host import Datapath, datapath_choice, detect, raise_open_file_limit, require
+from railyard.core.host_load import LoadMeter
+from railyard.core.installation import PROJECT, module_command
+from railyard.core.remote import authenticate, relay, send_line, tuned
+from railyard.core.sandbox import init
+from railyard.core.worker import Parent, Ready
+from railyard.experiments.machines import messages
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.machine_part import PartNet, guarded, interface_bytes
+from railyard.topologies.measure import rates
+from railyard.topologies.measure.counters import count
+from railyard.topologies.plan import Plan
+
+DIAL_S = 10.0
+_LARGEST_DATAGRAM = 65_535
+
+
+class RelayedController:
+    """The controller as this machine's switches see it: what they send goes to the run's machine, and back."""
+
+    def __init__(self, part: "Part") -> None:
+        self._part = part
+        self._listeners: list[socket.socket] = []
+
+    def connect(self, plan: Plan) -> None:
+        """Listen in each switch's namespace."""
+        net = self._part.net
+        assert net is not None
+        self._listeners = listeners(net.ovs)
+        for listener in self._listeners:
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def wait_ready(self) -> None:
+        """Return at once: the run waits until all switches have their flows."""
+
+    def stop(self) -> None:
+        """Accept no more switches."""
+        for listener in self._listeners:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            listener.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # closed, or the run has ended
+            while True:
+                connection, _ = listener.accept()
+                relay(tuned(connection), self._part.dial({"role": "openflow"}))
+
+
+class Part:
+    """The part, and what is under way on it. `task`: what the agent gave (agent.py)."""
+
+    def __init__(self, parent: Parent, task: dict[str, Any]) -> None:
+        self._parent = parent
+        self._machine_net: int = task["machine_net"]
+        self._address, self._run = task["address"], (task["run"][0], task["run"][1])
+        self._token = bytes.fromhex(task["token"])
+        self.net: PartNet | None = None
+        machine = detect()
+        require(machine)
+        self._datapath: Datapath = datapath_choice(machine)[0]
+        self._closing, self._relaxed = ExitStack(), ExitStack()
+        self._meter = LoadMeter()
+
+    def dial(self, greeting: dict[str, Any]) -> socket.socket:
+        """Return a new connection to the run."""
+        with namespaces.inside_machine(self._machine_net):
+            sock = socket.create_connection(self._run, DIAL_S, source_address=(self._address, 0))
+        authenticate(sock, self._token, caller=True)
+        send_line(sock, greeting)
+        return tuned(sock)
+
+    def execute(self, command: messages.ToPart) -> None:
+        """Execute a command and reply."""
+        self._parent.send(self._reply(command) or Ready())
+
+    def _reply(self, command: messages.ToPart) -> Any:
+        match command:
+            case messages.Prepare(underlay=underlay):
+                self._underlay = underlay
+                self._closing.enter_context(guarded(underlay, self._machine_net))
+                with namespaces.inside_machine(self._machine_net):
+                    return messages.Port(number=_echo(self._address))
+            case messages.Build(placement=placement):
+                self.net = PartNet(
+                    placement, self._underlay, self._machine_net, self._datapath, RelayedController(self)
+                )
+                self.net.start()
+                return messages.Built(datapath=self.net.datapath, switch_buffers=self.net.switch_buffers)
+            case messages.TakeDown() if self.net is not None:
+                self._relaxed.close()
+                self.net.stop()
+                self.net = None
+            case messages.RelaxTimers(on=True) if self.net is not None:
+                self._relaxed.enter_context(namespaces.relaxed_tcp_timers([host.name for host in self.net.hosts]))
+            case messages.RelaxTimers():
+                self._relaxed.close()
+            case messages.ReadCounters() if self.net is not None:
+                sent = interface_bytes(self._machine_net, self._underlay.interface)
+                return messages.Counted(counters=count(self.net), underlay_bytes=sent)
+            case messages.Meter(on=True):
+                self._meter = LoadMeter()
+                self._meter.__enter__()
+            case messages.Meter():
+                self._meter.__exit__()
+                own = [(step.at, step.ours) for step in self._meter.steps]
+                return messages.Metered(load=self._meter.load, own=own, own_s=self._meter.own_s)
+            case messages.StartWorker(number=number):
+                self._start_worker(number)
+            case messages.ReadClock():
+                return messages.Clock(ns=time.monotonic_ns())
+            case messages.ServeIperf(gpu=gpu, ip=ip):
+                rates.start_server(gpu, ip)
+            case messages.ServeEcho(gpu=gpu, ip=ip):
+                with namespaces.inside(gpu):
+                    return messages.Port(number=_echo(ip))
+            case _:
+                raise RailyardError(f"{command.__class__.__name__} came without a fabric")
+        return None
+
+    def _start_worker(self, number: int) -> None:
+        with self.dial({"role": "worker", "number": number}) as sock:
+            process = subprocess.Popen(
+                module_command("railyard.workloads.replay.worker", str(sock.fileno())),
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[sock.fileno()],
+            )
+        watched = watch.add("a replay worker", process.pid, may_exit=True)
+
+        def reap() -> None:
+            process.wait()
+            watched.release()
+
+        threading.Thread(target=reap, daemon=True).start()
+
+
+def _echo(ip: str) -> int:
+    """Send back what comes to a UDP port of an address of this thread's namespace, in a thread; return the port."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: nothing is fragmented
+    sock.bind((ip, 0))
+
+    def answer() -> None:
+        while True:
+            data, peer = sock.recvfrom(_LARGEST_DATAGRAM)
+            with suppress(OSError):  # it is too long for this end
+                sock.sendto(data, peer)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return int(sock.getsockname()[1])
+
+
+def main() -> None:
+    """Execute the run's commands until it ends."""
+    task = init.prepare()
+    init.install_signal_handlers()
+    raise_open_file_limit()
+    os.set_inheritable(task["machine_net"], False)
+    os.set_inheritable(task["control"], False)
+    parent = Parent(*messages.ToPart.__subclasses__(), sock=socket.socket(fileno=task["control"]))
+    parent.forward_interruptions()
+    part = Part(parent, task)
+    for command in parent:
+        part.execute(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""One fabric over several machines, which are network namespaces here:
+
+machine 1 (run, controller) ── eth0 ── bridge ── eth0 ── machine 2 (agent), machine 3 (agent)
+"""
+
+import csv
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from railyard.topologies.build.machine_part import Underlay, guarded
+from tests.emulation.machines import NETWORK, TOKEN, Machines, machines
+from tests.emulation.programs import RUN_EXPERIMENT, Program
+
+RUN_S = 120.0
+SEND = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), (sys.argv[2], 47911))"
+RECEIVE = """import socket
+sock = socket.socket(type=socket.SOCK_DGRAM)
+sock.bind(("", 47911))
+sock.settimeout(3)
+print("listening", flush=True)
+print(*(sock.recv(9).decode() for _ in range({})), flush=True)
+"""
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2, "rail_rate": "5Mbit"}],
+    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "two-phase", "duration": "400ms"}],
+    "hosts": 3,
+    "underlay": {"interface": "eth0", "wait": "20s"},
+}
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Machines]:
+    with machines(3) as found:
+        yield found
+
+
+def start(three: Machines, folder: Path, keys: dict[str, Any], token: str = TOKEN) -> Program:
+    """Start a run on machine 1."""
+    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | keys))
+    argv = [*RUN_EXPERIMENT, "run", str(folder / "small.yaml"), "--no-queue", "--out", str(folder / "out")]
+    return Program(three.command(1, *argv, token=token))
+
+
+def check_nothing_left(three: Machines) -> None:
+    """No tunnel and no rule is left on any machine."""
+    for number in (1, 2, 3):
+        assert "vxlan" not in three.output(number, "ip", "-d", "link")
+        assert three.output(number, "nft", "list", "tables") == ""
+
+
+def test_collectives_over_three_machines_deliver_every_byte(three: Machines, tmp_path: Path) -> None:
+    agents = [three.agent(2, "--once"), three.agent(3, "--once")]
+    run = start(three, tmp_path, {})
+    status = run.end(RUN_S)
+    assert status in (0, 1), run.output  # 1: beside other tests the machine may be too busy to be believed
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+    assert {row["metric"] for row in rows} >= {"completion_time", "clock_uncertainty", "underlay_bytes"}
+    (underlay,) = (row for row in rows if row["metric"] == "underlay_bytes")
+    assert 1.0 <= float(underlay["ratio"]) < 1.1, underlay  # acknowledgements and control come on top
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert not [reason for reason in summary["reasons"] if "delivered" in reason or "ports counted" in reason]
+    provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert [machine["address"] for machine in provenance["machines"]] == [f"{NETWORK}.{n}" for n in (1, 2, 3)]
+    assert [agent.end(20.0) for agent in agents] == [0, 0]
+    check_nothing_left(three)
+
+
+def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(three: Machines, tmp_path: Path) -> None:
+    agents = [three.agent(2), three.agent(3)]
+    long = [{**SMALL["workloads"][0], "duration": "20s"}]
+    run = start(three, tmp_path, {"workloads": long})
+    run.await_text("calibrating", RUN_S)
+    time.sleep(1.0)  # in the replay, or before it
+    (part,) = (p for p in psutil.Process(agents[0].process.pid).children(True) if "machines.part" in p.cmdline()[-1])
+    part.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    status = run.end(30.0)
+    assert status == 1, run.output
+    assert time.monotonic() - killed < 20.0  # 5 s, where the machine isn't busy with other tests
+    assert f"error: machine 2 (m2, {NETWORK}.2) died" in run.output
+    for agent in agents:
+        agent.process.send_signal(signal.SIGTERM)
+        agent.end(20.0)
+    check_nothing_left(three)
+
+
+def test_too_few_machines_and_another_token_end_in_one_line(three: Machines, tmp_path: Path) -> None:
+    stranger = three.agent(2, token="another-token-of-these")
+    run = start(three, tmp_path, {"underlay": {"interface": "eth0", "wait": "4s"}})
+    assert run.end(RUN_S) == 3
+    last = run.output.strip().splitlines()[-1]
+    assert last.startswith("error: hosts: 1 of 3 machines are there after 4s (1 callers had another token)"), run.output
+    assert stranger.end(10.0) == 2
+    assert "the other end has another token" in stranger.output
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"underlay": {"interface": "eth7"}}, "underlay.interface: 'eth7' has no IPv4 address here; those with one: "),
+        ({"hosts": 5}, "hosts: 5 must be 4 or less"),
+    ],
+)
+def test_bad_keys_end_in_one_line(three: Machines, tmp_path: Path, keys: dict[str, Any], line: str) -> None:
+    run = start(three, tmp_path, keys)
+    assert run.end(RUN_S) == 2
+    assert run.output.startswith(f"error: {line}"), run.output
+
+
+def test_tunnel_packets_from_elsewhere_are_dropped(three: Machines) -> None:
+    here = Underlay(0, (f"{NETWORK}.1", f"{NETWORK}.2"), "eth0", 47_911, 0)
+    with Path(f"/proc/{three.pids[0]}/ns/net").open() as net:
+
+        def received(count: int) -> str:
+            argv = three.command(1, "python3", "-c", RECEIVE.format(count))
+            receiver = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            assert receiver.stdout
+            receiver.stdout.readline()
+            three.output(3, "python3", "-c", SEND, "foreign", f"{NETWORK}.1")
+            three.output(2, "python3", "-c", SEND, "peer", f"{NETWORK}.1")
+            return receiver.communicate(timeout=20)[0].strip()
+
+        with guarded(here, net.fileno()):
+            assert received(1) == "peer"
+        assert received(2) == "foreign peer"
+    check_nothing_left(three)

@@ -1,0 +1,79 @@
+"""Keys `hosts` and `underlay`: what can't be on several machines is refused in one line, before anything is built."""
+
+from typing import Any
+
+import pytest
+
+from railyard.core.errors import BadInput
+from railyard.core.records import IntervalId
+from railyard.experiments.machines.agent import parse_join
+from railyard.experiments.machines.cluster import mtu_problem
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.results.runs.fidelity import CLOCKS, judge
+from railyard.results.runs.records import CLOCK_UNCERTAINTY, Measurement, Run
+
+FABRIC = {"kind": "rail-only", "domains": 4, "rails": 2}
+LOAD = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
+
+
+def spec(**keys: Any) -> ExperimentSpec:
+    """Return an experiment on two machines, with other keys."""
+    data = {"name": "x", "fabrics": [FABRIC], "workloads": [LOAD], "hosts": 2, "underlay": {"interface": "eth0"}}
+    return parse(data | keys)
+
+
+def test_an_experiment_is_for_one_machine_unless_it_says_otherwise() -> None:
+    assert spec().hosts == 2
+    plain = parse({"name": "x", "fabrics": [FABRIC], "workloads": [LOAD]})
+    assert plain.hosts == 1
+    assert parse(spec().resolved()) == spec()
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"underlay": {}}, "underlay.interface: '' must be named: the interface that leads to the other machines"),
+        ({"hosts": 5}, "hosts: 5 must be 4 or less: HB domains are whole on a machine, fabrics.0 has no more"),
+        ({"hosts": 0}, "hosts: 0 must be 1 or more"),
+        ({"hosts": 1}, "underlay: "),
+        ({"faults": [{"kind": "link-down", "target": "d0g1"}]}, "faults: 1 can't be given together with hosts: it"),
+        ({"routing": {"policies": ["dr"]}}, "routing: 1 can't be given together with hosts: it"),
+        ({"fabrics": [FABRIC | {"kind": "rail-optimized"}]}, "fabrics.0.kind: 'rail-optimized' can't be on several"),
+        ({"fabrics": [FABRIC | {"optical": {}}]}, "fabrics.0.kind: 'rail-only' can't be on several hosts with optical"),
+        ({"underlay": {"interface": "a/b"}}, "underlay.interface: 'a/b' must be the name of a network interface"),
+        ({"underlay": {"interface": "eth0", "port": 80}}, "underlay.port: 80 must be 1024 or more"),
+    ],
+)
+def test_what_several_machines_cannot_run_is_refused(keys: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        spec(**keys)
+    assert str(caught.value).startswith(line), str(caught.value)
+
+
+def test_nodes_with_several_rails_are_on_one_machine() -> None:
+    load = {"kind": "allreduce", "sizes": ["1MB"]}
+    fabric = {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "10Mbit"}] * 2}
+    with pytest.raises(BadInput, match=r"^hosts: 2 is for fabrics of GPUs"):
+        parse({"name": "x", "fabrics": [fabric], "workloads": [load], "hosts": 2})
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1:7911", "tcp://10.0.0.1", "tcp://:7911", "tcp://h:0", "tcp://h:x", ""])
+def test_an_address_to_join_has_host_and_port(text: str) -> None:
+    with pytest.raises(BadInput, match=r"^--join: "):
+        parse_join(text)
+    assert parse_join("tcp://10.0.0.1:7911") == ("10.0.0.1", 7911)
+
+
+def test_the_headers_of_a_tunnel_have_to_fit_through_the_underlay() -> None:
+    assert mtu_problem("eth0", 9050, spec()) == ""
+    assert mtu_problem("eth0", 9049, spec()) == (
+        "has MTU 9049 at eth0, tunnels need 9050: raise it, or set mtu to 8999 or less"
+    )
+
+
+@pytest.mark.parametrize(("uncertainty_s", "verdict"), [(100e-6, "ok"), (101e-6, "degraded")])
+def test_clocks_that_are_apart_degrade_an_interval(uncertainty_s: float, verdict: str) -> None:
+    run = Run("x", {}, {}, "")
+    run.measurements.append(Measurement(IntervalId("f", "w"), "", CLOCK_UNCERTAINTY, uncertainty_s, "s"))
+    found = [finding for finding in judge(run).evidence if finding.limit is CLOCKS]
+    assert [finding.verdict for finding in found] == [verdict]

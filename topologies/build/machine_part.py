@@ -1,0 +1,141 @@
+"""The part of a fabric that one of several machines has, and its cables to the other machines: VXLAN tunnels.
+
+A tunnel's device is made from the machine's own network namespace, so that what it sends leaves there, and is at once
+in the namespace of its GPU or switch: it has the name, number and MAC address of the veth interface that would be there
+on a single machine, and the same shaper. The kernel removes it with that namespace.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from railyard.core.errors import RailyardError
+from railyard.core.host import Datapath
+from railyard.core.wait import poll
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricController, FabricNet, _index_of
+from railyard.topologies.build.shaping import max_gso_segments
+from railyard.topologies.fabric_kinds import Link
+from railyard.topologies.placement import Placement
+
+TUNNEL_HEADERS: Final = 14 + 20 + 8 + 8
+"""Bytes that a tunnel adds to an IP packet: the inner Ethernet header, IPv4, UDP, VXLAN."""
+OUTER_FRAME: Final = 14 + 20 + 8 + 8
+"""Bytes that the underlay's counters have more than a link's shaper counts: outer Ethernet header, IPv4, UDP, VXLAN."""
+_GUARD_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Underlay:
+    """The network between the machines as one of them, number `machine`, sees it. `addresses`: of all, in their order.
+
+    `first_tunnel`: VXLAN identifier of the first cable between machines.
+    """
+
+    machine: int
+    addresses: tuple[str, ...]
+    interface: str
+    port: int
+    first_tunnel: int
+
+
+class PartNet(FabricNet):
+    """The namespaces and cables of one machine. `machine_net`: the machine's own network namespace, an open file."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        underlay: Underlay,
+        machine_net: int,
+        datapath: Datapath,
+        controller: FabricController,
+    ) -> None:
+        self._here, self._placement = placement.nodes(underlay.machine), placement
+        self._underlay, self._machine_net = underlay, machine_net
+        # no backup routes: they are for faults, which need all GPUs on one machine
+        super().__init__(placement.plan, datapath, controller, backups=False)
+
+    @property
+    def node_names(self) -> list[str]:
+        """The namespaces of this machine."""
+        return [node for node in self._placement.plan.namespaces if node in self._here]
+
+    def _make_links(self) -> None:
+        inner = [link for link in self.plan.links if {link.a.node, link.b.node} <= self._here]
+        namespaces.run(["ip", "-batch", "-"], "".join(map(self._link_command, inner)))
+        tunnels = [
+            self._tunnel_command(number, link)
+            for number, link in enumerate(self._placement.tunnels)
+            if {link.a.node, link.b.node} & self._here
+        ]
+        with namespaces.inside_machine(self._machine_net):
+            namespaces.run(["ip", "-batch", "-"], "".join(tunnels), "ip, for the tunnels to other machines,")
+
+    def _tunnel_command(self, number: int, link: Link) -> str:
+        near, far = (link.a, link.b) if link.a.node in self._here else (link.b, link.a)
+        underlay, mtu = self._underlay, self.plan.spec.mtu
+        remote = underlay.addresses[self._placement.machine_of[far.node]]
+        options = ""
+        if gpu := self._gpus.get(near.node):
+            options = f" index {_index_of(link)} gso_max_segs {max_gso_segments(link.rate_bps, mtu)}"
+            options += f" address {gpu.mac_of(near.interface)}"
+        return (
+            f"link add {near.interface}{options} netns {near.node} mtu {mtu} type vxlan"
+            f" id {underlay.first_tunnel + number} local {underlay.addresses[underlay.machine]} remote {remote}"
+            f" dstport {underlay.port} dev {underlay.interface} nolearning noudp6zerocsumrx\n"
+        )
+
+
+@contextmanager
+def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
+    """Drop tunnel packets that come from elsewhere than the other machines while entered: VXLAN authenticates nothing.
+
+    The table is owned by a process that ends with this one, and the kernel removes it then, whatever ends them.
+    """
+    table = f"railyard-{os.getpid()}-{time.monotonic_ns()}"
+    others = [address for n, address in enumerate(underlay.addresses) if n != underlay.machine]
+    rules = f"""
+add table inet {table} {{ flags owner; }}
+add chain inet {table} tunnels {{ type filter hook prerouting priority -300; }}
+add rule inet {table} tunnels udp dport {underlay.port} iifname != "{underlay.interface}" drop
+add rule inet {table} tunnels udp dport {underlay.port} ip saddr != {{ {", ".join(others)} }} drop
+add rule inet {table} tunnels udp dport {underlay.port} meta nfproto ipv6 drop
+"""
+    listing = ["nft", "list", "chain", "inet", table, "tunnels"]
+
+    def has_rules() -> bool:
+        found = subprocess.run(listing, capture_output=True, text=True).stdout
+        return found.count(" drop") == rules.count(" drop")
+
+    with namespaces.inside_machine(machine_net):
+        owner = subprocess.Popen(
+            ["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        assert owner.stdin
+        owner.stdin.write(rules)
+        owner.stdin.flush()
+        is_guarded = poll(has_rules, _GUARD_S, 0.02)
+    try:
+        if not is_guarded:
+            owner.kill()
+            lines = (owner.communicate()[1] or "").strip().splitlines()
+            raise RailyardError(
+                f"nftables can't keep foreign packets out of tunnels: {lines[0] if lines else 'no rule'}"
+            )
+        yield
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
+def interface_bytes(machine_net: int, interface: str) -> int:
+    """Return the bytes that an interface of the machine has sent."""
+    with namespaces.inside_machine(machine_net):
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    found: Mapping[str, str] = {name.strip(): rest for name, _, rest in (line.partition(":") for line in lines)}
+    return int(found[interface].split()[8])
