@@ -13,6 +13,7 @@ from railyard.core.errors import MissingRequirement
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.units import format_size, format_time
+from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
 from railyard.experiments.run.sandboxed import runs_at_once
 
 TIMEOUT_S: Final = 60.0
@@ -26,8 +27,17 @@ def command(
     students: Annotated[
         int | None, typer.Option("--class", metavar="N", min=1, max=1000, help="Say how N students share this machine.")
     ] = None,
+    hosts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=2, max=MAX_HOSTS, help="Check N machines instead, on each other of which is an agent."
+        ),
+    ] = None,
+    underlay: Annotated[str, typer.Option(metavar="NAME", help="With --hosts: the interface that joins them.")] = "",
 ) -> int:
     """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
+    if hosts is not None:
+        return check_hosts(hosts, underlay)
     from railyard.experiments.commands.options import console
 
     machine, runs = detect(), True
@@ -41,6 +51,19 @@ def command(
     if students is not None:
         console().print(class_size(students, machine.cores, psutil.virtual_memory().total), highlight=False)
     return 0 if runs else 3
+
+
+def check_hosts(hosts: int, interface: str) -> int:
+    """Wait for the other machines, whose agents have checked them, and print a line for each."""
+    from railyard.experiments.machines import cluster  # takes a second to load
+
+    for number, machine in enumerate(cluster.look(hosts, UnderlaySpec(interface=interface)), 1):
+        mtu = machine["mtu"] - cluster.TUNNEL_HEADERS
+        print(
+            f"machine {number}: {machine['name']}, {machine['address']} at {machine['interface']}, Linux"
+            f" {machine['kernel']}, {machine['cores']:g} cores, fabrics with mtu {mtu} or less"
+        )
+    return 0
 
 
 def class_size(students: int, cores: float, memory_bytes: float) -> str:

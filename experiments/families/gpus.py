@@ -8,7 +8,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
-from railyard.experiments.machines.spec import check_hosts
+from railyard.experiments.machines.spec import UnderlaySpec
 from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
@@ -32,6 +32,10 @@ CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, 
 BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
 LIGHT_FRAMES: Final = 1_200
 """Full frames a second that any machine carries: 2% of what a core does with the slowest datapath."""
+_ONE_MACHINE: Final = (
+    "routing", "background", "grid", "faults", "scripts", "replacements", "trainings"
+)  # fmt: skip
+"""Sections of an experiment that need all GPUs on one machine."""
 GPU_BYTES: Final = 1_000_000
 """Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
 
@@ -52,7 +56,7 @@ class Gpus(FabricFamily):
                 rate = fabric.model_dump(mode="json")["hb_rate"]
                 allowed = "can't be given without rail_rate: an auto rail may come out above it"
                 raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
-        check_hosts(spec)
+        _check_hosts(spec)
         check_faults(spec.faults, nominal_plans(spec))
         _check_workloads(spec)
         _check_scripts(spec)
@@ -135,6 +139,27 @@ class Gpus(FabricFamily):
         from railyard.experiments.commands.dry_run import print_all
 
         print_all(spec, console)
+
+
+def _check_hosts(spec: ExperimentSpec) -> None:
+    """Raise BadInput for what can't be on several machines, and for an underlay that nothing would use."""
+    if spec.hosts == 1:
+        if spec.underlay != UnderlaySpec():
+            raise BadInput("underlay", spec.underlay.model_dump(mode="json"), "is for hosts of 2 or more")
+        return
+    if not spec.underlay.interface:
+        raise BadInput("underlay.interface", "", "must be named: the interface that leads to the other machines")
+    for key in _ONE_MACHINE:
+        if given := getattr(spec, key):
+            count = len(given) if isinstance(given, tuple) else 1
+            raise BadInput(key, count, "can't be given together with hosts: it needs all GPUs on one machine")
+    for i, fabric in enumerate(spec.gpu_fabrics):
+        if fabric.spine_count or fabric.optical:
+            what = "spines" if fabric.spine_count else "optical switches"
+            raise BadInput(f"fabrics.{i}.kind", fabric.kind, f"can't be on several hosts with {what}")
+        if fabric.domains < spec.hosts:
+            allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
+            raise BadInput("hosts", spec.hosts, allowed)
 
 
 def _check_workloads(spec: ExperimentSpec) -> None:

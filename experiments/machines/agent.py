@@ -100,6 +100,8 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
         return print_error(f"the run at {run[0]}:{run[1]}: {error}", 2)
     except OSError:  # the run has ended, or started only now
         return None
+    if answer.get("seen"):  # `doctor` asked
+        return None
     if answer.get("refused"):
         return print_error(f"the run at {run[0]}:{run[1]} refuses this machine: {answer['refused']}", 2)
     print(f"takes part in {answer['experiment']} as machine {answer['machine']}", flush=True)

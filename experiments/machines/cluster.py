@@ -25,11 +25,12 @@ from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.core.host import Datapath, usable_cores
 from railyard.core.host_load import LoadMeter, LoadSample, MachineLoad
 from railyard.core.installation import PROGRAM
-from railyard.core.remote import RemoteWorker, authenticate, read_line, relay, send_line, tuned
+from railyard.core.remote import RemoteWorker, authenticate, read_line, read_token, relay, send_line, tuned
 from railyard.core.units import format_time
 from railyard.core.worker import OnEvent, Ready
 from railyard.experiments.machines import messages
-from railyard.experiments.machines.agent import about_machine
+from railyard.experiments.machines.agent import about_machine, interfaces
+from railyard.experiments.machines.spec import UnderlaySpec
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -151,7 +152,7 @@ class Cluster:
 
     @property
     def count(self) -> int:
-        """How many machines there are."""
+        """Number of machines."""
         return 1 + len(self.others)
 
     def controller(self, plan: Plan, on_event: OnEvent) -> "ClusterController":
@@ -383,7 +384,7 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
     server = Server((own["address"], underlay.port), machine_net, bytes.fromhex(task["token"]))
     with ExitStack() as stack:
         stack.callback(server.close)
-        found = _wait_for_machines(server, spec, own, task["quiet"])
+        found = _wait_for_machines(server, spec.hosts, underlay, own, task["quiet"], partial(_problem, spec))
         for sock, _ in found:
             stack.callback(sock.close)
         first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
@@ -412,37 +413,65 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
             _cluster = None
 
 
+Joined = tuple[socket.socket, dict[str, Any]]
+"""The connection to an agent, and what it says of its machine."""
+
+
 def _wait_for_machines(
-    server: Server, spec: ExperimentSpec, own: Mapping[str, Any], quiet: bool
-) -> list[tuple[socket.socket, dict[str, Any]]]:
-    needed, deadline = spec.hosts - 1, time.monotonic() + spec.underlay.wait
-    join = f"{PROGRAM} agent --join tcp://{own['address']}:{spec.underlay.port}"
+    server: Server,
+    hosts: int,
+    underlay: UnderlaySpec,
+    own: Mapping[str, Any],
+    quiet: bool,
+    problem: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str],
+) -> list[Joined]:
+    """Return the other machines when all have joined. `problem`: why one can't take part, beside those before it."""
+    needed, deadline = hosts - 1, time.monotonic() + underlay.wait
+    join = f"{PROGRAM} agent --join tcp://{own['address']}:{underlay.port}"
     if not quiet:
         print(f"waiting for {needed} other machine{'s' if needed > 1 else ''}: {join}", file=sys.stderr, flush=True)
-    found = list[tuple[socket.socket, dict[str, Any]]]()
+    found = list[Joined]()
     while len(found) < needed:
         with suppress(queue.Empty):
             sock, about = server.joining.get(timeout=JOIN_CHECK_S)
-            if problem := _problem(about, own, [other for _, other in found], spec):
-                send_line(sock, {"refused": problem})
-                raise MissingRequirement(f"hosts: {about['name']} ({about['address']}) {problem}", "see the line above")
+            if why := problem(about, [own, *(other for _, other in found)]):
+                send_line(sock, {"refused": why})
+                raise MissingRequirement(f"hosts: {about['name']} ({about['address']}) {why}", "then run it again")
             found.append((sock, about))
         if time.monotonic() > deadline and len(found) < needed:
-            have = f"{1 + len(found)} of {spec.hosts} machines are there after {format_time(spec.underlay.wait)}"
+            have = f"{1 + len(found)} of {hosts} machines are there after {format_time(underlay.wait)}"
             stranger = f" ({server.strangers} callers had another token)" if server.strangers else ""
             raise MissingRequirement(f"hosts: {have}{stranger}", f"on each other machine: {join}")
     return found
 
 
-def _problem(
-    about: Mapping[str, Any], own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], spec: ExperimentSpec
-) -> str:
-    """Return why a machine can't take part; empty if it can."""
+def _problem(spec: ExperimentSpec, about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a machine can't take part; empty if it can. `others`: those that do, this machine first."""
+    return _identity_problem(about, others) or mtu_problem(about["interface"], about["mtu"], spec)
+
+
+def _identity_problem(about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     if about["version"] != railyard.__version__:
         return f"has Railyard {about['version']}, this machine {railyard.__version__}: install the same on both"
-    if about["address"] in {own["address"], *(other["address"] for other in others)}:
+    if about["address"] in {other["address"] for other in others}:
         return "has joined already: an agent on another machine is needed"
-    return mtu_problem(about["interface"], about["mtu"], spec)
+    return ""
+
+
+def look(hosts: int, underlay: UnderlaySpec) -> list[dict[str, Any]]:
+    """Return what each machine says of itself once all have joined, this one first; they go on waiting for a run."""
+    own = _own_machine(underlay.interface, "--underlay")
+    machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    server = Server((own["address"], underlay.port), machine_net, read_token())
+    try:
+        found = _wait_for_machines(server, hosts, underlay, own, False, _identity_problem)
+        for sock, _ in found:
+            send_line(sock, {"seen": True})
+            sock.close()
+    finally:
+        server.close()
+        os.close(machine_net)
+    return [own, *(about for _, about in found)]
 
 
 def mtu_problem(interface: str, mtu: int, spec: ExperimentSpec) -> str:
@@ -474,25 +503,26 @@ def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
 
     The file `machine_net` is to be inherited by the sandbox.
     """
-    from railyard.core.remote import read_token
-    from railyard.experiments.machines.agent import interfaces
-
     if spec.hosts == 1:
         return None
-    found = [interface for interface in interfaces() if interface.name == spec.underlay.interface]
-    if not found:
-        known = ", ".join(dict.fromkeys(interface.name for interface in interfaces())) or "none"
-        raise BadInput(
-            "underlay.interface", spec.underlay.interface, f"has no IPv4 address here; those with one: {known}"
-        )
-    if problem := mtu_problem(found[0].name, found[0].mtu, spec):
+    own = _own_machine(spec.underlay.interface, "underlay.interface")
+    if problem := mtu_problem(own["interface"], own["mtu"], spec):
         raise BadInput("underlay.interface", spec.underlay.interface, problem)
     if os.geteuid() != 0:
         raise MissingRequirement("hosts: tunnels from this machine's network need root", "use sudo")
     token = read_token()
     machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    own = about_machine(socket.gethostname(), found[0].address)
     return {"machine_net": machine_net, "token": token.hex(), "own": own}
+
+
+def _own_machine(interface: str, field: str) -> dict[str, Any]:
+    """Return what the others need to know of this machine. BadInput names the field that gave the interface."""
+    known = interfaces()
+    found = next((one for one in known if one.name == interface), None)
+    if found is None:
+        names = ", ".join(dict.fromkeys(one.name for one in known)) or "none"
+        raise BadInput(field, interface, f"has no IPv4 address here; those with one: {names}")
+    return about_machine(socket.gethostname(), found.address)
 
 
 def refuse_several(spec: ExperimentSpec, what: str) -> None:

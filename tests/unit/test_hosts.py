@@ -52,7 +52,7 @@ def test_what_several_machines_cannot_run_is_refused(keys: dict[str, Any], line:
 
 def test_nodes_with_several_rails_are_on_one_machine() -> None:
     load = {"kind": "allreduce", "sizes": ["1MB"]}
-    fabric = {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "10Mbit"}] * 2}
+    fabric = {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "auto"}] * 2}
     with pytest.raises(BadInput, match=r"^hosts: 2 is for fabrics of GPUs"):
         parse({"name": "x", "fabrics": [fabric], "workloads": [load], "hosts": 2})
 
