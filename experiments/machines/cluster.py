@@ -279,10 +279,13 @@ class ClusterController(ControllerProcess):
         super().wait_ready()
 
     def stop(self) -> None:
-        """End it, and take the parts down. A machine that is gone has nothing to take down."""
+        """End it, then take the parts down, whose switches it would else report as dead.
+
+        A machine that is gone has nothing to take down.
+        """
+        super().stop()
         with suppress(RailyardError):
             self._cluster.ask_all(messages.TakeDown(), within_s=60.0)
-        super().stop()
 
 
 class ClusterMeter:
