@@ -55,10 +55,11 @@ def command(
 
 def check_hosts(hosts: int, interface: str) -> int:
     """Wait for the other machines, whose agents have checked them, and print a line for each."""
-    from railyard.experiments.machines import cluster  # takes a second to load
+    from railyard.experiments.machines import cluster  # these take a second to load
+    from railyard.topologies.build.machine_part import TUNNEL_HEADERS
 
     for number, machine in enumerate(cluster.look(hosts, UnderlaySpec(interface=interface)), 1):
-        mtu = machine["mtu"] - cluster.TUNNEL_HEADERS
+        mtu = machine["mtu"] - TUNNEL_HEADERS
         print(
             f"machine {number}: {machine['name']}, {machine['address']} at {machine['interface']}, Linux"
             f" {machine['kernel']}, {machine['cores']:g} cores, fabrics with mtu {mtu} or less"

@@ -45,7 +45,7 @@ from railyard.workloads.replay.run import REPLIES, Place, start_worker
 JOIN_CHECK_S: Final = 0.2
 WORKER_S: Final = 30.0
 BUILD_S: Final = 300.0
-EXCHANGES: Final = 50
+EXCHANGES: Final = 200
 PROBE_S: Final = 0.3
 PROBES: Final = 3
 
