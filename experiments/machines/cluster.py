@@ -178,10 +178,10 @@ class Cluster:
         return total, sent + sum(one.underlay_bytes for one in found)
 
     @contextmanager
-    def relaxed_tcp_timers(self, net: PartNet) -> Iterator[None]:
+    def relaxed_tcp_timers(self, net: PartNet, longest_queue_s: float) -> Iterator[None]:
         """Relax TCP loss detection at all GPUs while entered."""
-        with namespaces.relaxed_tcp_timers([host.name for host in net.hosts]):
-            self.ask_all(messages.RelaxTimers(on=True))
+        with namespaces.relaxed_tcp_timers([host.name for host in net.hosts], longest_queue_s):
+            self.ask_all(messages.RelaxTimers(on=True, longest_queue_s=longest_queue_s))
             yield
             self.ask_all(messages.RelaxTimers(on=False))
 

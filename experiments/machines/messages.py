@@ -43,9 +43,10 @@ class TakeDown(ToPart):
 
 
 class RelaxTimers(ToPart):
-    """Relax TCP's loss detection at the GPUs, or restore it."""
+    """Relax TCP's loss detection at the GPUs, or restore it. `longest_queue_s`: see `namespaces.relaxed_tcp_timers`."""
 
     on: bool
+    longest_queue_s: float = 0.0
 
 
 class ReadCounters(ToPart):

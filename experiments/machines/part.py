@@ -106,8 +106,9 @@ class Part:
                 self._relaxed.close()
                 self.net.stop()
                 self.net = None
-            case messages.RelaxTimers(on=True) if self.net is not None:
-                self._relaxed.enter_context(namespaces.relaxed_tcp_timers([host.name for host in self.net.hosts]))
+            case messages.RelaxTimers(on=True, longest_queue_s=queue_s) if self.net is not None:
+                gpus = [host.name for host in self.net.hosts]
+                self._relaxed.enter_context(namespaces.relaxed_tcp_timers(gpus, queue_s))
             case messages.RelaxTimers():
                 self._relaxed.close()
             case messages.ReadCounters() if self.net is not None:

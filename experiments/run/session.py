@@ -144,13 +144,13 @@ class FabricSession(Session):
         return self.net.plan
 
     @contextmanager
-    def relaxed_tcp_timers(self) -> Iterator[None]:
+    def relaxed_tcp_timers(self, longest_queue_s: float = 0.0) -> Iterator[None]:
         """Relax TCP loss detection at all GPUs while entered."""
         if self.cluster and isinstance(self.net, PartNet):
-            with self.cluster.relaxed_tcp_timers(self.net):
+            with self.cluster.relaxed_tcp_timers(self.net, longest_queue_s):
                 yield
             return
-        with relaxed_tcp_timers(self.plan.hosts):
+        with relaxed_tcp_timers(self.plan.hosts, longest_queue_s):
             yield
 
     @property

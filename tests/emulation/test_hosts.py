@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,23 @@ def three() -> Iterator[Machines]:
         yield found
 
 
-def start(three: Machines, folder: Path, keys: dict[str, Any], token: str = TOKEN) -> Program:
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Programs that end with the test."""
+    with ExitStack() as found:
+        yield found
+
+
+def start(three: Machines, stack: ExitStack, folder: Path, keys: dict[str, Any]) -> Program:
     """Start a run on machine 1."""
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | keys))
     argv = [*RUN_EXPERIMENT, "run", str(folder / "small.yaml"), "--no-queue", "--out", str(folder / "out")]
-    return Program(three.command(1, *argv, token=token))
+    return stack.enter_context(Program(three.command(1, *argv)))
+
+
+def start_agent(three: Machines, stack: ExitStack, number: int, *options: str, token: str = TOKEN) -> Program:
+    """Start the agent of a machine."""
+    return stack.enter_context(three.agent(number, *options, token=token))
 
 
 def check_nothing_left(three: Machines) -> None:
@@ -59,9 +72,9 @@ def check_nothing_left(three: Machines) -> None:
         assert three.output(number, "nft", "list", "tables") == ""
 
 
-def test_collectives_over_three_machines_deliver_every_byte(three: Machines, tmp_path: Path) -> None:
-    agents = [three.agent(2, "--once"), three.agent(3, "--once")]
-    run = start(three, tmp_path, {})
+def test_collectives_over_three_machines_deliver_every_byte(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    agents = [start_agent(three, stack, 2, "--once"), start_agent(three, stack, 3, "--once")]
+    run = start(three, stack, tmp_path, {})
     status = run.end(RUN_S)
     assert status in (0, 1), run.output  # 1: beside other tests the machine may be too busy to be believed
     rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
@@ -76,10 +89,12 @@ def test_collectives_over_three_machines_deliver_every_byte(three: Machines, tmp
     check_nothing_left(three)
 
 
-def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(three: Machines, tmp_path: Path) -> None:
-    agents = [three.agent(2), three.agent(3)]
+def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(
+    three: Machines, stack: ExitStack, tmp_path: Path
+) -> None:
+    agents = [start_agent(three, stack, 2), start_agent(three, stack, 3)]
     long = [{**SMALL["workloads"][0], "duration": "20s"}]
-    run = start(three, tmp_path, {"workloads": long})
+    run = start(three, stack, tmp_path, {"workloads": long})
     run.await_text("calibrating", RUN_S)
     time.sleep(1.0)  # in the replay, or before it
     (part,) = (p for p in psutil.Process(agents[0].process.pid).children(True) if "machines.part" in p.cmdline()[-1])
@@ -95,9 +110,9 @@ def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(three: Mach
     check_nothing_left(three)
 
 
-def test_too_few_machines_and_another_token_end_in_one_line(three: Machines, tmp_path: Path) -> None:
-    stranger = three.agent(2, token="another-token-of-these")
-    run = start(three, tmp_path, {"underlay": {"interface": "eth0", "wait": "4s"}})
+def test_too_few_machines_and_another_token_end_in_one_line(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    stranger = start_agent(three, stack, 2, token="another-token-of-these")
+    run = start(three, stack, tmp_path, {"underlay": {"interface": "eth0", "wait": "4s"}})
     assert run.end(RUN_S) == 3
     last = run.output.strip().splitlines()[-1]
     assert last.startswith("error: hosts: 1 of 3 machines are there after 4s (1 callers had another token)"), run.output
@@ -112,8 +127,10 @@ def test_too_few_machines_and_another_token_end_in_one_line(three: Machines, tmp
         ({"hosts": 5}, "hosts: 5 must be 4 or less"),
     ],
 )
-def test_bad_keys_end_in_one_line(three: Machines, tmp_path: Path, keys: dict[str, Any], line: str) -> None:
-    run = start(three, tmp_path, keys)
+def test_bad_keys_end_in_one_line(
+    three: Machines, stack: ExitStack, tmp_path: Path, keys: dict[str, Any], line: str
+) -> None:
+    run = start(three, stack, tmp_path, keys)
     assert run.end(RUN_S) == 2
     assert run.output.startswith(f"error: {line}"), run.output
 

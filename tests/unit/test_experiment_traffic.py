@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from railyard.experiments.run import session as sessions
 from railyard.experiments.run import traffic
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.runs.fidelity import judge
@@ -40,14 +41,17 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`replay` gives what is put in here under that name; how it was called comes out under `called`."""
     given: dict[str, Any] = {}
 
-    def replay(schedule: Schedule, windows: object, seed: int, deadline_s: float, progress: object) -> Replay:
+    def replay(
+        schedule: Schedule, windows: object, seed: int, deadline_s: float, progress: object, places: object
+    ) -> Replay:
+        assert places == ()
         given["called"] = (seed, deadline_s)
         given.get("meanwhile", lambda: None)()
         made: Replay = given["replay"]
         return made
 
     monkeypatch.setattr(traffic, "replay", replay)
-    monkeypatch.setattr(traffic, "relaxed_tcp_timers", lambda gpus, longest_queue_s: nullcontext())
+    monkeypatch.setattr(sessions, "relaxed_tcp_timers", lambda gpus, longest_queue_s: nullcontext())
     return given
 
 
