@@ -143,10 +143,13 @@ class RemoteWorker(Worker):
         with suppress(OSError):
             self._pipe.socket.shutdown(socket.SHUT_RDWR)
 
-    def _read(self) -> None:
+    def _receive(self, deadline: float | None) -> Message | None:
         try:
-            super()._read()
-        except OSError:  # its machine doesn't answer
-            self._answers.put(None)
-        if self._is_vital and not self._is_ending:
-            watch.lose(self.name, "died, or its connection did")
+            message = super()._receive(deadline)
+        except OSError:
+            if deadline is not None:
+                raise
+            message = None  # its machine doesn't answer
+        if message is None and self._is_vital and not self._is_ending:
+            watch.lose(self.name, "died, or its connection did")  # before anyone sees that there is no answer
+        return message

@@ -98,9 +98,9 @@ def test_a_token_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_a_vital_worker_that_ends_stops_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = watch._Watcher()
     monkeypatch.setattr(watch, "_watcher", watcher)
-    server = socket.create_server(("127.0.0.1", 0))
-    far = socket.create_connection(server.getsockname())
-    near, _ = server.accept()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far = socket.create_connection(server.getsockname())
+        near, _ = server.accept()
     worker = RemoteWorker(near, "machine 2", Ready, on_event=lambda *_: None, is_vital=True)
     watch.check()
     far.close()
@@ -110,7 +110,6 @@ def test_a_vital_worker_that_ends_stops_every_wait(monkeypatch: pytest.MonkeyPat
     with pytest.raises(watch.ProcessMissing, match="machine 2 died"):
         watch.check()
     assert [str(one) for one in watch.since(0)] == ["machine 2 died, or its connection did"]
-    server.close()
 
 
 def test_a_child_ends_when_the_other_end_of_a_tcp_connection_closes() -> None:
