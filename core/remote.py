@@ -113,6 +113,16 @@ def relay(first: socket.socket, second: socket.socket) -> None:
         threading.Thread(target=copy, args=ends, daemon=True).start()
 
 
+class _Elsewhere:
+    """A process on another machine, which watches it there."""
+
+    def await_end(self, within_s: float) -> None:
+        """Return at once."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 class RemoteWorker(Worker):
     """A worker on another machine, at the other end of a connection. It ends when the connection does.
 
@@ -133,6 +143,7 @@ class RemoteWorker(Worker):
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - nothing: its output is on its machine
         self._answers: queue.Queue[Message | None] = queue.Queue()
         self._is_vital, self._is_ending = is_vital, False
+        self.watched = _Elsewhere()  # type: ignore[assignment]
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
         if self._reader:
             self._reader.start()
