@@ -49,15 +49,6 @@ DASK_COMMANDS = [
     [f"{sys.executable.rpartition('/')[0]}/dask", *line.replace("SCHEDULER", HOST).split()]
     for line in re.findall(r"^dask (.*)$", DOCS, re.MULTILINE)
 ]
-(SLURM,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
-STAND_INS = {  # a job runs on the next machine, at once
-    "sbatch": """
-        mkdir $TMPDIR/first 2>/dev/null && machine="{m0}" || machine="{m1}"
-        $machine setsid sh "$1" >/dev/null 2>&1 &
-        echo "Submitted batch job $!"
-    """,
-    "scancel": 'kill -- "-$1"',
-}
 MACHINE = "mount -n -t tmpfs tmpfs /run && mkdir /run/sshd && echo ready && exec sleep infinity"
 SSHD = """
 Port 22
@@ -259,29 +250,6 @@ def test_a_scheduler_without_workers_or_with_others_gives_one_line(
         assert program.end(60 * slow) == 3
     line = f"has Railyard 9.9, and this is {railyard.__version__}; install the same version there\n"
     assert re.fullmatch(rf"error: --on: the worker tcp://{address(0)}:\d+ {re.escape(line)}", program.output)
-
-
-def test_jobs_of_slurm_are_machines(
-    cluster: Cluster, tmp_path: Path, slow: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The documentation's script, with two jobs."""
-    pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: script/bootstrap cluster")
-    ip("route", "add", "default", "via", address(0))  # the scheduler is at the address that leads elsewhere
-    for name, text in STAND_INS.items():
-        (tmp_path / name).write_text(
-            "#!/bin/sh\n" + text.format(**{m: " ".join(e) for m, e in cluster.machines.items()})
-        )
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__PRELOAD", json.dumps([str(cluster.preload)]))
-    with Program([sys.executable, "-c", SLURM.replace("jobs=8", "jobs=2")]) as jobs:
-        jobs.await_match(r"--on tcp://\S+:\d+\n", 30 * slow)
-        with sweep(cluster, tmp_path / "out", 4, jobs.output.split()[-1]) as program:
-            assert program.end(120 * slow) in (0, 1), program.output
-        jobs.type("")
-        assert jobs.end(30 * slow) == 0
-    assert len({record["machine"] for record in records(tmp_path / "out", 4)}) == 2
 
 
 @pytest.fixture

@@ -64,7 +64,6 @@ VARIANTS: Final = (
     "test_steering.py::test_packets_go_as_chosen_where_spines_join_rails[pxn]",
     "test_steering.py::test_packets_go_as_chosen_with_etcd_too",
     "test_sweep_cluster.py::test_every_run_is_there_once_whatever_is_killed",
-    "test_sweep_cluster.py::test_jobs_of_slurm_are_machines",
     "test_sweep_cluster.py::test_what_ssh_started_ends_after_a_sweep_that_was_killed",
     "test_steering.py::test_traffic_flows_without_registry_and_scores_return[embedded]",
     "test_replacement.py::test_a_spare_domain_takes_the_tasks_of_a_server_that_died",
