@@ -55,11 +55,11 @@ def page_of(domains: int, rails: int) -> Iterator[tuple[str, int, str]]:
 
 
 def server_of(port: int) -> psutil.Process:
-    """Return the process that serves a port of this machine: of those that hold the socket, the one started last."""
+    """Return the process that serves a port of this machine: of those that hold the socket, the nicest (NICENESS)."""
     found = [
         c.pid for c in psutil.net_connections("tcp4") if c.laddr[1:2] == (port,) and c.status == psutil.CONN_LISTEN
     ]
-    return max((psutil.Process(pid) for pid in found if pid), key=psutil.Process.create_time)
+    return max((psutil.Process(pid) for pid in found if pid), key=psutil.Process.nice)
 
 
 def read_page(host: str, port: int, path: str) -> socket.socket:
