@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from railyard.core.safe_files import write_file
-from railyard.experiments.commands.options import Markdown, console, shows_progress
+from railyard.experiments.options import Markdown, console, shows_progress
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import leaves
 from railyard.results.analysis import comparison as compared

@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from railyard.core.installation import RUN
-from railyard.experiments.commands.options import Name, PluginFiles, console, plain_table, shows_progress
+from railyard.experiments.options import Name, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.loading import load_any

@@ -38,7 +38,7 @@ def command(
     """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
     if hosts is not None:
         return check_hosts(hosts, underlay)
-    from railyard.experiments.commands.options import console
+    from railyard.experiments.options import console
 
     machine, runs = detect(), True
     try:

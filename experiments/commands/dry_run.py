@@ -15,8 +15,8 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
 from railyard.core.units import format_size, format_time
-from railyard.experiments.commands import options
-from railyard.experiments.commands.options import Overrides, PluginFiles, completion, plain_table, shows_progress
+from railyard.experiments import options
+from railyard.experiments.options import Overrides, PluginFiles, completion, plain_table, shows_progress
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading

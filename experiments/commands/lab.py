@@ -11,9 +11,9 @@ from rich.markdown import Markdown
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder, write_file
-from railyard.experiments.commands.options import PluginFiles, console, plain_table
 from railyard.experiments.labs import checking, pages
 from railyard.experiments.labs.definition import LABS, Setting, find
+from railyard.experiments.options import PluginFiles, console, plain_table
 from railyard.experiments.run.folder import reporting_path_errors
 
 _USAGE = "must be: N [FOLDER], check N [FOLDER], or grade FOLDER [CSV]"

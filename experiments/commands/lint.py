@@ -15,7 +15,7 @@ from rich.console import Console
 
 from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.experiments.commands import options
+from railyard.experiments import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.views.format import percent, size

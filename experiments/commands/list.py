@@ -15,7 +15,7 @@ import yaml
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.installation import PACKAGE, PROJECT
-from railyard.experiments.commands.options import PluginFiles, console, plain_table
+from railyard.experiments.options import PluginFiles, console, plain_table
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import GRID, about, duration_s, is_on
 from railyard.results.published.catalogue import FIGURES, describe

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
-from railyard.experiments.commands.options import (
+from railyard.experiments.options import (
     Overrides,
     PluginFiles,
     completion,

@@ -25,7 +25,7 @@ from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import announcements
 from railyard.core.units import format_time
-from railyard.experiments.commands.options import completion, console, plain_table
+from railyard.experiments.options import completion, console, plain_table
 
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
 _MAX_NAME: Final = 255

@@ -9,8 +9,8 @@ import typer
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder, become_owner_of
-from railyard.experiments.commands.options import AsJson, Junit, Markdown, console
 from railyard.experiments.live.recorded import PAGE, write_page
+from railyard.experiments.options import AsJson, Junit, Markdown, console
 from railyard.experiments.run import folder
 from railyard.results.runs import chrome_trace, journal, store
 from railyard.results.runs.record_files import to_json

@@ -11,7 +11,7 @@ import typer
 from railyard.core.errors import print_error
 from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
-from railyard.experiments.commands.options import (
+from railyard.experiments.options import (
     AsJson,
     Junit,
     Live,

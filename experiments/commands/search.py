@@ -8,7 +8,7 @@ import typer
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.terminal import FittingTable
-from railyard.experiments.commands import options
+from railyard.experiments import options
 from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import weigh
 from railyard.results.views.format import digits

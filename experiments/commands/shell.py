@@ -2,7 +2,7 @@
 
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
-from railyard.experiments.commands.options import Live, Name, Overrides, PluginFiles, SaveScript
+from railyard.experiments.options import Live, Name, Overrides, PluginFiles, SaveScript
 from railyard.experiments.spec.loading import load_any
 
 

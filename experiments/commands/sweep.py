@@ -16,7 +16,7 @@ from railyard.core.errors import BadInput, MissingRequirement, print_error
 from railyard.core.host import detect, require
 from railyard.core.installation import python_extra
 from railyard.core.units import format_time
-from railyard.experiments.commands.options import Name, Overrides, PluginFiles, console, plain_table
+from railyard.experiments.options import Name, Overrides, PluginFiles, console, plain_table
 from railyard.experiments.predict.unsteered import predictions
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.duration import about, duration_s

@@ -18,7 +18,8 @@ from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.terminal import FittingTable
 from railyard.core.units import format_time
-from railyard.experiments.commands import options, ps
+from railyard.experiments import options
+from railyard.experiments.commands import ps
 from railyard.experiments.commands.ps import LiveRunName, complete_node
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, path_name

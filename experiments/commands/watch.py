@@ -15,10 +15,11 @@ from railyard.core.errors import BadInput, RailyardError, print_error
 from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.units import format_rate, format_size
-from railyard.experiments.commands import options, ps
-from railyard.experiments.commands.options import plain_table
+from railyard.experiments import options
+from railyard.experiments.commands import ps
 from railyard.experiments.commands.ps import LiveRunName
 from railyard.experiments.live.sampler import LinkSample, Sampler
+from railyard.experiments.options import plain_table
 from railyard.topologies.fabric_kinds import Link
 from railyard.topologies.plan import read_active_plan
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
-from railyard.experiments.commands.options import plain_table
+from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plans
 from railyard.experiments.spec.faults import RailFaultSpec, check_faults
 from railyard.results.views import format as fmt

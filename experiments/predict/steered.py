@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from railyard.experiments.commands.options import plain_table
+from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted
 from railyard.experiments.predict.steered_times import InitialState, completion_s, initial_states
 from railyard.experiments.predict.unsteered import print_rates

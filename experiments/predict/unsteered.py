@@ -10,7 +10,7 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
-from railyard.experiments.commands.options import plain_table
+from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.analysis.aggregate import Spread

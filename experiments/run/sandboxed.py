@@ -19,7 +19,7 @@ from railyard.core.installation import INSTALL, program_command
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.sandbox.hidden import check_all_visible
-from railyard.experiments.commands.options import PrintableConsole, console
+from railyard.experiments.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from railyard.experiments.commands.options import PrintableConsole
+from railyard.experiments.options import PrintableConsole
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views import report
 from tests.unit.results_sample import sample_run

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from railyard.experiments.commands import options
+from railyard.experiments import options
 
 
 def test_a_slow_command_reports_to_a_terminal_a_quick_one_not(monkeypatch: pytest.MonkeyPatch) -> None:
