@@ -38,7 +38,7 @@ def command(
     print(*block(shown(spec), own), sep="\n")
     seconds = duration_s(spec.resolved())
     length = about(seconds) if seconds is not None or not spec.takes else about(spec.takes)
-    out.print(f"\nrun it ({length} on two idle cores): {RUN} run {name}", highlight=False)
+    out.print(f"\nrun it: {RUN} run {name}  # {length} on two idle cores", highlight=False)
     if name in loading.names():
         start = f"cp {loading.path_of(name)} mine.yaml; {RUN} run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)

@@ -188,7 +188,7 @@ def test_forked_child_does_not_keep_the_sandbox() -> None:
         assert_as_before(before, 4.0)
 
 
-def test_experiment_returns_its_tables_and_the_figures_of_a_script(fabric: ry.Fabric, tmp_path: Path) -> None:
+def test_experiment_returns_its_tables_and_a_scripts_figures(fabric: ry.Fabric, tmp_path: Path) -> None:
     spec = tmp_path / "small.yaml"
     spec.write_text(
         "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"

@@ -236,9 +236,7 @@ def test_a_sweep_without_its_scheduler_ends_in_one_line(cluster: Cluster, tmp_pa
     assert (tmp_path / "out" / "sweep.parquet").exists()
 
 
-def test_a_scheduler_without_workers_or_with_others_gives_one_line(
-    cluster: Cluster, tmp_path: Path, slow: float
-) -> None:
+def test_a_scheduler_without_fitting_workers_gives_one_line(cluster: Cluster, tmp_path: Path, slow: float) -> None:
     cluster.heal({})
     with sweep(cluster, tmp_path / "out", 2) as program:
         assert program.end(60 * slow) == 3

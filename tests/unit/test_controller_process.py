@@ -58,7 +58,7 @@ class Lab:
         monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app, serve=list))
         monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
         parent = SimpleNamespace(emit=lambda what, detail: self.reported.append((what, detail)))
-        monkeypatch.setattr(controller_main, "RouteAgent", lambda plan: None)
+        monkeypatch.setattr(controller_main, "RouteAgent", lambda plan, elsewhere: None)
         fabric = plan("rail-only", "dr", 2, 2)
         connect = messages.ConnectController(plan=fabric, reroute=True, sockets=(), resume=False)
         self.process = controller_main.Controller(cast(Parent, parent), connect)

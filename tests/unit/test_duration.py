@@ -43,7 +43,7 @@ def test_what_is_added_takes_its_time(keys: dict[str, Any], least_s: float) -> N
     assert after - before >= least_s
 
 
-def test_traffic_goes_on_after_a_repair_for_as_long_as_is_evaluated() -> None:
+def test_traffic_goes_on_after_a_repair_while_it_is_evaluated() -> None:
     assert AFTER_S == evaluate.AFTER_S
 
 

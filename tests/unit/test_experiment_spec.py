@@ -131,7 +131,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are attempts, background, description, "
-            "fabrics, fault_repeats, faults, grid, heartbeats, name, plugins, repeats, replacement_repeats and 12 more",
+            "fabrics, fault_repeats, faults, grid, heartbeats, hosts, name, plugins, repeats, replacement_repeats "
+            "and 13 more",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),

@@ -164,7 +164,7 @@ MOE = {"kind": "moe", "duration": "3s", "compute": 0.02, "all_to_alls": 1}
     ("busiest", "slower", "verdict"),
     [(1.0, 1.0, "ok"), (1.0, 1.2, "degraded"), (1.6, 1.2, "ok"), (1.6, 1.0, "invalid"), (1.6, 1.3, "degraded")],
 )
-def test_hashed_flows_are_judged_by_the_load_of_the_busiest_uplink(
+def test_hashed_flows_are_judged_by_the_busiest_uplinks_load(
     busiest: float, slower: float, verdict: str, no_fabric: dict[str, Any]
 ) -> None:
     """On 4x4 an uplink that has n times the mean takes 3 n / 4 of Eq. 2: three of four bytes change rails."""

@@ -22,7 +22,7 @@ def spec(**keys: Any) -> ExperimentSpec:
     return parse(data | keys)
 
 
-def test_an_experiment_is_for_one_machine_unless_it_says_otherwise() -> None:
+def test_an_experiment_is_for_one_machine_by_default() -> None:
     assert spec().hosts == 2
     plain = parse({"name": "x", "fabrics": [FABRIC], "workloads": [LOAD]})
     assert plain.hosts == 1
@@ -64,7 +64,7 @@ def test_an_address_to_join_has_host_and_port(text: str) -> None:
     assert parse_join("tcp://10.0.0.1:7911") == ("10.0.0.1", 7911)
 
 
-def test_the_headers_of_a_tunnel_have_to_fit_through_the_underlay() -> None:
+def test_the_headers_of_a_tunnel_have_to_fit_the_underlay() -> None:
     assert mtu_problem("eth0", 9050, spec()) == ""
     assert mtu_problem("eth0", 9049, spec()) == (
         "has MTU 9049 at eth0, tunnels need 9050: raise it, or set mtu to 8999 or less"

@@ -108,7 +108,7 @@ def test_a_run_that_failed_is_never_ok() -> None:
     assert any("a replay worker died" in reason for reason in judge(run).reasons)
 
 
-def test_a_death_is_noted_though_the_connection_was_closed_before() -> None:
+def test_a_death_is_noted_though_its_connection_closed_before() -> None:
     begun_ns = time.monotonic_ns()
     code = "import os, time; os.close(1); time.sleep(0.3); os.kill(os.getpid(), 9)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

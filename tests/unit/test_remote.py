@@ -112,7 +112,7 @@ def test_a_vital_worker_that_ends_stops_every_wait(monkeypatch: pytest.MonkeyPat
     assert [str(one) for one in watch.since(0)] == ["machine 2 died, or its connection did"]
 
 
-def test_a_child_ends_when_the_other_end_of_a_tcp_connection_closes() -> None:
+def test_a_child_ends_when_its_tcp_connection_closes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
