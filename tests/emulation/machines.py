@@ -52,6 +52,8 @@ def machines(count: int, mtu: int = 9100) -> Iterator[Machines]:
             found.output(number, "ip", "link", "set", "lo", "up")
         yield found
     finally:
+        for number in range(1, count + 1):  # now: the kernel removes those of a namespace some time after its end
+            subprocess.run(["ip", "link", "del", f"machine{number}"], check=False)
         for holder in holders:
             holder.kill()
             holder.wait()
