@@ -139,6 +139,7 @@ def test_bad_input_names_field_and_value(
 
 
 def test_interrupted_workload_leaves_a_usable_fabric(fabric: ry.Fabric) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
@@ -146,6 +147,7 @@ def test_interrupted_workload_leaves_a_usable_fabric(fabric: ry.Fabric) -> None:
             fabric.run(ry.AllToAll(duration="60s"))
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
     assert fabric.ping("d0g0", "d1g0")
 
 
