@@ -1,9 +1,12 @@
 """The wheel in a virtual environment outside the checkout runs experiments, for root and for an ordinary user."""
 
 import json
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -86,21 +89,39 @@ def test_live_run_of_the_wheel_is_entered(folder: Path, slow: float) -> None:
             assert text in done.stdout
 
 
+@contextmanager
+def burners(seconds: float) -> Iterator[None]:
+    """Keep every core busy with two other programs, which end by themselves."""
+    burn = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+    started = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.alone
-def test_users_test_passes_or_is_inconclusive(folder: Path, slow: float) -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_busy: bool, slow: float) -> None:
     """In a repository of its own, which depends on the package."""
-    repository = folder / "repository"
+    repository = folder / f"repository-{is_busy}"
     repository.mkdir()
     (repository / "pyproject.toml").write_text(PROJECT)
     (repository / "test_library.py").write_text(USERS_TEST)
     argv = [str(folder / "venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--railyard-strict"]
     environment = {"PATH": SEARCH_PATH, "HOME": str(folder), "TMPDIR": str(folder)}
-    done = subprocess.run(
-        argv, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=TEST_S * slow
-    )
+    with burners(TEST_S * slow) if is_busy else nullcontext():
+        done = subprocess.run(
+            argv, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=TEST_S * slow
+        )
     outcomes = {"1 passed": 0, "1 inconclusive": INCONCLUSIVE_STATUS}
     (found,) = [outcome for outcome in outcomes if outcome in done.stdout] or [done.stdout + done.stderr]
     assert done.returncode == outcomes[found], done.stdout
+    if is_busy:
+        assert found == "1 inconclusive", done.stdout
+        assert "of all cores" in done.stdout  # busy, or used by other programs
 
 
 def test_virtual_environment_closed_to_a_user_is_one_line(folder: Path) -> None:
