@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_it_has_types(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
-    # errors in what is imported aren't told, as for an installed package; what it says of its types is
+    # as for an installed package: its types are used, and errors in its own modules are not reported
     options = ["--strict", "--follow-imports", "silent", "--cache-dir", str(folder / "cache")]
     argv = [sys.executable, "-m", "mypy", *options, "script.py"]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
