@@ -105,7 +105,7 @@ cut -d, -f3-8,18,19 {{ folder }}/measured/results.csv
 
 ```text
 workload,phase,metric,value,unit,predicted,predicted_with_latency,verdict
-all-reduce-ring,,completion_time,1.2,s,1.2
+all-reduce-ring,,completion_time,…,s,…
 ```
 
 `value` is measured, `predicted` is by the formula, and `predicted_with_latency` adds the latency of each message that

@@ -65,7 +65,7 @@ multiplier {{ multiplier }}.
 
 ```sh
 {{ unprivileged }} dry-run recovery -o domains={{ domains }} -o rails={{ rails }} \\
-    -o 'faults=[{kind: link-silent, target: {{ silent }}, at: 800ms, repair: 1200ms}]' -o fault_repeats=1
+    -o 'faults=[{kind: link-silent, target: {{ silent }}, at: 600ms, repair: 1s}]' -o fault_repeats=1
 ```
 
 ```text

@@ -65,9 +65,9 @@ END
 The last two differ in the TTL. A GPU that forwards a packet lowers it by one, a switch doesn't:
 
 ```text
-64 bytes from 198.18.2.0: icmp_seq=1 ttl=63 time=0.884 ms
+64 bytes from … icmp_seq=1 ttl=63 time=0.884 ms
 2 packets transmitted, 2 received, 0% packet loss, time 1001ms
-From 198.18.2.1 icmp_seq=1 Time to live exceeded
+From … icmp_seq=1 Time to live exceeded
 ```
 
 {{ ask.forwards }}
@@ -87,7 +87,7 @@ END
 ```
 
 ```text
-198.18.0.0/24 dev rail0 scope link src 198.18.0.1 metric 20
+198.18.…/24 dev rail0 scope link src … metric 20
 100: from all iif hb0 lookup 101
 ```
 
@@ -116,9 +116,9 @@ kill $!
 `flows` and `ports` stand for `ovs-ofctl dump-flows` and `dump-ports` of this switch; `groups` is a third.
 
 ```text
-priority=200,dl_dst=02:52:00:00:01:00 actions=output:1
+priority=200,dl_dst=02:52:… actions=output:1
 100 packets transmitted, 100 received, 0% packet loss, time 1000ms
-port  2: rx pkts=100, bytes=9800
+port  …: rx pkts=100, bytes=9800
 ```
 
 {{ ask.flows }}

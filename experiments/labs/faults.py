@@ -81,9 +81,9 @@ END
 
 ```text
 3 packets transmitted, …
-198.18.0.0/23 dev rail0 scope link src 198.18.0.3 metric 20 dead linkdown
-198.18.0.0/15 via 198.18.2.3 dev hb0 src 198.18.0.3 metric 1000 onlink
-198.18.0.2 via 198.18.4.3 dev hb0 proto openr src 198.18.0.3 metric 10 onlink
+198.18.… dev rail0 scope link src … metric 20 dead linkdown
+198.18.0.0/15 via … dev hb0 src … metric 1000 onlink
+… via … dev hb0 proto openr src … metric 10 onlink
 ```
 
 Of two routes that fit, the kernel takes the one with the longer prefix, and of equal ones that of the lower metric. A
@@ -108,11 +108,11 @@ here.
 ```
 
 ```sh
-cut -d, -f1,4-6,9,12 {{ folder }}/measured/recovery.csv
+cut -d, -f1,4-6,9,12,15 {{ folder }}/measured/recovery.csv
 ```
 
 ```text
-fault,detect_ms,reroute_ms,first_packet_ms,recovered,reroute
+fault,detect_ms,reroute_ms,first_packet_ms,recovered,reroute,probes_lost
 ```
 
 Columns are explained in `docs/failure.md`; a time that is empty means that it never happened before the repair. If your
@@ -193,7 +193,7 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
             "detected",
             "With rerouting, how many ms after the cut of the cable did the controller know of it (`detect_ms`)?",
             lambda s: ms(recovery(s, "link-down", "on").detect_ms),
-            "Take the line `link-down` whose last column is `on`",
+            "Take the line `link-down` with `on` in the column `reroute`",
             "The switch sees its port go down and sends PORT_STATUS: some milliseconds on an idle machine.",
             within=0.05,
             mistakes=(
@@ -211,7 +211,7 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
                     found if (found := recovery(s, kind, "on").first_packet_ms) is not None else float("inf")
                 ),
             ),
-            "Compare `first_packet_ms` of the lines that end with `on`",
+            "Compare `first_packet_ms` of the lines with `on` in the column `reroute`",
             "The cables of a crashed switch keep their carrier, so neither kernel nor PORT_STATUS says "
             "anything: the controller has to miss its connection first.",
         ),
@@ -219,7 +219,7 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
             "without",
             "Without rerouting, was the traffic of the cut cable back before the repair (yes or no)?",
             lambda s: "yes" if recovery(s, "link-down", "off").recovered else "no",
-            "Take the line `link-down` that ends with `off`, and its column `recovered`",
+            "Take the line `link-down` with `off` in the column `reroute`, and its column `recovered`",
             "Without backup routes and detours, packets wait for the repair, as in the paper, where a GPU "
             "behind a dead link is unavailable.",
             mistakes=(
@@ -232,7 +232,7 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
             "lost",
             "Without rerouting, how many probes were lost by the cut of the cable (`probes_lost`)?",
             lambda s: recovery(s, "link-down", "off").probes_lost,
-            "The column `probes_lost` of recovery.csv; four pairs send a probe each millisecond",
+            "The last column of that line; four pairs send a probe each millisecond",
             "Nearly all probes of four pairs in the second until the repair: about 4,000 less those that "
             "are sent before the cut takes effect.",
             within=0,

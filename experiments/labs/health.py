@@ -114,7 +114,7 @@ health-drd  drd
 
 ```text
 policy  median
-dr  6.000 s
+dr  … s
 ```
 
 {{ ask.dr_s }}

@@ -66,7 +66,7 @@ the H100, C_F = 9 C_S.
 ```
 
 ```text
-moe-1.3b-128  moe-a2a  1.504 s  1.375 s  1.711 s  1.521 s  2, 1  Eq. 3, Eq.
+moe-1.3b-128  moe-a2a  … s  … s  … s  … s  …  Eq. 3, Eq.
 ```
 
 Compare the columns of rail-only and rail-optimized with your result for each platform. `iteration` is the whole step,

@@ -1,6 +1,7 @@
 """Pages of a lab: the student's text with a variant's values, the teacher's page, and the notebook."""
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -48,7 +49,8 @@ def student_page(setting: Setting) -> str:
     head = f"# Lab {lab.number}: {lab.title}\n\n{lab.minutes} minutes, on two cores. "
     head += f"Make your folder with `{values['unprivileged']} lab {lab.number}{student}`, write your answers into\n"
     head += f"`{folder}/answers.yaml`, and check them at any time with `{check}`.\n"
-    head += f"`{values['unprivileged']} doctor` shows whether runs work here.\n\n"
+    head += f"`{values['unprivileged']} doctor` shows whether runs work here. Of output, only the lines to look at\n"
+    head += "are shown, with … for what differs; times are examples.\n\n"
     discuss = "".join(f"\n- {fill(question, values)}" for question, _ in lab.discuss)
     discuss = f"\n## Discuss\n{discuss}\n" if discuss else ""
     return f"{head}{fill(lab.text.strip(), values)}\n{discuss}\n## Check\n\n```sh\n{check}\n```\n"
@@ -116,4 +118,5 @@ def notebook(page: str) -> str:
     made.nbformat_minor = 5
     for n, cell in enumerate(made.cells):
         cell["id"], cell["metadata"] = f"cell-{n}", {}
+        cell["source"] = re.sub(r"\A%%bash$", "%%bash -e", cell["source"], flags=re.MULTILINE)  # not the last status alone
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"

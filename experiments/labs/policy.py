@@ -152,7 +152,7 @@ Which paths it takes before anything is sent, and how long that takes by predict
 ```text
 mine  drd
 oracle  drd
-mine  1.800 s
+mine  … s
 ```
 
 {{ ask.share }}

@@ -137,11 +137,10 @@ def test_examples_without_packets_succeed(
     words = [str(example_folder) if word.startswith("/tmp") else word for word in line]
     if line[0] == "report":
         store.save(sample_run(domains=2, rails=2, repeats=1), example_folder)
-    status = 2 if "/tmp/thin" in line else 0  # labs/02 shows an error on purpose
-    assert cli.main(words) == status
+    assert cli.main(words) == 0
     shown = capsys.readouterr()
-    assert bool(shown.out) == (status == 0)
-    assert shown.err.count("\n") == (status == 2)
+    assert shown.out
+    assert not shown.err
 
 
 def test_examples_of_compare_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

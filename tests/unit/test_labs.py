@@ -149,7 +149,7 @@ def test_pages_are_as_the_labs_have_them() -> None:
     for path, text in lab_pages.pages():
         assert path.read_text(encoding="utf-8") == text, path.name
     names = {path.name for path in lab_pages.FOLDER.glob("*.md")}
-    assert names >= {f"{lab_pages.stem(lab)}.md" for lab in LAB_LIST}
+    assert names == {f"{lab_pages.stem(lab)}.md" for lab in LAB_LIST}
 
 
 def test_notebooks_are_as_the_labs_have_them() -> None:
