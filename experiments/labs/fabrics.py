@@ -87,7 +87,7 @@ END
 ```
 
 ```text
-198.18.…/24 dev rail0 scope link src … metric 20
+198.18.…/23 dev rail0 scope link src … metric 20
 100: from all iif hb0 lookup 101
 ```
 
@@ -176,7 +176,7 @@ END
             "What is the address of {{ dst }}? Addresses are 198.18.(2 x rank).(domain).",
             lambda s: s.gpu("dst").ip,
             "In `d1g2`, 1 is the domain and 2 the rank; in an address, the rank comes first",
-            "One /24 for each rank makes one route for a rank possible, whatever the number of domains.",
+            "One /23 for each rank makes one route for a rank possible, whatever the number of domains.",
             mistakes=(
                 Mistake(lambda s: Gpu(s.gpu("dst").rank, s.gpu("dst").domain).ip, "Domain and rank are exchanged"),
             ),

@@ -118,5 +118,5 @@ def notebook(page: str) -> str:
     made.nbformat_minor = 5
     for n, cell in enumerate(made.cells):
         cell["id"], cell["metadata"] = f"cell-{n}", {}
-        cell["source"] = re.sub(r"\A%%bash$", "%%bash -e", cell["source"], flags=re.MULTILINE)  # not the last status alone
+        cell["source"] = re.sub(r"\A%%bash\n", "%%bash -e\n", cell["source"])  # else the last status alone counts
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"

@@ -3,6 +3,7 @@
 `python -m tests.emulation.lab_blocks 3 7`, as root, renews the output on the teacher's pages of labs 3 and 7.
 """
 
+import itertools
 import os
 import re
 import shlex
@@ -163,7 +164,7 @@ def outputs_page(found: dict[str, str]) -> str:
 def main() -> None:
     """Run the labs of these numbers on packets, and write their output to the teacher's pages.
 
-    Exit status 1 if a run was invalid: its output teaches nothing, so the page keeps what it has.
+    Exit status 1 if a run was invalid: its output teaches nothing, so the page has what was printed before it.
     """
     disturbed = []
     for number in sys.argv[1:]:
@@ -172,10 +173,10 @@ def main() -> None:
             setting = Setting.of(lab, "", Path(folder) / f"lab{lab.number}")
             found = run_all(setting, BLOCK_S)
             assert_checked(setting)
-        if any(_INVALID.search(output) for output in found.values()):
+        believable = dict(itertools.takewhile(lambda item: not _INVALID.search(item[1]), found.items()))
+        if believable != found:
             disturbed.append(number)
-            continue
-        text = teacher_page(Setting.of(lab), outputs_page(found))
+        text = teacher_page(Setting.of(lab), outputs_page(believable))
         path = FOLDER / "teacher" / f"{stem(lab)}.md"
         path.write_text(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE), encoding="utf-8")
     if disturbed:
