@@ -21,8 +21,9 @@ from railyard.results.views import format as fmt
 SENTINEL: Final = "sentinel"  # the experiment that each machine runs first
 MAX_LOST: Final = 3  # times that a run's worker may be lost before the run counts as failed
 DOCTOR: Final = f"see {PROGRAM} doctor there"
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.05
 _WRITE_EVERY_S: Final = 60.0
+_WRITE_SHARE: Final = 0.05  # of a sweep's time, at most, that goes into tables and report before its end
 _NO_SENTINEL: Final = ("", "invalid", FAILED)  # states of a sentinel that is to run
 _NOT_KEPT: Final = (130, 143)  # exit statuses of a run that was stopped
 
@@ -35,6 +36,19 @@ class Pending(Protocol):
 
     def result(self) -> Outcome:
         """Return what became of it, or raise what ended it."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A run on a machine; without a cell, its sentinel."""
+
+    machine: str
+    cell: Cell | None
+    pending: Pending
+
+    @property
+    def label(self) -> str:
+        return self.cell.label if self.cell else SENTINEL
 
 
 class Machines(Protocol):
@@ -74,10 +88,11 @@ class Driver:
     def __init__(self, folder: SweepFolder, machines: Machines, console: Console, write: Callable[[], object]) -> None:
         """`write`: writes table and report of what is there."""
         self._folder, self._machines, self._console, self._write = folder, machines, console, write
-        self._running: dict[str, tuple[str, Cell | None, Pending]] = {}  # machine -> label, cell, run
+        self._running: dict[str, _Running] = {}  # by machine
+        self._ended: list[_Running] = []  # to be kept
         self._lost: dict[str, int] = {}
         self._measured = set[str]()  # machines on which the sentinel was started
-        self._written = time.monotonic()
+        self._write_at = time.monotonic() + _WRITE_EVERY_S
 
     def run(self, cells: Sequence[Cell], seed: int) -> Progress:
         """Run the cells in random order. A run that ends with an error, and has no records, is counted as failed."""
@@ -87,18 +102,23 @@ class Driver:
         state = self._console.status("", refresh_per_second=1)  # nothing where there is no terminal
         with state, self._stopping():
             while queue or self._running:
-                self._start(queue)
-                ended = [name for name, (_, _, pending) in self._running.items() if pending.done()]
-                for name in ended:
-                    self._end(name, queue, progress)
+                self._ended = [run for run in self._running.values() if run.pending.done()]
+                for run in self._ended:
+                    del self._running[run.machine]
+                self._ended.sort(key=lambda run: run.cell is not None)  # a sentinel says whether its machine gets runs
+                while self._ended and self._ended[0].cell is None:
+                    self._end(queue, progress)
+                self._start(queue)  # so that no machine waits until the run before is written
                 state.update(self._state(progress))
-                if not ended:
+                if not self._ended:
                     time.sleep(_POLL_S)
+                while self._ended:
+                    self._end(queue, progress)
         return progress
 
     def _state(self, progress: Progress) -> str:
         """Return what is under way, in a line."""
-        running = "; ".join(f"{label} on {name}" for name, (label, _, _) in self._running.items())
+        running = "; ".join(f"{run.label} on {run.machine}" for run in self._running.values())
         failed = f", {len(progress.failed)} failed" if progress.failed else ""
         return f"{progress.done} of {progress.total} done{failed}; running: {running}"
 
@@ -107,10 +127,10 @@ class Driver:
         try:
             yield
         except BaseException:
-            for name in list(self._running) if self._machines.stop() else ():
-                label, cell, pending = self._running.pop(name)
+            under_way = list(self._running.values()) if self._machines.stop() else []
+            for run in (*self._ended, *under_way):
                 try:
-                    self._keep(label, cell, pending.result())
+                    self._keep(run, run.pending.result())
                 except Exception:  # it was lost with its worker
                     continue
             raise
@@ -126,14 +146,14 @@ class Driver:
             else:
                 cell = queue.pop()
                 task = Task(cell.name, cell.spec, cell.plugins)
-            label = cell.label if cell else SENTINEL
-            self._running[name] = (label, cell, self._machines.submit(name, task))
+            self._running[name] = _Running(name, cell, self._machines.submit(name, task))
 
-    def _lose(self, name: str, label: str, cell: Cell | None, queue: list[Cell], progress: Progress, why: str) -> None:
+    def _lose(self, run: _Running, queue: list[Cell], progress: Progress, why: str) -> None:
         """Put a run back that was lost on a machine, or count it as failed if it was lost too often."""
+        name, cell = run.machine, run.cell
         key = cell.name if cell else name
         self._lost[key] = self._lost.get(key, 0) + 1
-        self._console.print(Text(f"lost: {label} on {name}: {why}"), highlight=False, soft_wrap=True)
+        self._console.print(Text(f"lost: {run.label} on {name}: {why}"), highlight=False, soft_wrap=True)
         is_last = self._lost[key] >= MAX_LOST
         if cell is None:
             self._measured.discard(name)
@@ -141,19 +161,23 @@ class Driver:
                 raise MissingRequirement(f"the sentinel experiment was lost on {name} {MAX_LOST} times: {why}", DOCTOR)
         elif is_last:
             progress.done += 1
-            progress.failed.append(f"{label}: {why}")
+            progress.failed.append(f"{run.label}: {why}")
         else:
             queue.insert(0, cell)
 
-    def _end(self, name: str, queue: list[Cell], progress: Progress) -> None:
-        label, cell, pending = self._running.pop(name)
+    def _end(self, queue: list[Cell], progress: Progress) -> None:
+        """Keep the first run that has ended. It is among those until it is written: Ctrl-C may come before."""
+        run = self._ended[0]
+        name, label, cell = run.machine, run.label, run.cell
         try:
-            outcome = pending.result()
+            outcome = run.pending.result()
         except Exception as error:
-            self._lose(name, label, cell, queue, progress, self._machines.lost(error))
+            del self._ended[0]
+            self._lose(run, queue, progress, self._machines.lost(error))
             return
         seconds = (outcome.end_ns - outcome.start_ns) / 1e9
-        problem = self._keep(label, cell, outcome)
+        problem = self._keep(run, outcome)
+        del self._ended[0]
         if cell is None:
             if problem:
                 raise MissingRequirement(f"the sentinel experiment failed on {name}: {problem}", DOCTOR)
@@ -168,18 +192,19 @@ class Driver:
         rest = f", {fmt.seconds(left)} left" if progress.done < progress.total else ""
         line = Text(f"{number} {seconds:7.1f} s  {label}  {state}  on {name}{rest}")
         self._console.print(line, soft_wrap=True, highlight=False)
-        if time.monotonic() - self._written > _WRITE_EVERY_S:
+        if (start := time.monotonic()) > self._write_at:
             self._write()
-            self._written = time.monotonic()
+            took_s = time.monotonic() - start
+            self._write_at = start + max(_WRITE_EVERY_S, took_s / _WRITE_SHARE)
 
-    def _keep(self, label: str, cell: Cell | None, outcome: Outcome) -> str:
+    def _keep(self, run: _Running, outcome: Outcome) -> str:
         """Put a run in the folder; return why it isn't kept, or "" if it is."""
         if outcome.status in _NOT_KEPT:
             return "stopped"
         if outcome.folder is None:
             return outcome.line or f"ended with exit status {outcome.status}"
-        if cell is None:
+        if run.cell is None:
             self._folder.install(outcome.machine["machine"], outcome, MACHINES)
         else:
-            self._folder.install(cell.name, outcome, axes=cell.axes)
+            self._folder.install(run.cell.name, outcome, axes=run.cell.axes)
         return ""

@@ -11,9 +11,10 @@ A run appears in the folder by a rename, so it is there whole or not at all, and
 import io
 import secrets
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 import yaml
@@ -40,6 +41,13 @@ _PART: Final = ".part-"
 _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
 
 
+class _Rows(NamedTuple):
+    """The rows of one run in sweep.parquet and in recoveries.parquet; None if it has none."""
+
+    measured: pd.DataFrame | None
+    recovered: pd.DataFrame | None
+
+
 class SweepFolder:
     """An open sweep folder, which no other process sweeps into once it is claimed."""
 
@@ -49,6 +57,7 @@ class SweepFolder:
         self._folder = Folder(path, make)
         written = self._folder.read(SWEEP_FILE)
         self._known: list[dict[str, Any]] = []
+        self._rows: dict[str, _Rows] = {}  # of the runs that were read, which a table is put together from
         if written is not None:
             self._known = self._check_same(parse_yaml(text_of(written, SWEEP_FILE), SWEEP_FILE))
         elif self._folder.names():
@@ -120,25 +129,36 @@ class SweepFolder:
                 folder.rename(name, f"{part}-old")
             folder.rename(part, name)
             folder.remove_tree(f"{part}-old")
+        if parent == RUNS:
+            self._rows.pop(name, None)
 
     def write_results(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Write and return measurements and recoveries of all runs that are there, with a column for each axis."""
-        measured, recovered = list[pd.DataFrame](), list[pd.DataFrame]()
+        found = list[_Rows]()
         for run in [*({"folder": c.name, "axes": c.axes} for c in self._sweep.cells), *self._known]:
             name = run["folder"]
-            if not self.state(name):
-                continue
-            analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
-            own = {"run": name, **run["axes"], **{key: record.get(key) for key in _OUTCOME}}
-            judged = [store.judged_row(m, analysis.judgement.of_row(m)) for m in analysis.run.measurements]
-            for frames, columns, rows in (
-                (measured, store.RESULT_COLUMNS, judged),
-                (recovered, store.RECOVERY_COLUMNS, analysis.run.recoveries),
-            ):
-                if rows:
-                    frame = pd.DataFrame([to_plain(row, columns) for row in rows], columns=list(columns))
-                    frames.append(frame.assign(**{key: _plain(value) for key, value in own.items()}))
-        return self._write_table(TABLE, measured), self._write_table(RECOVERIES, recovered)
+            if name not in self._rows and self.state(name):
+                self._rows[name] = self._read_rows(name, run["axes"])
+            if name in self._rows:
+                found.append(self._rows[name])
+        return (
+            self._write_table(TABLE, [rows.measured for rows in found if rows.measured is not None]),
+            self._write_table(RECOVERIES, [rows.recovered for rows in found if rows.recovered is not None]),
+        )
+
+    def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
+        analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
+        own = {"run": name, **axes, **{key: record.get(key) for key in _OUTCOME}}
+        own = {key: _plain(value) for key, value in own.items()}
+
+        def frame(rows: Sequence[Any], columns: Sequence[str]) -> pd.DataFrame | None:
+            if not rows:
+                return None
+            found = pd.DataFrame([to_plain(row, columns) for row in rows], columns=list(columns))
+            return found.assign(**own)
+
+        judged = [store.judged_row(m, analysis.judgement.of_row(m)) for m in analysis.run.measurements]
+        return _Rows(frame(judged, store.RESULT_COLUMNS), frame(analysis.run.recoveries, store.RECOVERY_COLUMNS))
 
     def _write_table(self, name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
         """Write and return a table, unless it has no rows."""

@@ -90,10 +90,12 @@ class Simulated:
             self.own, self.machine, self.task = own, machine, task
 
         def done(self) -> bool:
-            return self.own.dice.random() < 0.9 or self.machine not in self.own.machines
+            has_ended = self.own.dice.random() < 0.9 or self.machine not in self.own.machines
+            if has_ended:
+                self.own.busy.discard(self.machine)
+            return has_ended
 
         def result(self) -> Outcome:
-            self.own.busy.discard(self.machine)
             if self.own.dice.random() < self.own.loss or self.machine not in self.own.machines:
                 raise RuntimeError("its worker is gone")
             self.own.done.append(self.task.name)
@@ -163,6 +165,21 @@ def test_the_table_has_a_column_for_each_axis(tmp_path: Path, sweep: Sweep, run_
     assert "domains=3, seed=2" in page
     loaded = sources.load("A", str(tmp_path))
     assert sorted(str(source.axes) for source in loaded) == ["{'domains': 2}"] * 2 + ["{'domains': 3}"] * 2
+
+
+def test_a_table_that_grows_is_that_of_all_runs(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+    with SweepFolder(tmp_path, sweep) as folder:
+        for machine, cell in zip("abca", (*sweep.cells[2:], *sweep.cells[:2]), strict=True):
+            folder.install(cell.name, outcome(run_data, machine), axes=cell.axes)
+            folder.write_results()
+        folder.install(sweep.cells[3].name, outcome(run_data, "again"), axes=sweep.cells[3].axes)
+        grown, _ = folder.write_results()
+    with SweepFolder(tmp_path, sweep) as folder:
+        written, _ = folder.write_results()
+    pd.testing.assert_frame_equal(grown, written)
+    assert list(dict.fromkeys(zip(grown.run, grown.machine, strict=True))) == list(
+        zip([cell.name for cell in sweep.cells], ("c", "a", "a", "again"), strict=True)
+    )
 
 
 def test_machines_whose_sentinels_differ_are_named() -> None:
