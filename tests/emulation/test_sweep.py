@@ -35,22 +35,22 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def sweep(spec: str, out: Path, *options: str) -> Program:
-    return Program([*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{RUNS}", "--out", str(out), *options])
+def sweep(spec: str, out: Path, *options: str, runs: int = RUNS) -> Program:
+    return Program([*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--out", str(out), *options])
 
 
-def assert_whole(out: Path) -> pd.DataFrame:
+def assert_whole(out: Path, runs: int = RUNS) -> pd.DataFrame:
     """Check that every run is there once and undamaged, and that never two ran at once. Return the table."""
     records = []
     for run in yaml.safe_load((out / "sweep.yaml").read_text())["runs"]:
         folder = out / "runs" / run["folder"]
         assert store.load(folder).damaged == []
         records.append(json.loads((folder / "sweep.json").read_text()))
-    assert len(records) == len(list((out / "runs").iterdir())) == RUNS
+    assert len(records) == len(list((out / "runs").iterdir())) == runs
     times = sorted((record["start_ns"], record["end_ns"]) for record in records)
     assert all(end <= start for (_, end), (start, _) in pairwise(times)), "two runs at once"
     table = pd.read_parquet(out / "sweep.parquet")
-    assert table.run.nunique() == RUNS
+    assert table.run.nunique() == runs
     return table
 
 
@@ -119,9 +119,25 @@ def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
     pd.testing.assert_frame_equal(sorted_keys(assert_whole(tmp_path / "out")), sorted_keys(looped))
 
 
+def test_twelve_runs_on_three_workers_of_a_machine_are_those_of_a_plain_loop(
+    spec: str, tmp_path: Path, slow: float
+) -> None:
+    frames = []
+    for seed in range(1, 13):
+        argv = [*RUN_EXPERIMENT, "run", spec, "--seed", str(seed), "--out", str(tmp_path / str(seed))]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 1), done.stderr
+        frames.append(pd.read_csv(tmp_path / str(seed) / "results.csv").assign(seed=seed))
+    with dask(3) as (address, _), sweep(spec, tmp_path / "out", "--on", address, runs=12) as program:
+        assert program.end(2 * SWEEP_S * slow) in (0, 1), program.output
+    assert sandboxes() == []
+    swept = sorted_keys(assert_whole(tmp_path / "out", 12))
+    pd.testing.assert_frame_equal(swept, sorted_keys(pd.concat(frames)), check_dtype=False)
+
+
 def sorted_keys(table: pd.DataFrame) -> pd.DataFrame:
     """Return what must not differ between two sweeps."""
-    return table[KEYS].sort_values(KEYS).reset_index(drop=True)
+    return table[KEYS].fillna({"phase": "", "policy": ""}).sort_values(KEYS).reset_index(drop=True)
 
 
 @pytest.mark.parametrize(
