@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.command import run_benchmark
-from railyard.core.errors import MissingRequirement
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT
 from railyard.experiments.sweep.cluster import RESOURCE, Cluster
 from railyard.results.analysis.aggregate import TIME_METRICS
@@ -91,14 +91,17 @@ def paired(out: Path, pairs: int) -> Comparison:
 
 @app.command()
 def measure(
-    pairs: Annotated[int, typer.Option(min=MIN_VALUES, help="Runs with and without the worker.")] = 10,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats of each run.")] = 5,
+    pairs: Annotated[int, typer.Option(help="Runs with and without the worker.")] = 10,
+    repeats: Annotated[int, typer.Option(help="Repeats of each run.")] = 5,
     experiment: Annotated[str, typer.Option(help="The experiment.")] = "collectives",
     out: Annotated[Path, typer.Option(help="The runs' folder; those that are there are not run again.")] = Path(
         "idle-worker"
     ),
 ) -> None:
     """Measure pairs of runs, in random order within each, and print whether the medians differ."""
+    for option, value, least in (("--pairs", pairs, MIN_VALUES), ("--repeats", repeats, 1)):
+        if value < least:
+            raise BadInput(option, value, f"must be {least} or more")
     console, dice, shares = Console(), random.Random(1), list[float]()
     out.mkdir(parents=True, exist_ok=True)
     for number in range(pairs):

@@ -123,7 +123,15 @@ def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
     """Write tables and report; return what to show, and what is wrong with putting the machines' results together."""
     axes, machines = list(sweep.axes), folder.machines()
     shown, notes = views.tables(*folder.write_results(), axes), list(_differences(machines))
-    runs = {cell.name: cell.label for cell in sweep.cells if folder.state(cell.name)}
+    runs = [
+        {
+            **folder.record(cell.name),
+            "folder": cell.name,
+            "label": cell.label,
+            "state": folder.state(cell.name) or views.MISSING,
+        }
+        for cell in sweep.cells
+    ]
     folder.write("report.html", views.render(sweep.name, shown, runs, machines, notes))
     return shown, notes
 
@@ -195,7 +203,7 @@ def _show_plan(sweep: Sweep, path: Path, again: Sequence[str], screen: Console) 
         left += is_missing
         if number < MAX_SHOWN:
             values = [str(value) for value in cell.axes.values()]
-            table.add_row(cell.name, *values, state or "missing", _expected(cell, measured) if is_missing else "")
+            table.add_row(cell.name, *values, state or views.MISSING, _expected(cell, measured) if is_missing else "")
     screen.print(table)
     more = len(sweep.cells) - MAX_SHOWN
     if more > 0:

@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from distributed import Client, Future, KilledWorker, Scheduler, SSHCluster, Worker
 from distributed.client import FutureCancelledError
+from distributed.comm import connect
 from distributed.core import Server
 from distributed.scheduler import NoValidWorkerError
+from distributed.security import Security
 from tornado.ioloop import PeriodicCallback
 
 import railyard
@@ -50,13 +52,12 @@ class Cluster:
             address: Any = where
             if where.startswith("ssh:"):
                 address = undo.enter_context(_by_ssh(where))
+            else:
+                _check_answers(where)
             try:
                 self._client = undo.enter_context(Client(address, timeout=TIMEOUT_S, set_as_default=False))
             except (OSError, TimeoutError) as error:
-                remedy = "start one with: dask scheduler"
-                raise MissingRequirement(f"--on: no Dask scheduler answers at {where}", remedy) from error
-            except ValueError as error:
-                raise BadInput("--on", where, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST") from error
+                raise _no_answer(where) from error
             with suppress(ImportError):  # a scheduler may be on a machine without Railyard
                 self._client.run_on_scheduler(_let_scheduler_be_quiet)
             self._machines: dict[str, str] = {}  # worker -> machine
@@ -178,6 +179,29 @@ def _be_quiet(dask_worker: Server) -> None:
 
 def _let_scheduler_be_quiet(dask_scheduler: Scheduler) -> None:
     _be_quiet(dask_scheduler)
+
+
+def _no_answer(where: str) -> MissingRequirement:
+    return MissingRequirement(f"--on: no Dask scheduler answers at {where}", "start one with: dask scheduler")
+
+
+def _check_answers(where: str) -> None:
+    """Shake hands with a scheduler, and disconnect. `Client` would wait for ever for one that never says a word."""
+
+    async def shake() -> None:
+        options = Security().get_connection_args("client")
+        comm = await asyncio.wait_for(connect(where, timeout=TIMEOUT_S, **options), TIMEOUT_S)
+        await comm.close()
+
+    try:
+        asyncio.run(shake())
+    except (ValueError, OverflowError) as error:  # of the port
+        raise BadInput("--on", where, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST") from error
+    except TypeError as error:
+        what = f"--on: {where} needs certificates"
+        raise MissingRequirement(what, "name them in Dask's configuration: distributed.comm.tls") from error
+    except Exception as error:  # whatever is there that isn't Dask makes any error of its decoder
+        raise _no_answer(where) from error
 
 
 def _by_ssh(where: str) -> SSHCluster:

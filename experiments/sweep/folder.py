@@ -158,7 +158,11 @@ class SweepFolder:
             return found.assign(**own)
 
         judged = [store.judged_row(m, analysis.judgement.of_row(m)) for m in analysis.run.measurements]
-        return _Rows(frame(judged, store.RESULT_COLUMNS), frame(analysis.run.recoveries, store.RECOVERY_COLUMNS))
+        recoveries, verdicts = analysis.run.recoveries, analysis.judgement.intervals
+        recovered = frame(recoveries, store.RECOVERY_COLUMNS)
+        if recovered is not None:
+            recovered["verdict"] = [verdicts.get(recovery.interval, "ok") for recovery in recoveries]
+        return _Rows(frame(judged, store.RESULT_COLUMNS), recovered)
 
     def _write_table(self, name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
         """Write and return a table, unless it has no rows."""

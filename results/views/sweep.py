@@ -1,5 +1,6 @@
 """The results of a sweep: medians by the values of its axes, on the terminal and in report.html."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, Final, cast
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from railyard.core.installation import data_file
 from railyard.results.analysis.aggregate import TIME_METRICS
@@ -19,6 +21,7 @@ from railyard.results.views import format as fmt
 from railyard.results.views.table import Column, Table, text
 
 SEED: Final = "seed"
+MISSING: Final = "missing"  # the state of a run that isn't there
 _FAULT_KEYS: Final = ("fabric", "policy", "script", "fault", "target", "reroute")
 _KEYS: Final = ("fabric", "policy", "workload", "scene", "script", "reroute", "metric", "unit")
 
@@ -93,7 +96,12 @@ def recoveries_table(recoveries: pd.DataFrame, axes: Sequence[str]) -> Table:
     keys = [*(axis for axis in axes if axis != SEED), *_FAULT_KEYS]
     steps = recoveries[list(STEPS)].astype(float).fillna(inf)
     found = [
-        {**dict(zip(keys, values, strict=True)), "n": len(group), **steps.loc[group.index].median().to_dict()}
+        {
+            **dict(zip(keys, values, strict=True)),
+            **steps.loc[group.index].median().to_dict(),
+            "n": len(group),
+            "verdict": max(group.verdict, key=VERDICTS.index),
+        }
         for values, group in _groups(recoveries, keys)
     ]
 
@@ -103,7 +111,34 @@ def recoveries_table(recoveries: pd.DataFrame, axes: Sequence[str]) -> Table:
     columns = [text(key.rpartition(".")[2], itemgetter(key), str) for key in keys]
     columns += [Column("n", itemgetter("n"), str)]
     columns += [Column(STEP_NAMES[step], itemgetter(step), shown) for step in STEPS]
-    return Table(columns, found)
+    columns += [text("verdict", itemgetter("verdict"))]
+    table = Table(columns, found, is_never_bad=lambda row: bool(row["reroute"] == "on"))
+    return table.without_empty(("n", "verdict"))
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the runs of a sweep; each that is there is a link to its report."""
+
+    def link(run: Mapping[str, Any]) -> str:
+        place = Markup('<a href="runs/{folder}/report.html">{label}</a>')
+        return str(run["label"]) if run["state"] == MISSING else place.format(**run)
+
+    def took(run: Mapping[str, Any]) -> float | None:
+        return (run["end_ns"] - run["start_ns"]) / 1e9 if "end_ns" in run else None
+
+    columns = (
+        text("run", dict, link),
+        text("verdict", itemgetter("state")),
+        Column("took", took, fmt.seconds),
+        text("machine", lambda run: run.get("machine", "")),
+    )
+    return Table(columns, runs)
+
+
+def summary(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many runs a sweep has, by verdict."""
+    counts = Counter(run["state"] for run in runs)
+    return f"{len(runs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
 def machines_table(machines: Sequence[Mapping[str, Any]]) -> Table:
@@ -128,19 +163,20 @@ def tables(results: pd.DataFrame, recoveries: pd.DataFrame, axes: Sequence[str])
 def render(
     name: str,
     shown: Sequence[Table],
-    runs: Mapping[str, str],
+    runs: Sequence[Mapping[str, Any]],
     machines: Sequence[Mapping[str, Any]],
     notes: Sequence[str],
 ) -> bytes:
-    """Return report.html of a sweep, with links to the reports of its `runs`: their labels by folder."""
+    """Return report.html of a sweep. `runs`: folder, label, state (MISSING if it isn't there) and record of each."""
     environment = Environment(
         loader=FileSystemLoader(data_file("results/views")), autoescape=True, undefined=StrictUndefined
     )
     page = environment.get_template("sweep.html.j2").render(
         title=f"Sweep of {name}",
+        summary=summary(runs),
         notes=notes,
         tables=[each.to_html() for each in shown],
         machines=machines_table(machines).to_html(),
-        runs=runs,
+        runs=runs_table(runs).to_html(),
     )
     return page.encode()

@@ -6,9 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -141,17 +142,46 @@ def sorted_keys(table: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("where", "line"),
+    ("where", "status", "line"),
     [
-        ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9"),
-        ("tcp://", "--on: 'tcp://' must be local"),
-        ("ssh:nowhere.invalid", "Dask can't be started on nowhere.invalid"),
+        ("tcp://127.0.0.1:9", 3, "no Dask scheduler answers at tcp://127.0.0.1:9"),
+        ("tcp://nowhere.invalid:8786", 3, "no Dask scheduler answers at tcp://nowhere.invalid:8786"),
+        ("tls://127.0.0.1:9", 3, "tls://127.0.0.1:9 needs certificates"),
+        ("tcp://", 2, "--on: 'tcp://' must be local"),
+        ("ssh:,", 2, "--on: 'ssh:,' must name hosts"),
+        ("ssh:nowhere.invalid", 3, "Dask can't be started on nowhere.invalid"),
     ],
 )
-def test_machines_that_do_not_answer_give_one_line(where: str, line: str, spec: str, tmp_path: Path) -> None:
+def test_machines_that_do_not_answer_give_one_line(
+    where: str, status: int, line: str, spec: str, tmp_path: Path
+) -> None:
     pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
-    argv: Sequence[str] = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", "1..2", "--on", where, "--out", str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode in (2, 3)
+    assert_refused(where, status, line, spec, tmp_path)
+
+
+@pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_port_where_no_scheduler_speaks_gives_one_line(words: bytes, spec: str, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+    with socket.socket() as listener, ExitStack() as open_files:
+
+        def accept() -> None:
+            with suppress(OSError):  # closed
+                while True:
+                    connection = open_files.enter_context(listener.accept()[0])
+                    connection.sendall(words)
+
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=accept)
+        thread.start()
+        where = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        assert_refused(where, 3, f"no Dask scheduler answers at {where}", spec, tmp_path)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def assert_refused(where: str, status: int, line: str, spec: str, out: Path) -> None:
+    argv: Sequence[str] = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", "1..2", "--on", where, "--out", str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert line in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stderr.count("\n")) == (status, 1)

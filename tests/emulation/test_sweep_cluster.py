@@ -57,6 +57,17 @@ AuthorizedKeysFile {folder}/.ssh/own.pub
 StrictModes no
 PidFile none
 """
+JOB = """
+    import os, signal, subprocess
+    from railyard.experiments.sweep.cluster import Cluster
+    print(cluster.job_script(), flush=True)
+    job = subprocess.Popen(["sh", "-c", cluster.job_script()], start_new_session=True)
+    found = Cluster(cluster.scheduler_address)
+    print("machines:", len(found.names()))
+    found.close()
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+"""
 MOMENTS = 10  # at which something is killed
 
 
@@ -300,3 +311,17 @@ def test_what_ssh_started_ends_after_a_sweep_that_was_killed(
 
 def dask_processes() -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if "distributed.cli.dask_spec" in command_line(process)]
+
+
+def test_the_script_of_a_slurm_job_starts_a_worker_that_a_sweep_takes(tmp_path: Path) -> None:
+    """The documentation's cluster, with what Slurm would be given to run on a node. There is no Slurm here."""
+    pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: script/bootstrap cluster")
+    (block,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    script = block.partition("    cluster.scale")[0] + JOB
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "\n#SBATCH --exclusive\n" in done.stdout
+    assert done.stdout.endswith("machines: 1\n")

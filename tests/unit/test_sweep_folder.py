@@ -21,6 +21,7 @@ from railyard.experiments.sweep.folder import MACHINES, SweepFolder
 from railyard.experiments.sweep.machine import Outcome, Task, identify
 from railyard.experiments.sweep.spec import Sweep, load
 from railyard.results.runs import sources, store
+from railyard.results.runs.fidelity import judge
 from tests.unit.results_sample import sample_run
 from tests.unit.test_sweep_spec import TINY
 
@@ -163,12 +164,14 @@ def test_the_table_has_a_column_for_each_axis(tmp_path: Path, sweep: Sweep, run_
     page = (tmp_path / "report.html").read_text()
     assert f'href="runs/{sweep.cells[0].name}/report.html"' in page
     assert "domains=3, seed=2" in page
+    assert "<p>4 runs: 4 ok</p>" in page
     loaded = sources.load("A", str(tmp_path))
     assert sorted(str(source.axes) for source in loaded) == ["{'domains': 2}"] * 2 + ["{'domains': 3}"] * 2
 
 
 def test_a_table_that_grows_is_that_of_all_runs(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
     with SweepFolder(tmp_path, sweep) as folder:
+        folder.claim()
         for machine, cell in zip("abca", (*sweep.cells[2:], *sweep.cells[:2]), strict=True):
             folder.install(cell.name, outcome(run_data, machine), axes=cell.axes)
             folder.write_results()
@@ -180,6 +183,23 @@ def test_a_table_that_grows_is_that_of_all_runs(tmp_path: Path, sweep: Sweep, ru
     assert list(dict.fromkeys(zip(grown.run, grown.machine, strict=True))) == list(
         zip([cell.name for cell in sweep.cells], ("c", "a", "a", "again"), strict=True)
     )
+
+
+def test_the_report_says_what_is_missing_and_the_verdict_of_each_fault(
+    tmp_path: Path, sweep: Sweep, run_data: bytes
+) -> None:
+    with SweepFolder(tmp_path, sweep) as folder:
+        folder.claim()
+        folder.install(sweep.cells[0].name, outcome(run_data), axes=sweep.cells[0].axes)
+        shown, _ = command.write(sweep, folder)
+    page = (tmp_path / "report.html").read_text()
+    assert "<p>4 runs: 3 missing, 1 ok</p>" in page
+    assert page.count('href="runs/') == 1
+    assert "<td>domains=3, seed=2</td><td>missing</td>" in page
+    run = store.load(tmp_path / "runs" / sweep.cells[0].name)
+    verdicts = [judge(run).intervals.get(recovery.interval, "ok") for recovery in run.recoveries]
+    assert pd.read_parquet(tmp_path / "recoveries.parquet").verdict.tolist() == verdicts
+    assert shown[1].columns[-1].title == "verdict"
 
 
 def test_machines_whose_sentinels_differ_are_named() -> None:
