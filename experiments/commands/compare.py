@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from railyard.core.errors import BadInput
 from railyard.core.safe_files import write_file
 from railyard.experiments.options import Markdown, console, shows_progress
 from railyard.experiments.run import folder
@@ -44,14 +45,20 @@ def command(
     """
     folder.check_outputs({"--markdown": markdown})
     before, after = sources.load("A", a), sources.load("B", b)
-    found = compared.compare(
-        [compared.values_of(source.run, _axes(source)) for source in before],
-        [compared.values_of(source.run, _axes(source)) for source in after],
-        limit,
-        confidence,
-        _problems(before, after),
-        _notes(before, after),
-    )
+    try:
+        found = compared.compare(
+            [compared.values_of(source.run, _axes(source)) for source in before],
+            [compared.values_of(source.run, _axes(source)) for source in after],
+            limit,
+            confidence,
+            _problems(before, after),
+            _notes(before, after),
+        )
+    except Exception as error:
+        if damaged := _damaged(before, after):
+            line = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise BadInput(*damaged, f"can't be compared by the records that it has: {line[:80]}") from error
+        raise
     if markdown:
         with folder.reporting_path_errors("--markdown", markdown):
             write_file(markdown, views.markdown(found, a, b))
@@ -59,6 +66,12 @@ def command(
         sys.stdout.write(to_json({"a": a, "b": b, **found.as_dict()}).decode())
     views.show(found, console(stderr=as_json))
     return 1 if found.failure else 0
+
+
+def _damaged(before: Sequence[Source], after: Sequence[Source]) -> tuple[str, str] | None:
+    """Return side and name of the first run whose records are not as Railyard wrote them."""
+    runs = [("A", source) for source in before] + [("B", source) for source in after]
+    return next(((side, one.name) for side, one in runs if one.run.damaged or not one.run.verified), None)
 
 
 def _axes(source: Source) -> str:

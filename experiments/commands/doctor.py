@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from railyard.core import provenance
+from railyard.core.config import parse_model
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.installation import PROJECT, module_command
@@ -58,7 +59,8 @@ def check_hosts(hosts: int, interface: str) -> int:
     from railyard.experiments.machines import cluster  # these take a second to load
     from railyard.topologies.build.machine_part import TUNNEL_HEADERS
 
-    for number, machine in enumerate(cluster.look(hosts, UnderlaySpec(interface=interface)), 1):
+    underlay = parse_model(UnderlaySpec, {"interface": interface}, "--underlay")
+    for number, machine in enumerate(cluster.look(hosts, underlay), 1):
         mtu = machine["mtu"] - TUNNEL_HEADERS
         print(
             f"machine {number}: {machine['name']}, {machine['address']} at {machine['interface']}, Linux"

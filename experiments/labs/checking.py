@@ -14,7 +14,11 @@ from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question,
 from railyard.experiments.labs.pages import numbered
 
 ANSWERS: Final = "answers.yaml"
-_NUMBER: Final = re.compile(r"\s*([+-]?[\d_,]*\.?\d+(?:e[+-]?\d+)?)\s*([%\w/°µ²]*)\s*", re.IGNORECASE)
+_NUMBER: Final = (
+    re.compile(  # possessive: a thousand digits would take minutes to match, in every way that they can be split
+        r"\s*+([+-]?+(?:\d[\d_,]*+(?<![_,])(?:\.\d++)?+|\.\d++)(?:e[+-]?\d++)?+)\s*+([%\w/°µ²]*+)\s*+", re.IGNORECASE
+    )
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
 
 
@@ -122,7 +126,7 @@ def grades(folder: Path) -> list[dict[str, Any]]:
 
     A student's file that can't be used is a row with its problem, and ends nothing.
     """
-    found = sorted(path.parent for path in folder.glob(f"**/{ANSWERS}") if len(path.relative_to(folder).parts) <= 3)
+    found = sorted(path.parent for above in ("", "*/", "*/*/") for path in folder.glob(above + ANSWERS))
     if not found:
         raise BadInput("FOLDER", str(folder), f"has no folder with {ANSWERS}")
     return [_grade(path) for path in found]

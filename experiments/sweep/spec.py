@@ -135,17 +135,20 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 def _seeds(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     try:
-        found = list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+        found = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not 0 < len(found) <= MAX_RUNS:
-        raise BadInput("--seeds", text, "must be a range, such as 1..5, or a list, such as 1,3,7")
-    return found
+    if not found or found[MAX_RUNS:]:  # a range can have more values than len() can count
+        allowed = f"must be a range, such as 1..5, or a list, such as 1,3,7, of {MAX_RUNS:,} seeds or fewer"
+        raise BadInput("--seeds", text, allowed)
+    return list(found)
 
 
 def _check_values(key: str, values: list[Any]) -> None:
     if not values:
         raise BadInput(f"axis {key}", values, "must have one value or more")
+    if len(values) > MAX_RUNS:  # before each is compared with all others
+        raise BadInput(f"axis {key}", f"{len(values):,} values", f"must be {MAX_RUNS:,} or fewer")
     seen = list[Any]()
     for value in values:
         if value in seen and type(value) is type(seen[seen.index(value)]):
@@ -204,7 +207,12 @@ class _Condition:
         """Return whether it is true for these values of the axes. BadInput if it can't be computed."""
         try:
             return bool(self._value(self._tree, values))
-        except (TypeError, ArithmeticError, RecursionError) as error:
+        except (
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:  # ValueError: a number too long to show
             raise BadInput("where", self._text, f"can't be computed: {error}") from error
 
     def _value(self, node: ast.expr, values: Mapping[str, Any]) -> Any:

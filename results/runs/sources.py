@@ -1,6 +1,7 @@
 """Runs that a user names: a run's folder, a folder of runs (a sweep), or either of a git revision: `main:results/a`."""
 
 import io
+import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -37,8 +38,8 @@ def load(field: str, given: str) -> list[Source]:
         if _is_run(path):
             return [Source(given, store.load(path))]
         axes = _axes(path)
-        parent = path / RUNS if (path / SWEEP_FILE).exists() else path
         try:
+            parent = path / RUNS if (path / SWEEP_FILE).exists() else path
             found = sorted(child for child in parent.iterdir() if child.name[0] != "." and _is_run(child))
         except OSError:
             found = []
@@ -73,7 +74,7 @@ def _axes(path: Path) -> dict[str, dict[str, Any]]:
 def _folder(field: str, given: str) -> Iterator[Path]:
     """Yield the folder; that of a git revision is unpacked, and removed afterwards."""
     revision, colon, _ = given.partition(":")
-    if not colon or not revision or Path(given).exists():
+    if not colon or not revision or os.path.exists(given):  # noqa: PTH110 - Path.exists fails if the name is too long
         yield Path(given)
         return
     try:

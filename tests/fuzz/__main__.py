@@ -134,7 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the inputs and print those that were answered badly; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=500, help="how many inputs")
-    parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="where to start, to share out a long run")
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="NUMBER", help="where to start, to share out a long run"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="the number of a single input")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())

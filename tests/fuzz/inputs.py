@@ -30,7 +30,9 @@ from tests.unit.steered_sample import steered_run
 EXPERIMENTS: Final = tuple(name for name in loading.names() if "64" not in name)  # those take seconds each
 MODELS: Final = tuple(sorted(CATALOGUE.glob("*.yaml")))
 PLATFORMS: Final = tuple(sorted(SYSTEMS.glob("*.yaml")))
-TRACES: Final = tuple(sorted(path for path in (PROJECT / "tests/traces").iterdir() if path.is_file() and path.suffix != ".py"))
+TRACES: Final = tuple(
+    sorted(path for path in (PROJECT / "tests/traces").iterdir() if path.is_file() and path.suffix != ".py")
+)
 PLUGINS: Final = tuple(sorted((PROJECT / "docs/examples").glob("*.py")))
 PLUGIN_SPECS: Final = {
     path: import_module(f"tests.emulation.{test.stem}").SPEC

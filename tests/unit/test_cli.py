@@ -90,6 +90,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
             "or a file, such as ./mine.yaml"),
         ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
         ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
+        ("doctor --hosts 2 --underlay ../x", 2, "--underlay.interface: '../x' must be the name of a network interface"),
         ("run quickstart -o rails=1", 2, "fabrics.0.rails: 1 must be 2 or more"),
         ("run quickstart -o mtu=576", 2, "fabrics.0.mtu: 576 must be 1280 or more"),
         ("run quickstart -o domains=0", 2, "fabrics.0.domains: 0 must be 2 or more"),

@@ -21,6 +21,7 @@ from railyard.results.runs import store
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.manifest import with_manifest
 from railyard.results.runs.records import Run
+from tests.unit.allreduce_sample import run_of, sample
 from tests.unit.results_sample import sample_run
 
 NOISE = 0.008  # of a repeat's completion time: more than most repeats of `collectives` differ by
@@ -206,6 +207,8 @@ def test_compare_reads_git_revisions(
     ("arguments", "line"),
     [
         (["nowhere", "nowhere"], "error: A: 'nowhere' is no run's folder, no folder of runs"),
+        (["x" * 300, "."], "xxx' is no run's folder, no folder of runs"),
+        (["x:" + "y" * 5000, "."], "is no git revision of a folder"),
         ([".", "."], "error: A: '.' is no run's folder, no folder of runs"),
         ([".", ".", "--limit", "0"], "Invalid value for '--limit'"),
         ([".", ".", "--markdown", "/nowhere/x.md"], "error: --markdown: '/nowhere/x.md' can't be made"),
@@ -218,6 +221,16 @@ def test_compare_refuses_bad_input_in_one_line(
     assert cli.main(["compare", *arguments]) == 2
     error = capsys.readouterr().err
     assert line in error
+    assert error.count("\n") == 1
+
+
+def test_records_without_sense_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(run_of(sample()), tmp_path / "run")
+    for name in ("manifest.json", "results.parquet"):
+        (tmp_path / "run" / name).unlink()
+    assert cli.main(["compare", str(tmp_path / "run"), str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert "run' can't be compared by the records that it has: TypeError" in error
     assert error.count("\n") == 1
 
 
