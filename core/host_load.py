@@ -68,6 +68,41 @@ class _Cpu(NamedTuple):
     ours: float
 
 
+class CpuClock:
+    """CPU seconds of the processes in sight, those that ended included, and of interrupts on the usable cores.
+
+    Inside a sandbox those processes are the run's, and the kernel forwards packets in interrupts.
+    """
+
+    def __init__(self) -> None:
+        self._affinity = frozenset(os.sched_getaffinity(0))
+        self._clocks: dict[int, float] = {}
+
+    def own_s(self) -> float:
+        """Return the CPU seconds until now."""
+        cpu = self.read()
+        return cpu.kernel + cpu.ours
+
+    def read(self) -> _Cpu:
+        """Read CPU times. Of a process that ended, its times are what they last were."""
+        for pid in psutil.pids():
+            with suppress(OSError):  # it has ended
+                self._clocks[pid] = time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
+        at, idle, stolen, kernel = time.monotonic(), 0.0, 0.0, 0.0
+        with Path("/proc/stat").open(encoding="ascii") as stat:
+            next(stat)
+            for line in stat:
+                name, *ticks = line.split()
+                if not name.startswith("cpu"):
+                    break
+                if int(name[3:]) in self._affinity:
+                    idle += int(ticks[3]) + int(ticks[4])
+                    kernel += int(ticks[5]) + int(ticks[6])
+                    stolen += int(ticks[7])
+        busy = at * len(self._affinity) - idle / _TICKS
+        return _Cpu(at, busy, stolen / _TICKS, kernel / _TICKS, sum(self._clocks.values()))
+
+
 class LoadMeter:
     """Meter of the time during which it is entered: `with LoadMeter() as meter: ...`, then `meter.load`.
 
@@ -134,7 +169,7 @@ class LoadMeter:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._own0 = _own_seconds()  # takes a while, which is neither idle nor ours
         self._throttled0 = self._throttled()
-        self._clocks: dict[int, float] = {}
+        self._cpu = CpuClock().read
         self._cpu0 = self._cpu()
         self._thread.start()
         LoadMeter.current = self
@@ -193,28 +228,6 @@ class LoadMeter:
         machine = elapsed * len(self._affinity)
         shares = {"busy": busy, "foreign": foreign / machine, "stolen": stolen / machine}
         return elapsed, shares
-
-    def _cpu(self) -> _Cpu:
-        """Read CPU times. The kernel forwards packets in interrupts: here that is ours.
-
-        Of a process that ended, its times are what they last were.
-        """
-        for pid in psutil.pids():
-            with suppress(OSError):  # it has ended
-                self._clocks[pid] = time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
-        at, idle, stolen, kernel = time.monotonic(), 0.0, 0.0, 0.0
-        with Path("/proc/stat").open(encoding="ascii") as stat:
-            next(stat)
-            for line in stat:
-                name, *ticks = line.split()
-                if not name.startswith("cpu"):
-                    break
-                if int(name[3:]) in self._affinity:
-                    idle += int(ticks[3]) + int(ticks[4])
-                    kernel += int(ticks[5]) + int(ticks[6])
-                    stolen += int(ticks[7])
-        busy = at * len(self._affinity) - idle / _TICKS
-        return _Cpu(at, busy, stolen / _TICKS, kernel / _TICKS, sum(self._clocks.values()))
 
     def _throttled(self) -> float:
         """Return the seconds for which quotas stopped our cgroup or one above it, until now."""
