@@ -41,8 +41,12 @@ _PART: Final = ".part-"
 _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
 
 
+_MEASURED: Final = store.RESULT_COLUMNS
+_RECOVERED: Final = (*store.RECOVERY_COLUMNS, "verdict")
+
+
 class _Rows(NamedTuple):
-    """The rows of one run in sweep.parquet and in recoveries.parquet; None if it has none."""
+    """The rows of one run in sweep.parquet and in recoveries.parquet, without empty columns; None if it has none."""
 
     measured: pd.DataFrame | None
     recovered: pd.DataFrame | None
@@ -57,6 +61,7 @@ class SweepFolder:
         self._folder = Folder(path, make)
         written = self._folder.read(SWEEP_FILE)
         self._known: list[dict[str, Any]] = []
+        self._states: dict[tuple[str, str], str] = {}  # of the runs that are there, by folder
         self._rows: dict[str, _Rows] = {}  # of the runs that were read, which a table is put together from
         if written is not None:
             self._known = self._check_same(parse_yaml(text_of(written, SWEEP_FILE), SWEEP_FILE))
@@ -99,6 +104,11 @@ class SweepFolder:
 
     def state(self, name: str, parent: str = RUNS) -> str:
         """Return the verdict of a run, `failed`, or "" if it isn't there."""
+        if (parent, name) not in self._states and (found := self._read_state(name, parent)):
+            self._states[parent, name] = found
+        return self._states.get((parent, name), "")
+
+    def _read_state(self, name: str, parent: str) -> str:
         try:
             with Folder(self.path / parent / name) as folder:
                 summary = from_json(folder.read("summary.json") or b"{}", "summary.json")
@@ -129,6 +139,7 @@ class SweepFolder:
                 folder.rename(name, f"{part}-old")
             folder.rename(part, name)
             folder.remove_tree(f"{part}-old")
+        self._states.pop((parent, name), None)
         if parent == RUNS:
             self._rows.pop(name, None)
 
@@ -142,8 +153,8 @@ class SweepFolder:
             if name in self._rows:
                 found.append(self._rows[name])
         return (
-            self._write_table(TABLE, [rows.measured for rows in found if rows.measured is not None]),
-            self._write_table(RECOVERIES, [rows.recovered for rows in found if rows.recovered is not None]),
+            self._write_table(TABLE, [r.measured for r in found if r.measured is not None], _MEASURED),
+            self._write_table(RECOVERIES, [r.recovered for r in found if r.recovered is not None], _RECOVERED),
         )
 
     def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
@@ -151,25 +162,23 @@ class SweepFolder:
         own = {"run": name, **axes, **{key: record.get(key) for key in _OUTCOME}}
         own = {key: _plain(value) for key, value in own.items()}
 
-        def frame(rows: Sequence[Any], columns: Sequence[str]) -> pd.DataFrame | None:
-            if not rows:
-                return None
-            found = pd.DataFrame([to_plain(row, columns) for row in rows], columns=list(columns))
-            return found.assign(**own)
+        def frame(plain: list[dict[str, Any]]) -> pd.DataFrame | None:
+            return pd.DataFrame(plain).assign(**own).dropna(axis="columns", how="all") if plain else None
 
-        judged = [store.judged_row(m, analysis.judgement.of_row(m)) for m in analysis.run.measurements]
-        recoveries, verdicts = analysis.run.recoveries, analysis.judgement.intervals
-        recovered = frame(recoveries, store.RECOVERY_COLUMNS)
-        if recovered is not None:
-            recovered["verdict"] = [verdicts.get(recovery.interval, "ok") for recovery in recoveries]
-        return _Rows(frame(judged, store.RESULT_COLUMNS), recovered)
+        run, judgement = analysis.run, analysis.judgement
+        measured = [to_plain(store.judged_row(m, judgement.of_row(m)), store.RESULT_COLUMNS) for m in run.measurements]
+        recovered = [
+            {**to_plain(r, store.RECOVERY_COLUMNS), "verdict": judgement.intervals.get(r.interval, "ok")}
+            for r in run.recoveries
+        ]
+        return _Rows(frame(measured), frame(recovered))
 
-    def _write_table(self, name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    def _write_table(self, name: str, frames: list[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
         """Write and return a table, unless it has no rows."""
         if not frames:
             return pd.DataFrame()
-        found = pd.concat([frame.dropna(axis="columns", how="all") for frame in frames], ignore_index=True)
-        found = found.reindex(columns=list(dict.fromkeys(column for frame in frames for column in frame)))
+        found = pd.concat(frames, ignore_index=True)
+        found = found.reindex(columns=[*columns, "run", *self._sweep.axes, *_OUTCOME])
         for key in self._sweep.axes:
             if found[key].map(type).nunique() > 1:  # a column has one type
                 found[key] = found[key].astype(str)
