@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
+from railyard.core.config import parse_model
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Pipe
 from railyard.experiments.api import messages as m
@@ -52,12 +53,13 @@ class Connection:
         future: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
+            request = parse_model(kind, {"number": number, **fields})
             self._waiting[number] = future
         try:
             with self._sending:
                 if files:
                     socket.send_fds(self.files, [m.NUMBER.pack(number)], files)
-                self._send(kind(number=number, **fields))
+                self._send(request)
             return future.result()
         except KeyboardInterrupt:
             with suppress(RailyardError):

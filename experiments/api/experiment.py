@@ -9,6 +9,7 @@ from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
+from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import CANCEL_S, Connection
@@ -28,10 +29,12 @@ def run(
     Its folder is `out`, by default runs/<utc time>-NAME. BadInput, MachineLacks; with `check`, CheckFailed if a check
     of the experiment failed. KeyboardInterrupt stops the run, and its folder has what was measured until then.
     """
+    if not isinstance(overrides, Mapping | None):
+        raise BadInput("overrides", overrides, "must be a mapping of keys to values")
     changes = tuple(f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items())
-    order = m.RunExperiment(
-        name=str(name), caller=os.getpid(), overrides=changes, out=None if out is None else str(out), seed=seed
-    )
+    folder = None if out is None else m.path_text("out", out)
+    given = {"name": m.path_text("NAME", name), "overrides": changes, "out": folder, "seed": seed}
+    order = parse_model(m.RunExperiment, {**given, "caller": os.getpid()})
     connection = Connection(order)
     try:
         folder, status = connection.started.result()

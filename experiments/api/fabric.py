@@ -1,5 +1,6 @@
 """Fabrics and faults in a script: handles on a fabric that another process serves in a sandbox of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.records import Recovery
 from railyard.experiments.api import messages as m
@@ -67,7 +69,7 @@ class Fabric:
 
     def ping(self, src: str, dst: str, count: int = 3, timeout: float = 1.0) -> m.Ping:
         """Send `count` datagrams there and back, each with `timeout` s: true if all returned."""
-        found: m.Ping = self._measure(m.Probe, src=src, dst=dst, count=count, timeout_s=timeout)
+        found: m.Ping = self._measure(m.Probe, src=src, dst=dst, count=count, timeout=timeout)
         return found
 
     def iperf(self, src: str, dst: str, seconds: int = 2) -> float:
@@ -82,10 +84,10 @@ class Fabric:
         subprocess.TimeoutExpired after `timeout` s. With `check`, subprocess.CalledProcessError for another status
         than 0.
         """
-        argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+        argv = ["sh", "-c", command] if isinstance(command, str) else command
         with self.processes(node).popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             output, errors = process.communicate(timeout=timeout)
-        done = subprocess.CompletedProcess(argv, process.returncode or 0, output, errors)
+        done = subprocess.CompletedProcess(process.args, process.returncode or 0, output, errors)
         if check:
             done.check_returncode()
         return done
@@ -95,6 +97,8 @@ class Fabric:
 
         While a fault is active there are no predictions: detours cross the same links.
         """
+        if not isinstance(workload, Workload):
+            raise BadInput("workload", workload, 'must be one such as ry.AllToAll(bytes="8MB")')
         data = workload.model_dump(mode="json", exclude_none=True)
         seed = self.seed if seed is None else seed
         with self.turn:
@@ -102,13 +106,19 @@ class Fabric:
 
     def fault(self, kind: str, target: str, **parameters: Any) -> "Fault":
         """Inject a fault, which its context repairs at the end. BadInput if the fabric has no such target."""
-        return Fault(self, {"kind": kind, "target": target, **parameters})
+        data = {"kind": kind, "target": target, **parameters}
+        for key, value in data.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise BadInput(key, value, "must be text, a number, or lists and mappings of these") from None
+        return Fault(self, data)
 
     def processes(self, node: str) -> Processes:
         """Return the starter of programs at a GPU or switch."""
         known = (*self.addresses, *self.switches)
         if node not in known:
-            raise BadInput("node", node, unknown_name_hint(node, known))
+            raise BadInput("node", node, unknown_name_hint(str(node), known))
         return Processes(self._ask, node, self._started)
 
     def ranks(
@@ -124,6 +134,11 @@ class Fabric:
         RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR (the first GPU's) and MASTER_PORT are set. `options`: see `popen`.
         """
         names = list(self.gpus if gpus is None else gpus)
+        for name in names:
+            if name not in self.addresses:
+                raise BadInput("gpus", name, unknown_name_hint(str(name), self.addresses))
+        if not isinstance(port, int) or not 1 <= port <= 65535:
+            raise BadInput("port", port, "must be 1 to 65535")
         shared = {"WORLD_SIZE": str(len(names)), "LOCAL_RANK": "0", "MASTER_PORT": str(port)}
         shared["MASTER_ADDR"] = self.addresses.get(names[0], "") if names else ""
         found: list[Process] = []
@@ -221,12 +236,17 @@ def fabric(
     besides the working folder. `live`: serve its live page and print the address; "control": with controls. BadInput,
     MachineLacks with the remedy, or another RailyardError.
     """
+    if not isinstance(spec, BaseSpec):
+        raise BadInput("spec", spec, 'must be one such as ry.FabricSpec(kind="rail-only", domains=2, rails=4)')
+    if isinstance(visible, str) or not isinstance(visible, Iterable):
+        raise BadInput("visible", visible, "must be a list of paths")
     mode = live if isinstance(live, str) else "" if live else None
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
-    frames, shown = _carries.get("frames_per_s"), tuple(str(Path(path).absolute()) for path in visible)
+    frames = _carries.get("frames_per_s")
+    shown = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
-    how: dict[str, Any] = {"reroute": reroute, "frames_per_s": frames, "visible": shown, "live": mode}
-    order = m.Build(spec=data, caller=os.getpid(), name=name, **how)
+    how = {"reroute": reroute, "frames_per_s": frames, "visible": shown, "live": mode}
+    order = parse_model(m.Build, {"spec": data, "caller": os.getpid(), "name": name, **how})
     connection = Connection(order)
     try:
         info: m.FabricInfo = connection.started.result()

@@ -4,11 +4,14 @@ The script sends a request with a number; the answer is an Answer or a Refused w
 use `core.worker.Pipe`, which makes objects of classes that hold data and calls nothing.
 """
 
+import os
 import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from railyard.core import crash
 from railyard.core.crash import known_error
@@ -19,10 +22,20 @@ MODULE: Final = "railyard.experiments.api.server"
 NUMBER: Final = struct.Struct("!q")  # of the request that files are for
 STARTED: Final = 0  # the number of the answer that says that the sandbox serves, or why it can't
 
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 
 def start_command(*descriptors: int) -> list[str]:
     """Return the command line of a serving process; the working folder must not hide modules of Python's."""
     return [sys.executable, "-P", "-m", MODULE, *map(str, descriptors)]
+
+
+def path_text(field: str, value: object) -> str:
+    """Return a path that a script gave. BadInput for what is none."""
+    if not isinstance(value, str | os.PathLike) or "\0" in os.fsdecode(value):
+        raise BadInput(field, value, "must be a path")
+    return os.fsdecode(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,7 @@ class RunWorkload(Request):
     """Replay a workload, given by its keys: the records of a run."""
 
     workload: dict[str, Any]
-    repeats: int
+    repeats: Count
     seed: int
 
 
@@ -105,8 +118,8 @@ class Probe(Request):
 
     src: str
     dst: str
-    count: int
-    timeout_s: float
+    count: Count
+    timeout: Seconds
 
 
 class Iperf(Request):
@@ -114,7 +127,7 @@ class Iperf(Request):
 
     src: str
     dst: str
-    seconds: int
+    seconds: Count
 
 
 class InjectFault(Request):

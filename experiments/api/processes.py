@@ -12,7 +12,7 @@ from pathlib import Path
 from select import select
 from typing import IO, Any, Self
 
-from railyard.core.errors import RailyardError
+from railyard.core.errors import BadInput, RailyardError
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import END_S
 
@@ -40,13 +40,28 @@ class Processes:
 
         Its environment and working folder are those of the script; its host name is the node's.
         """
-        argv = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]
-        if argv and argv[0] in ("python", "python3"):
+        argv = _arguments(args)
+        if argv[0] in ("python", "python3"):
             argv[0] = sys.executable
-        streams, folder = (stdin, stdout, stderr), str(cwd or Path.cwd())
+        if not isinstance(env, Mapping | None):
+            raise BadInput("env", env, "must be a mapping of names to text")
+        streams, folder = (stdin, stdout, stderr), m.path_text("cwd", cwd or Path.cwd())
         process = Process(self._ask, self._node, argv, streams, env, folder, text)
         self._started.append(process)
         return process
+
+
+def _arguments(args: object) -> list[str]:
+    """Return a program with its arguments. BadInput for what is neither text nor a list of text, or names nothing."""
+    try:
+        found = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]  # type: ignore[attr-defined]
+    except ValueError:
+        raise BadInput("args", args, "has a quotation mark without its end") from None
+    except TypeError:
+        raise BadInput("args", args, "must be text, or a list of text") from None
+    if not found:
+        raise BadInput("args", args, "must name a program")
+    return found
 
 
 class Process:
@@ -84,14 +99,17 @@ class Process:
                         else os.fdopen(ours, mode + "b")
                     )
                     setattr(self, name, file)
-                elif stream == subprocess.STDOUT:
+                elif stream == subprocess.STDOUT and number == 2:
                     theirs = os.dup(fds[1])
                 elif stream == subprocess.DEVNULL:
                     theirs = os.open(os.devnull, os.O_RDWR)
                 else:
-                    theirs = os.dup(
-                        number if stream is None else stream if isinstance(stream, int) else stream.fileno()
-                    )
+                    try:
+                        theirs = os.dup(
+                            number if stream is None else stream if isinstance(stream, int) else stream.fileno()
+                        )
+                    except (AttributeError, OSError, ValueError):
+                        raise BadInput(name, stream, "must be PIPE, DEVNULL, STDOUT or an open file") from None
                 fds.append(theirs)
                 given.callback(os.close, theirs)
             self._status_fd, their_end = os.pipe()

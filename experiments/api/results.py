@@ -9,6 +9,7 @@ from typing import Final, Self
 import pandas as pd
 
 from railyard.core.errors import BadInput, CheckFailed
+from railyard.experiments.api.messages import path_text
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis, Check
 from railyard.results.runs import store
@@ -111,5 +112,5 @@ class Results:
 
 def load(folder: str | Path) -> Results:
     """Read a run's folder. BadInput if it is none, or can't be read."""
-    path = Path(folder)
+    path = Path(path_text("DIR", folder))
     return Results(store.load(path), path)

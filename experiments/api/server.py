@@ -22,6 +22,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
+from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.host import raise_open_file_limit
 from railyard.core.sandbox import init, launcher
@@ -72,7 +73,7 @@ def _enter(order: m.Build, requests: int, files: int) -> int:
     from railyard.experiments.run.sandboxed import check_machine
     from railyard.experiments.spec.experiment import ExperimentSpec
 
-    spec = ExperimentSpec.model_validate(order.spec)
+    spec = parse_model(ExperimentSpec, order.spec)
     spec.family.check(spec)
     refuse_several(spec, "a script's fabric")
     check_machine(spec)
@@ -173,7 +174,7 @@ class _Server:
         live = self._live
         return {
             m.RunWorkload: lambda r: live.run(r.workload, r.repeats, r.seed),
-            m.Probe: lambda r: live.ping(r.src, r.dst, r.count, r.timeout_s),
+            m.Probe: lambda r: live.ping(r.src, r.dst, r.count, r.timeout),
             m.Iperf: lambda r: live.iperf(r.src, r.dst, r.seconds),
             m.InjectFault: lambda r: live.inject(r.number, r.fault),
             m.ObserveFault: lambda r: live.observe(r.fault),
@@ -200,6 +201,8 @@ class _Server:
                 )
             except FileNotFoundError:
                 raise BadInput("args", request.argv[0], "is no program that the sandbox sees") from None
+            except (OSError, ValueError) as error:  # as of a folder, or of a zero byte in an argument
+                raise BadInput("args", request.argv[0], f"can't be started: {error}") from None
             self._processes[process.pid] = process
             self._groups.add(process.pid)
             threading.Thread(target=self._report_end, args=(process, os.dup(fds[3])), daemon=True).start()

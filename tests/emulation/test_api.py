@@ -123,6 +123,13 @@ def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: "Ca
         (lambda fabric: fabric.fault("link-down", "d9g9"), "target: 'd9g9' is no"),
         (lambda fabric: fabric.fault("link-dwon", "d0g1"), "kind: 'link-dwon' is not known: did you mean 'link-down'?"),
         (lambda fabric: fabric.run(ry.Gpt(model="nope")), "model: "),
+        (lambda fabric: fabric.run("all-to-all"), "workload: 'all-to-all' must be one such as ry.AllToAll"),  # type: ignore[arg-type]
+        (lambda fabric: fabric.run(ry.AllToAll(), repeats=0), "repeats: 0 must be 1 or more"),
+        (lambda fabric: fabric.ping("d0g0", "d1g0", count=0), "count: 0 must be 1 or more"),
+        (lambda fabric: fabric.fault("link-slow", "d0g0", rate={1}), "rate: {1} must be text, a number"),
+        (lambda fabric: fabric.processes("d0g0").popen("echo 'a"), 'args: "echo \'a" has a quotation mark'),
+        (lambda fabric: fabric.processes("d0g0").popen(["true"], stdout=999), "stdout: 999 must be PIPE"),
+        (lambda fabric: fabric.ranks(["true"], gpus=["rail0"]), "gpus: 'rail0' is not known"),
         (
             lambda fabric: fabric.processes("d0g0").popen("true", cwd="/nonexistent"),
             "cwd: '/nonexistent' is not visible",

@@ -54,6 +54,15 @@ def test_unknown_name_is_an_attribute_error() -> None:
         (lambda: ry.AllToAll(byts=8), "byts: 8 is not a known key: did you mean 'bytes'?"),
         (lambda: ry.AllToAll(bytes="8 apples"), "bytes: '8 apples' is not a size"),
         (lambda: ry.load("/nonexistent"), "DIR: '/nonexistent' is not a run's folder"),
+        (lambda: ry.load(5), "DIR: 5 must be a path"),  # type: ignore[arg-type]
+        (lambda: ry.load("a\0"), "DIR: 'a\\x00' must be a path"),
+        (lambda: ry.run(5), "NAME: 5 must be a path"),  # type: ignore[arg-type]
+        (lambda: ry.run("idle", out=5), "out: 5 must be a path"),  # type: ignore[arg-type]
+        (lambda: ry.run("idle", seed="x"), "seed: 'x' must be a whole number"),  # type: ignore[arg-type]
+        (lambda: ry.run("idle", overrides=["seed=1"]), "overrides: ['seed=1'] must be a mapping"),  # type: ignore[arg-type]
+        (lambda: ry.fabric("rail-only"), "spec: 'rail-only' must be one such as ry.FabricSpec"),  # type: ignore[arg-type]
+        (lambda: ry.fabric(ry.FabricSpec(), visible="/tmp/a"), "visible: '/tmp/a' must be a list of paths"),
+        (lambda: ry.fabric(ry.FabricSpec(), visible=[5]), "visible: 5 must be a path"),  # type: ignore[list-item]
     ],
 )
 def test_bad_input_names_field_and_value(make: "object", message: str) -> None:
