@@ -213,7 +213,7 @@ _BOUNDS: Final = {
     "too_long": ("max_length", "must have {} or fewer"),
 }
 _TYPES: Final = {
-    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
     "bool_type": "must be true or false",
     "string_type": "must be text",

@@ -244,6 +244,9 @@ def fabric(
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
     frames = _carries.get("frames_per_s")
     shown = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
+    for path in shown:
+        if not Path(path).exists():
+            raise BadInput("visible", path, "doesn't exist")
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
     how = {"reroute": reroute, "frames_per_s": frames, "visible": shown, "live": mode}
     order = parse_model(m.Build, {"spec": data, "caller": os.getpid(), "name": name, **how})
