@@ -6,12 +6,14 @@ lost with its worker is given to another one.
 
 import asyncio
 import logging
+import secrets
 import shlex
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from distributed import Client, Future, KilledWorker, Scheduler, SSHCluster, Worker
@@ -46,7 +48,7 @@ class Cluster:
 
     def __init__(self, where: str) -> None:
         """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version."""
-        self._where = where
+        self._where, self._sweep = where, secrets.token_hex(8)
         logging.disable(logging.ERROR)  # Dask has tracebacks for workers that come and go, and for a lost scheduler
         with ExitStack() as undo:
             address: Any = where
@@ -111,7 +113,8 @@ class Cluster:
     def submit(self, name: str, task: Task) -> "Run":
         """Start a task on a worker of a machine."""
         workers = [address for address, own in self._machines.items() if own == name]
-        future = self._client.submit(machine.execute, task, workers=workers, resources={RESOURCE: 1}, pure=False)
+        own = replace(task, sweep=self._sweep)
+        future = self._client.submit(machine.execute, own, workers=workers, resources={RESOURCE: 1}, pure=False)
         return Run(future, workers, self._machines)
 
     def lost(self, error: Exception) -> str:
@@ -125,7 +128,7 @@ class Cluster:
         if self._client.status != "running":
             return False
         with suppress(OSError, TimeoutError):
-            self._client.run(machine.stop, on_error="ignore")
+            self._client.run(machine.stop, self._sweep, on_error="ignore")
             return True
         return False
 

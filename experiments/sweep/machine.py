@@ -16,7 +16,9 @@ import tarfile
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -32,20 +34,22 @@ from railyard.core.plugins import ENVIRONMENT
 from railyard.core.sandbox import run_queue
 from railyard.core.sandbox.launcher import die_with_parent
 
-_STOPPING_S: Final = 0.5  # in which every wait for a turn has ended
 _MAX_LINE: Final = 300
-_running: Final[set["subprocess.Popen[bytes]"]] = set()
-_stop: Final = threading.Event()
-"""Set for a moment to end the waits for a turn."""
+_running: Final[dict["subprocess.Popen[bytes]", str]] = {}  # the sweep of each run
+_stopped: Final = defaultdict[str, threading.Event](threading.Event)  # set for each sweep that was stopped
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run to do: its folder's name, the resolved experiment, and the sources of its plugins by path."""
+    """A run to do: its folder's name, the resolved experiment, and the sources of its plugins by path.
+
+    `sweep` is what another sweep on the same workers doesn't have.
+    """
 
     name: str
     spec: dict[str, Any]
     plugins: dict[str, bytes] = field(default_factory=dict)
+    sweep: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,11 @@ def identify() -> dict[str, Any]:
 
 def execute(task: Task) -> Outcome:
     """Wait for a turn, run the task, and return what became of it; exit status 130 if it was stopped before."""
-    machine = identify()
-    try:
-        with run_queue.turn(f"{task.spec['name']} of a sweep", 1, stop=_stop) as held:
+    machine, stopped = identify(), _stopped[task.sweep]
+    with suppress(run_queue.Stopped), run_queue.turn(f"{task.spec['name']} of a sweep", 1, stop=stopped) as held:
+        if not stopped.is_set():
             return _alone(task, held, machine)
-    except run_queue.Stopped:
-        return Outcome(130, "stopped", 0, 0, machine, None)
+    return Outcome(130, "stopped", 0, 0, machine, None)
 
 
 def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
@@ -114,23 +117,23 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -
         start_new_session=True,  # Ctrl-C is for the sweep, which stops the run itself
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
-    _running.add(process)
+    _running[process] = task.sweep
     try:
         _, stderr = process.communicate()
     finally:
-        _running.discard(process)
+        del _running[process]
     end_ns = time.monotonic_ns()
     lines = stderr.decode(errors="replace").strip().splitlines() or [""]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
     return Outcome(status, lines[-1][:_MAX_LINE], start_ns, end_ns, machine, _packed(out))
 
 
-def stop() -> None:
-    """End the run of this process in order, as Ctrl-C would, and what waits for a turn."""
-    _stop.set()
-    threading.Timer(_STOPPING_S, _stop.clear).start()
-    for process in tuple(_running):
-        process.send_signal(signal.SIGINT)
+def stop(sweep: str = "") -> None:
+    """End the run of a sweep in this process in order, as Ctrl-C would, and what waits for a turn, for good."""
+    _stopped[sweep].set()
+    for process, own in tuple(_running.items()):
+        if own == sweep:
+            process.send_signal(signal.SIGINT)
 
 
 def _packed(folder: Path) -> bytes | None:

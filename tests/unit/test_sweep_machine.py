@@ -70,6 +70,30 @@ def test_stopping_ends_the_run_and_what_waits_for_the_machine() -> None:
     assert ended(first)[0] == 128 + signal.SIGINT
 
 
+TWO_SWEEPS = f"""
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from railyard.experiments.sweep import machine
+machine.run_queue.turn = partial(machine.run_queue.turn, prefix="{QUEUE}")
+machine.program_command = lambda *words: ["sleep", "2"]
+with ThreadPoolExecutor() as pool:
+    runs = [pool.submit(machine.execute, machine.Task("a", {{"name": "a"}}, sweep=own)) for own in "ab"]
+    while not machine._running:
+        time.sleep(0.01)
+    (running,) = machine._running.values()
+    machine.stop("b" if running == "a" else "a")
+    machine.stop("c")
+    found = dict(zip("ab", (run.result().status for run in runs)))
+print(found.pop(running), *found.values())
+"""
+
+
+def test_a_sweep_that_is_stopped_leaves_the_run_of_another_one() -> None:
+    found = subprocess.run([sys.executable, "-c", TWO_SWEEPS], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "0 130\n"
+
+
 def test_a_machine_has_the_same_name_in_every_process() -> None:
     script = "from railyard.experiments.sweep.machine import identify; print(identify()['machine'])"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
