@@ -274,6 +274,8 @@ def _channel(transfer: Transfer) -> protocol.Channel:
 
 SOCKET_BUFFER_BYTES: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
+CONNECT_S_A_CHANNEL: Final = 0.01  # 256 GPUs have 7,936 in an all-to-all of rails, whose handshakes share slow links
+MAX_CONNECT_S: Final = 100.0  # less than what the run waits for a worker
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """struct linger: a closed connection ends with a reset, and no receiver waits for what is yet to be sent."""
 HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
@@ -307,7 +309,9 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
 
     The kernels of both ends connect all pairs at once, so waiting for one after the other takes no longer.
     """
-    channels, deadline = protocol.connections(job.tasks), time.monotonic() + CONNECT_S
+    channels = protocol.connections(job.tasks)
+    within_s = min(MAX_CONNECT_S, CONNECT_S + CONNECT_S_A_CHANNEL * len(channels))
+    deadline = time.monotonic() + within_s
     stripes = Counter((channel.src, channel.dst) for channel in channels)
 
     def wait(sock: socket.socket, event: int, missing: Collection[protocol.Channel]) -> None:
@@ -315,7 +319,7 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
         poller.register(sock, event)
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             src, dst, _ = min(missing)
-            raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {CONNECT_S:.0f} s")
+            raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {within_s:.0f} s")
 
     sending = {channel: _open_connection(job, channel) for channel in channels if channel.src in job.local_gpus}
     for channel, sock in sending.items():
