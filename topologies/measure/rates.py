@@ -10,8 +10,8 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
 from itertools import pairwise
 from math import ceil, inf
 from pathlib import Path
@@ -22,12 +22,13 @@ from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath, usable_cores
 from railyard.core.host_load import CpuClock
-from railyard.core.wait import wait_until
+from railyard.core.wait import POLL_S, poll, wait_until
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricController, FabricNet
 from railyard.topologies.build.shaping import ETHERNET, max_gso_segments, payload_fraction
 from railyard.topologies.fabric_kinds import LinkClass
+from railyard.topologies.measure.counters import PortReader
 from railyard.topologies.plan import Plan
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
@@ -39,6 +40,10 @@ PINGS: Final = 50
 PING_INTERVAL_S: Final = 2e-3  # longer than shapers take for the idle credit of the last one
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
+IPERF_PORT: Final = f"{5201:04X}"
+LISTEN, TIME_WAIT = "0A", "06"  # states of a connection in /proc/net/tcp
+STILL_LOOKS: Final = 3  # a frame between two queues is in none
+SETTLE_S: Final = 5.0  # the longest queue of a slow rail; a workload is measured after that in any case
 CALIBRATION: Final = f"-O {OMIT_S} -w {WINDOW} -C cubic"
 
 
@@ -74,7 +79,31 @@ def calibrate(net: FabricNet) -> list[Sample]:
     """Measure the latency of all samples, one by one, then their rates at once (3 s, more below 10 Mbit/s)."""
     chosen = [s._replace(latency_s=latency_s(s.src, s.dst)) for s in samples(net)]
     flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_s(s.expected_bps)) for s in chosen]
-    return [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
+    measured = [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
+    _settle(net, {gpu.name for s in chosen for gpu in (s.src, s.dst)})
+    return measured
+
+
+def _settle(net: FabricNet, ends: Collection[str]) -> None:
+    """Wait until no packet of iperf3 is under way: a port would count it as one of the workload's.
+
+    iperf3's server closes its connection before the last data comes, which its kernel answers with resets.
+    """
+    with closing(PortReader([*ends, *(switch.name for switch in net.plan.switches)])) as reader:
+
+        def is_still() -> bool:
+            waiting = any(port.backlog_bytes for ports in reader.read().values() for port in ports.values())
+            return not waiting and not any(map(_has_iperf_connection, ends))
+
+        for _ in range(STILL_LOOKS):
+            poll(is_still, SETTLE_S)
+            time.sleep(POLL_S)
+
+
+def _has_iperf_connection(node: str) -> bool:
+    with namespaces.inside(node):
+        rows = [line.split() for line in Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]]
+    return any(IPERF_PORT in (row[1][-4:], row[2][-4:]) and row[3] not in (LISTEN, TIME_WAIT) for row in rows)
 
 
 def latency_s(src: Gpu, dst: Gpu) -> float | None:
