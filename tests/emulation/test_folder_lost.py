@@ -15,7 +15,7 @@ from tests.emulation.programs import RUN_EXPERIMENT, Program
 SMALL: dict[str, Any] = {
     "name": "small",
     "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2}],
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "200ms"}],
     "seed": 5,
 }

@@ -1,4 +1,4 @@
-"""The example plugin docs/examples/carried_policy.py on packets: two nodes with rails of 60 and 20 Mbit/s.
+"""The example plugin docs/examples/carried_policy.py on packets: two nodes with rails of 6 and 2 Mbit/s.
 
   n0    n1
  |  \\  /  |
@@ -24,10 +24,12 @@ SPEC = {
         {
             "kind": "multi-rail",
             "nodes": 2,
-            "rails": [{"kind": "tcp", "rate": rate, "cpu": 0} for rate in ("60Mbit", "20Mbit")],
+            "rails": [{"kind": "tcp", "rate": rate, "cpu": 0} for rate in ("6Mbit", "2Mbit")],
         }
     ],
-    "workloads": [{"kind": "allreduce", "policies": ["carried"], "sizes": ["8MiB"], "operations": 10, "point": "50ms"}],
+    "workloads": [
+        {"kind": "allreduce", "policies": ["carried"], "sizes": ["256KiB"], "operations": 10, "point": "50ms"}
+    ],
 }
 
 

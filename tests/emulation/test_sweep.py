@@ -32,7 +32,8 @@ KEYS = ["seed", "fabric", "policy", "workload", "phase", "metric", "unit", "pred
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("spec") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(TINY))
+    slow = {**TINY["fabrics"][0], "rail_rate": "10Mbit", "hb_rate": "40Mbit"}  # which a busy machine carries too
+    path.write_text(yaml.safe_dump({**TINY, "fabrics": [slow]}))
     return str(path)
 
 
