@@ -91,8 +91,8 @@ def test_live_run_of_the_wheel_is_entered(folder: Path, slow: float) -> None:
 
 @contextmanager
 def burners(seconds: float) -> Iterator[None]:
-    """Keep every core busy with two other programs, which end by themselves."""
-    burn = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+    """Keep every core busy with two other programs, which end by themselves, with what nothing else wants to have."""
+    burn = f"import os, time\nos.nice(19)\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
     started = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
         yield
@@ -102,8 +102,7 @@ def burners(seconds: float) -> Iterator[None]:
             process.wait()
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("is_busy", [pytest.param(False, marks=pytest.mark.alone), True])
 def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_busy: bool, slow: float) -> None:
     """In a repository of its own, which depends on the package."""
     repository = folder / f"repository-{is_busy}"
