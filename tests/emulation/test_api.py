@@ -158,21 +158,17 @@ def test_interrupted_workload_leaves_a_usable_fabric(fabric: ry.Fabric) -> None:
     assert fabric.ping("d0g0", "d1g0")
 
 
-def test_two_fabrics_exist_side_by_side(fabric: ry.Fabric) -> None:
-    with ry.fabric(SPEC) as other:
-        other.exec("d0g0", "ip link set rail0 down")
-        assert fabric.ping("d0g0", "d1g0")
-        assert fabric.addresses == other.addresses
-
-
-def test_closed_fabric_leaves_nothing_and_refuses() -> None:
+def test_two_fabrics_exist_side_by_side_and_a_closed_one_leaves_nothing_and_refuses(fabric: ry.Fabric) -> None:
     before = machine_state()
     with ry.fabric(SPEC) as closed:
-        assert closed.ping("d0g0", "d1g0")
+        closed.exec("d0g0", "ip link set rail0 down")
+        assert fabric.ping("d0g0", "d1g0")
+        assert fabric.addresses == closed.addresses
+        assert closed.ping("d0g1", "d1g1")
         assert "<svg" in closed._repr_html_()
     assert_as_before(before, 2.0)
     with pytest.raises(ry.RailyardError, match="has ended"):
-        closed.ping("d0g0", "d1g0")
+        closed.ping("d0g1", "d1g1")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -218,7 +214,9 @@ def test_experiment_returns_its_tables_and_a_scripts_figures(fabric: ry.Fabric, 
 
 @pytest.mark.alone
 def test_figures_of_a_script_are_those_of_the_command_line(tmp_path: Path) -> None:
-    """Compared as two runs of the command line are."""
+    """Compared as two runs of the command line are. A variant: test_experiment_returns_its_tables_and_a_scripts_figures
+    has the same predictions and metrics, unit tests compare times.
+    """
     (tmp_path / "small.yaml").write_text(
         "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
         "workloads: [{kind: collective, collective: all-to-all, duration: 500ms}]\nrepeats: 6\nattempts: 1\n"

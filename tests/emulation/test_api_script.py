@@ -38,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_it_has_types(folder: Path) -> None:
+    """A variant: script/test checks docs/examples, which use the same API, with the same strictness."""
     (folder / "script.py").write_text(SCRIPT)
     # as for an installed package: its types are used, and errors in its own modules are not reported
     options = ["--strict", "--follow-imports", "silent", "--cache-dir", str(folder / "cache")]

@@ -55,6 +55,7 @@ def test_doctor_measures_the_switches() -> None:
 
 @pytest.mark.parametrize("line", short_runs(), ids=" ".join)
 def test_examples_of_short_runs_write_a_report(line: list[str], tmp_path: Path, slow: float) -> None:
+    """Variants: test_wheel.py runs quickstart as short, and unit tests parse every line."""
     with Program([*RUN_EXPERIMENT, "run", *line, "--out", str(tmp_path / "out")]) as program:
         assert program.end(300 * slow) in (0, 1), program.output  # 1: the machine was too busy for a valid run
     assert (tmp_path / "out" / "report.html").exists()

@@ -189,7 +189,7 @@ def test_every_fault_kind_can_be_clicked(live: tuple[Program, Page, Path]) -> No
 
 def test_a_measured_run_with_a_click_is_interactive(tmp_path: Path) -> None:
     file = tmp_path / "clicked.yaml"
-    file.write_text(yaml.safe_dump({"name": "clicked", "fabrics": [FABRIC], "workloads": [WORKLOAD]}))
+    file.write_text(yaml.safe_dump({"name": "clicked", "attempts": 1, "fabrics": [FABRIC], "workloads": [WORKLOAD]}))
     out = tmp_path / "out"
     with Program([*RUN_EXPERIMENT, "run", str(file), "--out", str(out), "--live", "control"]) as program:
         program.await_match(URL, BUILT_S)

@@ -1,4 +1,7 @@
-"""The example plugin docs/examples/link_errors.py on packets: calibrated links of a fabric of 2 x 2 get a section."""
+"""The example plugin docs/examples/link_errors.py on packets: calibrated links of a fabric of 2 x 2 get a section.
+
+A variant: tests/unit/test_report_sections.py has the section of this plugin, other plugins are run on packets.
+"""
 
 import json
 from pathlib import Path

@@ -25,7 +25,7 @@ from tests.unit.test_sweep_spec import TINY
 
 SWEEP_S = 240.0  # for some short runs on a slow machine
 RUNS = 2
-KILLS = 2
+KILLS = 1
 KEYS = ["seed", "fabric", "policy", "workload", "phase", "metric", "unit", "predicted", "repeat"]
 
 
@@ -91,7 +91,7 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
 
 @pytest.fixture(scope="module")
 def looped(spec: str, tmp_path_factory: pytest.TempPathFactory, slow: float) -> pd.DataFrame:
-    """The table of a sweep on this machine, whose program was killed at random moments, and then called again."""
+    """The table of a sweep on this machine, whose program was killed at a random moment, and then called again."""
     out = tmp_path_factory.mktemp("sweep") / "out"
     dice = random.Random(7)
     for _ in range(KILLS):
