@@ -90,4 +90,5 @@ VARIANTS: Final = (
 
 def is_variant(nodeid: str) -> bool:
     """Return whether a test is one, by the name that pytest has for it."""
-    return nodeid.rpartition("/")[2].startswith(VARIANTS)
+    file, _, test = nodeid.partition("::")
+    return f"{file.rpartition('/')[2]}::{test}".startswith(VARIANTS)
