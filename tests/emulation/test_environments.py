@@ -198,6 +198,7 @@ def test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept(mounts: str, folde
     ],
 )
 def test_records_are_kept_elsewhere_when_the_disk_fails(change: str, why: str, folder: Path) -> None:
+    """Variants: the next test has a full disk, test_folder_lost.py reads what is kept in the state folder."""
     command = ["run", "small.yaml", "--out", "disk/out", "--quiet"]
     variables = {"XDG_STATE_HOME": str(folder / "state")}
     done = run(command, (*MOUNT, DISK.format(change), "sh"), folder, variables)

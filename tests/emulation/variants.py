@@ -26,7 +26,7 @@ VARIANTS: Final = (
         for variables in ("LC_ALL PYTHONUTF8", "PYTHONIOENCODING", "TERM COLUMNS")
     ),
     "test_environments.py::test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept[read-only]",
-    "test_environments.py::test_records_are_kept_elsewhere_when_the_disk_fails[mount",
+    "test_environments.py::test_records_are_kept_elsewhere_when_the_disk_fails",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-1-129]",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-15-143]",
     "test_api.py::test_killed_script_leaves_nothing[9-1]",
