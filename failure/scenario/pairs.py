@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from railyard.failure.faults.support.impact import impaired_links
 from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.plan import Plan
 
+T = TypeVar("T")
 PairFilter = Callable[[Gpu, Gpu], bool]  # a property of the default path between two GPUs of different domains
 
 PROBES: Final = 4
@@ -20,6 +21,10 @@ ONE_SIDE_PROBES: Final = 3  # if the fault affects only sources or only far ends
 MAX_PROBES: Final = 8  # in total: at 1000 packets/s each, more would be a load of their own
 SHARED_PROBES: Final = 4
 """In a long script, whose purpose is connectivity checks: what runs for minutes should leave cores idle."""
+_ALL_PAIRS_GPUS: Final = 64
+"""GPUs of the largest fabric of which every pair is looked at, which is 10 µs for each pair and fault."""
+_SOME: Final = 8  # domains, and ranks, of a larger fabric, between whose GPUs a fault's pairs are chosen
+_SHARED_CANDIDATES: Final = 512
 _FAULT_WEIGHT: Final = 100  # more than the number of sides of faults that one pair can be on
 
 
@@ -29,16 +34,19 @@ class AffectedPairs:
 
     `crosses`: whether a pair's default path crosses what breaks. `own`: whether that is the cable by which the path
     leaves its own domain, so that the kernel there can switch to its backup route. `dead`: GPUs that are down.
+    `domains` and `ranks`: of the GPUs and rail switches that break; every path that crosses them ends at one of each.
     """
 
     crosses: PairFilter
     own: PairFilter
     dead: frozenset[Gpu] = frozenset()
+    domains: frozenset[int] = frozenset()
+    ranks: frozenset[int] = frozenset()
 
-    def sides(self, gpus: Iterable[Gpu]) -> list[list[Pair]]:
+    def sides(self, candidates: Iterable[Pair]) -> list[list[Pair]]:
         """Return the pairs of live GPUs that a fault may cut off at their source, and elsewhere; no empty lists."""
-        alive = [gpu for gpu in gpus if gpu not in self.dead]
-        pairs = [(a, b) for a in alive for b in alive if a.domain != b.domain and self.crosses(a, b)]
+        alive = (pair for pair in candidates if self.dead.isdisjoint(pair))
+        pairs = [(a, b) for a, b in alive if a.domain != b.domain and self.crosses(a, b)]
         sides = ([pair for pair in pairs if self.own(*pair)], [pair for pair in pairs if not self.own(*pair)])
         return [side for side in sides if side]
 
@@ -84,7 +92,9 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
     def at_source(src: Gpu, dst: Gpu) -> bool:
         return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))
 
-    return AffectedPairs(crosses, at_source, impact.dead_gpus)
+    hit = impact.dead_gpus | sources | impact.gpus_impaired_at("hb")
+    ranks = frozenset(gpu.rank for gpu in hit) | broken.rails
+    return AffectedPairs(crosses, at_source, impact.dead_gpus, frozenset(gpu.domain for gpu in hit), ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,7 @@ def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[P
     probes of their own, the pairs are probed that most of them hit.
     """
     own = list(dict.fromkeys(pair for impact in impacts for pair in _probed(plan, impact)))
-    probed = own if len(own) <= MAX_PROBES else _max_coverage(plan, impacts)
+    probed = own if len(own) <= MAX_PROBES else _max_coverage(plan, impacts, own)
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan), *probed]))
     return tuple(impact.selection(streams, probed) for impact in impacts)
 
@@ -132,23 +142,41 @@ def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[P
 
 def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
     """Choose for each side a pair that stays on its rail, and others; evenly spaced, and including the last one."""
-
-    def spaced(pairs: list[Pair], number: int) -> list[Pair]:
-        return [pairs[(i + 1) * len(pairs) // number - 1] for i in range(number)] if len(pairs) > number else pairs
-
-    chosen, sides = list[Pair](), impact.sides(plan.gpus)
+    chosen, sides = list[Pair](), impact.sides(permutations(_gpus_near(plan, impact), 2))
     for side in sides:
-        same = spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
+        same = _spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
         others = (PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES) - len(same)
-        chosen += same + spaced([pair for pair in side if pair[0].rank != pair[1].rank], others)
+        chosen += same + _spaced([pair for pair in side if pair[0].rank != pair[1].rank], others)
     return chosen
 
 
-def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs]) -> list[Pair]:
-    """Choose `SHARED_PROBES` pairs greedily, each hit by as many uncovered faults, then sides, as possible."""
-    all_pairs = [(a, b) for a in plan.gpus for b in plan.gpus if a.domain != b.domain]
+def _spaced(items: list[T], number: int) -> list[T]:
+    return [items[(i + 1) * len(items) // number - 1] for i in range(number)] if len(items) > number else items
+
+
+def _gpus_near(plan: Plan, impact: AffectedPairs) -> Sequence[Gpu]:
+    """Return all GPUs; of a large fabric those of some domains and ranks, up to half of which the fault hits."""
+    if len(plan.gpus) <= _ALL_PAIRS_GPUS:
+        return plan.gpus
+
+    def some(count: int, hit: Iterable[int]) -> set[int]:
+        first = _spaced(sorted(hit), _SOME // 2)
+        return {*first, *_spaced([number for number in range(count) if number not in first], _SOME - len(first))}
+
+    domains, ranks = some(plan.spec.domains, impact.domains), some(plan.spec.rails, impact.ranks)
+    return [gpu for gpu in plan.gpus if gpu.domain in domains and gpu.rank in ranks]
+
+
+def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs], own: list[Pair]) -> list[Pair]:
+    """Choose `SHARED_PROBES` pairs greedily, each hit by as many uncovered faults, then sides, as possible.
+
+    `own`: the pairs that were chosen for each fault alone, from which those for all are taken on a large fabric.
+    """
+    is_large = len(plan.gpus) > _ALL_PAIRS_GPUS
+    candidates = _spaced(own, _SHARED_CANDIDATES) if is_large else list(permutations(plan.gpus, 2))
+    all_pairs = [(a, b) for a, b in candidates if a.domain != b.domain]
     numbers = {pair: number for number, pair in enumerate(all_pairs)}
-    sides = [impact.sides(plan.gpus) for impact in impacts]
+    sides = [impact.sides(all_pairs) for impact in impacts]
     rows = [[pair for side in both for pair in side] for both in sides] + [side for both in sides for side in both]
     weights = np.array([_FAULT_WEIGHT] * len(sides) + [1] * (len(rows) - len(sides)))
     hits = np.zeros((len(rows), len(all_pairs)), dtype=np.bool_)

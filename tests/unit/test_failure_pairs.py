@@ -19,6 +19,7 @@ from railyard.failure.scenario.pairs import (
     monitored_pairs,
     select_script_pairs,
 )
+from railyard.failure.scenario.random_faults import RandomFaults
 from railyard.topologies.addresses import Gpu, Pair, gpu_of_name
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
@@ -133,6 +134,29 @@ def test_many_faults_share_few_probes_and_most_are_hit() -> None:
     assert sum(bool(selection.probes) for selection in selections) == 4 * 2 + 4, (
         "four pairs, two links each, on all rails"
     )
+
+
+@pytest.mark.parametrize(("domains", "rails"), [(128, 8), (4, 256)])
+def test_a_large_fabric_has_probes_for_each_fault(domains: int, rails: int) -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": domains, "rails": rails}))
+    last = f"d{domains - 1}g{rails - 1}"
+    for kind, target, number in (
+        ("link-down", last, 4),
+        ("gpu-crash", last, 3),
+        ("hb-port-down", "d1g0", 3),
+        ("server-crash", "hb1", 0),
+        ("rail-switch-crash", f"rail{rails // 2}", 3),
+    ):
+        assert len(monitored_pairs(Fault(kind, target), plan).probes) >= number, kind
+
+
+def test_random_faults_on_a_large_fabric_share_probes_that_they_hit() -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 128, "rails": 8}))
+    drawn = RandomFaults(count=40).script("storm", plan, 1).faults
+    selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in drawn])
+    probed = {pair for selection in selections for pair in selection.probes}
+    assert len(probed) == SHARED_PROBES
+    assert all(any(pair in selection.probes for selection in selections) for pair in probed)
 
 
 def test_crashed_gpu_affects_no_other_pair_on_spines() -> None:
