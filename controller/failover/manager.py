@@ -230,19 +230,19 @@ class FailoverManager:
         if not todo:
             return
         self._emit("decided", {"gpus": len(todo)})
-        done, refused = 0, dict[Gpu, dict[str, Route]]()
         # GPUs whose own link is dead use a backup route of their kernel's: they can wait for the others
-        for gpu in sorted(todo, key=lambda gpu: (gpu in broken.links, gpu)):
-            try:
-                done += self._router.change(gpu, *todo[gpu])
-            except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
-                self._emit("refused", {"gpu": gpu.name, "why": str(error)})
-                try:  # what is in force there, so that the next call asks for the rest again
-                    refused[gpu] = self._router.routes_at(gpu, DETOUR_METRIC)
-                except OSError:  # unknown, so as they were
-                    refused[gpu] = self._routes.get(gpu, {})
+        outcome = self._router.change_all(
+            {gpu: todo[gpu] for gpu in sorted(todo, key=lambda gpu: (gpu in broken.links, gpu))}
+        )
+        refused = dict[Gpu, dict[str, Route]]()
+        for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces: the others' routes are changed
+            self._emit("refused", {"gpu": gpu.name, "why": str(error)})
+            try:  # what is in force there, so that the next call asks for the rest again
+                refused[gpu] = self._router.routes_at(gpu, DETOUR_METRIC)
+            except OSError:  # unknown, so as they were
+                refused[gpu] = self._routes.get(gpu, {})
         self._routes = target | refused
-        self._emit("rerouted", {"routes": done, "detours": sum(map(len, self._routes.values()))})
+        self._emit("rerouted", {"routes": outcome.done, "detours": sum(map(len, self._routes.values()))})
 
 
 def find_disconnected_ranks(

@@ -131,22 +131,28 @@ class ControllerProcess:
         sockets = listeners((switch.name for switch in plan.switches if switch.name not in self._elsewhere), port)
         if self._elsewhere:
             sockets.append(socket.create_server((ADDRESS[0], port)))
-        numbers = tuple(sock.fileno() for sock in sockets)
+        agents = self.remote_agents()
+        numbers, agent_numbers = ([sock.fileno() for sock in each] for each in (sockets, list(agents)))
         process = Worker(
             "railyard.controller.processes.controller_main",
             "the controller",
             messages.Counters,
             on_event=self._on_event,
             awaited=("ready", "learned", "registry", "relearned", "controller-restarted"),
-            pass_fds=numbers,
+            pass_fds=[*numbers, *agent_numbers],
         )
         message = messages.ConnectController(
-            plan=plan, reroute=self._reroute, sockets=numbers, resume=resume, elsewhere=self._elsewhere
-        )
+            plan=plan, reroute=self._reroute, sockets=tuple(numbers), resume=resume, elsewhere=self._elsewhere,
+            agents=tuple(agent_numbers), gpus_elsewhere=tuple(agents.values()),
+        )  # fmt: skip
         process.send(message)
-        for sock in sockets:
+        for sock in (*sockets, *agents):
             sock.close()
         return process
+
+    def remote_agents(self) -> Mapping[socket.socket, frozenset[Gpu]]:
+        """Return a connection to the route agent of each other machine, with the GPUs there."""
+        return {}
 
     def wait_ready(self) -> None:
         """Return when every switch has its flows. RailyardError, with the last output, if that takes too long."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
+from railyard.controller.agent.machines import RouteAgents
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
 from railyard.controller.failover.manager import FailoverManager, Phase
@@ -17,8 +18,9 @@ from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, networ
 from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
+from railyard.core.remote import RemoteWorker
 from railyard.core.wait import poll
-from railyard.core.worker import Parent
+from railyard.core.worker import Parent, Ready
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import ovs
 
@@ -34,7 +36,7 @@ class Controller:
         self._parent, self.emit = parent, parent.emit
         self._plan = plan = command.plan
         self._names = {switch.dpid: switch.name for switch in plan.switches}
-        self._agent = RouteAgent(plan, command.elsewhere)
+        self._agent = _route_agent(command)
         self._manager = FailoverManager(plan, self._agent, command.reroute, self.emit)
         self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
         self._may_precompute = command.reroute
@@ -154,6 +156,18 @@ class Controller:
             if self._may_precompute and self._manager.phase is Phase.ACTIVE:
                 self._may_precompute = False  # takes a second or so, once
                 threading.Thread(target=self._manager.detours.precompute, daemon=True).start()
+
+
+def _route_agent(command: messages.ConnectController) -> RouteAgent:
+    """Return the route agent; of a fabric on several machines, that of all."""
+    if not command.agents:
+        return RouteAgent(command.plan, command.elsewhere)
+    replies = (Ready, messages.RoutesChanged, messages.Routes)
+    others = [
+        (RemoteWorker(socket.socket(fileno=fd), "a route agent on another machine", *replies), gpus)
+        for fd, gpus in zip(command.agents, command.gpus_elsewhere, strict=True)
+    ]
+    return RouteAgents(command.plan, command.elsewhere, others)
 
 
 def main() -> None:

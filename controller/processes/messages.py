@@ -23,7 +23,8 @@ class ToController(Message):
 class ConnectController(ToController):
     """Listen on these inherited sockets. `resume`: after a crash; event "controller-restarted" when it listens.
 
-    `elsewhere`: the namespaces that are on other machines; routes of GPUs there can't be changed.
+    `elsewhere`: the namespaces that are on other machines; `agents`: a connection to the route agent of each of them,
+    and in `gpus_elsewhere` the GPUs there.
     """
 
     plan: InstanceOf[Plan]
@@ -31,6 +32,8 @@ class ConnectController(ToController):
     sockets: tuple[int, ...]
     resume: bool
     elsewhere: frozenset[str] = frozenset()
+    agents: tuple[int, ...] = ()
+    gpus_elsewhere: tuple[frozenset[Gpu], ...] = ()
 
 
 class LearnInterfaces(ToController):
@@ -91,6 +94,44 @@ class SetRegistry(ToController):
     """Kill the registry's server, or start it again: event "registry-crashed", "registry-restarted" or "-failed"."""
 
     up: bool
+
+
+class ToRoutes(Message):
+    """A command of the controller to the route agent on another machine. Each gets one reply."""
+
+
+class LearnRoutes(ToRoutes):
+    """Open netlink sockets in these GPUs, whose interfaces exist now: Ready."""
+
+    plan: InstanceOf[Plan]
+    gpus: frozenset[Gpu]
+
+
+class ChangeRoutes(ToRoutes):
+    """Change routes: RoutesChanged. `changes`: routes to remove and to put, by GPU, in this order."""
+
+    changes: InstanceOf[dict]  # type: ignore[type-arg]
+
+
+class RoutesChanged(Message):
+    """`done`: how many changes are in force. `refused`: error number and text, by GPU."""
+
+    done: int
+    refused: dict[Gpu, tuple[int, str]]
+
+
+class ReadRoutes(ToRoutes):
+    """Read the routes of a metric at a GPU: Routes."""
+
+    gpu: Gpu
+    metric: int
+
+
+class Routes(Message):
+    """Routes by key; or why the kernel doesn't answer."""
+
+    routes: InstanceOf[dict]  # type: ignore[type-arg]
+    why: str = ""
 
 
 class ToAgents(Message):

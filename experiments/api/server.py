@@ -69,7 +69,7 @@ def _end_with(caller: int) -> None:
 
 def _enter(order: m.Build, requests: int, files: int) -> int:
     from railyard.experiments.live.launch import opened_page
-    from railyard.experiments.machines.cluster import refuse_several
+    from railyard.experiments.machines.joining import refuse_several
     from railyard.experiments.run.sandboxed import check_machine
     from railyard.experiments.spec.experiment import ExperimentSpec
 

@@ -56,11 +56,11 @@ def command(
 
 def check_hosts(hosts: int, interface: str) -> int:
     """Wait for the other machines, whose agents have checked them, and print a line for each."""
-    from railyard.experiments.machines import cluster  # these take a second to load
+    from railyard.experiments.machines import joining  # these take a second to load
     from railyard.topologies.build.machine_part import TUNNEL_HEADERS
 
     underlay = parse_model(UnderlaySpec, {"interface": interface}, "--underlay")
-    for number, machine in enumerate(cluster.look(hosts, underlay), 1):
+    for number, machine in enumerate(joining.look(hosts, underlay), 1):
         mtu = machine["mtu"] - TUNNEL_HEADERS
         print(
             f"machine {number}: {machine['name']}, {machine['address']} at {machine['interface']}, Linux"

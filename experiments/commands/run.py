@@ -63,7 +63,7 @@ def run(
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
-    from railyard.experiments.machines import cluster
+    from railyard.experiments.machines import joining
     from railyard.experiments.run.sandboxed import check_machine, own_command, runs_at_once
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
@@ -71,9 +71,9 @@ def run(
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     machine = check_machine(spec)
-    several = cluster.prepare(spec)
+    several = joining.prepare(spec)
     if several and live is not None:
-        cluster.refuse_several(spec, "--live")
+        joining.refuse_several(spec, "--live")
     at_once = 0 if no_queue else runs_at_once(machine.cores, psutil.virtual_memory().total)
     with (
         folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once

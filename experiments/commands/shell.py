@@ -17,7 +17,7 @@ def command(
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
-    from railyard.experiments.machines.cluster import refuse_several
+    from railyard.experiments.machines.joining import refuse_several
     from railyard.experiments.run.sandboxed import check_machine, own_command
 
     spec = load_any(name, overrides)

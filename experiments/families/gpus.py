@@ -14,6 +14,7 @@ from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, Fabri
 from railyard.experiments.spec.faults import check_faults
 from railyard.experiments.spec.scripts import check_script
 from railyard.experiments.spec.trainings import check_trainings
+from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
@@ -33,7 +34,7 @@ BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, whic
 LIGHT_FRAMES: Final = 1_200
 """Full frames a second that any machine carries: 2% of what a core does with the slowest datapath."""
 _ONE_MACHINE: Final = (
-    "routing", "background", "grid", "faults", "scripts", "replacements", "trainings"
+    "routing", "background", "grid", "replacements", "trainings"
 )  # fmt: skip
 """Sections of an experiment that need all GPUs on one machine."""
 GPU_BYTES: Final = 1_000_000
@@ -153,6 +154,7 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if given := getattr(spec, key):
             count = len(given) if isinstance(given, tuple) else 1
             raise BadInput(key, count, "can't be given together with hosts: it needs all GPUs on one machine")
+    _check_faults_over_hosts(spec)
     for i, fabric in enumerate(spec.gpu_fabrics):
         if fabric.spine_count or fabric.optical:
             what = "spines" if fabric.spine_count else "optical switches"
@@ -160,6 +162,28 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if fabric.domains < spec.hosts:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
             raise BadInput("hosts", spec.hosts, allowed)
+
+
+def _check_faults_over_hosts(spec: ExperimentSpec) -> None:
+    """Raise BadInput for faults that need all GPUs on one machine, and for heartbeats."""
+    if (spec.faults or spec.scripts) and spec.heartbeats != "off" and "on" in spec.reroute:
+        keys = spec.heartbeats.model_dump(mode="json")
+        raise BadInput("heartbeats", keys, "must be off together with hosts: they need all GPUs on one machine")
+    possible = [kind for kind in fault_kinds() if FAULTS[kind].spans_machines]
+    allowed = "can't be used together with hosts: it needs all GPUs on one machine; those that can are "
+    allowed += ", ".join(possible)
+    given = [(f"faults.{i}.kind", fault.kind) for i, fault in enumerate(spec.faults)]
+    for i, script in enumerate(spec.scripts):
+        given += [(f"scripts.{i}.faults.{n}.kind", fault.kind) for n, fault in enumerate(script.faults)]
+        if script.random_faults:
+            mix = script.random_faults.mix
+            if not mix:
+                kinds = ", ".join(possible)
+                raise BadInput(f"scripts.{i}.random_faults.mix", "", f"must be given together with hosts, of {kinds}")
+            given += [(f"scripts.{i}.random_faults.mix", kind) for kind in mix]
+    for field, kind in given:
+        if kind not in possible:
+            raise BadInput(field, kind, allowed)
 
 
 def _check_workloads(spec: ExperimentSpec) -> None:

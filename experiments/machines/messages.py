@@ -1,9 +1,12 @@
 """Commands of a run to its part on another machine, and the replies."""
 
+from typing import Literal
+
 from pydantic import InstanceOf
 
 from railyard.core.host_load import MachineLoad
 from railyard.core.worker import Message
+from railyard.failure.faults import Fault
 from railyard.topologies.build.machine_part import Underlay
 from railyard.topologies.measure.counters import Counters
 from railyard.topologies.placement import Placement
@@ -29,6 +32,7 @@ class Build(ToPart):
     """Build this machine's part of a fabric: Built, perhaps before its switches have their flows."""
 
     placement: InstanceOf[Placement]
+    backups: bool
 
 
 class Built(Message):
@@ -74,10 +78,48 @@ class Metered(Message):
     own_s: float
 
 
+Module = Literal[
+    "railyard.workloads.replay.worker",
+    "railyard.topologies.build.carrier",
+    "railyard.controller.processes.routes_main",
+    "railyard.failure.probes.traffic",
+    "railyard.failure.connectivity.worker",
+]
+"""The programs of processes that a part starts."""
+
+
 class StartWorker(ToPart):
-    """Start a replay worker, which connects to the run with this number."""
+    """Start a process of the run, which connects to it with this number."""
 
     number: int
+    module: Module
+
+
+Operation = Literal["prepare", "inject", "repair", "symptoms"]
+
+
+class ActOnFault(ToPart):
+    """Carry out what an operation of a fault does on the machine: Acted."""
+
+    operation: Operation
+    fault: InstanceOf[Fault]
+
+
+class Acted(Message):
+    """When it began, monotonic ns, and the symptoms, of the operation that has some."""
+
+    at_ns: int = 0
+    symptoms: tuple[bool, ...] = ()
+
+
+class TakeSnapshot(ToPart):
+    """Read the kernel state of all nodes of the part: Snapshot."""
+
+
+class Snapshot(Message):
+    """Kernel state by node."""
+
+    state: InstanceOf[dict]  # type: ignore[type-arg]
 
 
 class ReadClock(ToPart):

@@ -20,6 +20,9 @@ from railyard.core.remote import authenticate, relay, send_line, tuned
 from railyard.core.sandbox import init
 from railyard.core.worker import Parent, Ready
 from railyard.experiments.machines import messages
+from railyard.experiments.machines.faults import act
+from railyard.failure.analysis.state_snapshot import snapshot_state
+from railyard.failure.scenario.script import Operator
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.machine_part import PartNet, guarded, interface_bytes
 from railyard.topologies.measure import rates
@@ -96,10 +99,9 @@ class Part:
                 self._closing.enter_context(guarded(underlay, self._machine_net))
                 with namespaces.inside_machine(self._machine_net):
                     return messages.Port(number=_echo(self._address))
-            case messages.Build(placement=placement):
-                self.net = PartNet(
-                    placement, self._underlay, self._machine_net, self._datapath, RelayedController(self)
-                )
+            case messages.Build(placement=placement, backups=backups):
+                relayed = RelayedController(self)
+                self.net = PartNet(placement, self._underlay, self._machine_net, self._datapath, relayed, backups)
                 self.net.start()
                 return messages.Built(datapath=self.net.datapath, switch_buffers=self.net.switch_buffers)
             case messages.TakeDown() if self.net is not None:
@@ -121,8 +123,12 @@ class Part:
                 self._meter.__exit__()
                 own = [(step.at, step.ours) for step in self._meter.steps]
                 return messages.Metered(load=self._meter.load, own=own, own_s=self._meter.own_s)
-            case messages.StartWorker(number=number):
-                self._start_worker(number)
+            case messages.StartWorker(number=number, module=module):
+                self._start_worker(number, module)
+            case messages.ActOnFault(operation=operation, fault=fault) if self.net is not None:
+                return act(Operator(self.net), operation, fault)
+            case messages.TakeSnapshot() if self.net is not None:
+                return messages.Snapshot(state=dict(snapshot_state(self.net.node_names)))
             case messages.ReadClock():
                 return messages.Clock(ns=time.monotonic_ns())
             case messages.ServeIperf(gpu=gpu, ip=ip):
@@ -134,15 +140,15 @@ class Part:
                 raise RailyardError(f"{command.__class__.__name__} came without a fabric")
         return None
 
-    def _start_worker(self, number: int) -> None:
+    def _start_worker(self, number: int, module: str) -> None:
         with self.dial({"role": "worker", "number": number}) as sock:
             process = subprocess.Popen(
-                module_command("railyard.workloads.replay.worker", str(sock.fileno())),
+                module_command(module, str(sock.fileno())),
                 cwd=PROJECT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[sock.fileno()],
             )
-        watched = watch.add("a replay worker", process.pid, may_exit=True)
+        watched = watch.add(module, process.pid, may_exit=True)
 
         def reap() -> None:
             process.wait()

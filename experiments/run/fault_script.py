@@ -15,6 +15,9 @@ from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
 from railyard.experiments.live import page
+from railyard.experiments.machines.faults import ClusterOperator
+from railyard.experiments.machines.faults import sites as cluster_sites
+from railyard.experiments.machines.faults import snapshot as cluster_snapshot
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import FabricSession, repeat_suffix, surviving_interruptions
 from railyard.experiments.run.traffic import Workload, expected, record
@@ -27,13 +30,15 @@ from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
+from railyard.failure.probes.sites import Site
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.scenario.script import Action, Script
-from railyard.results.runs.records import Event, GoodputTrace, Measurement, Run
+from railyard.failure.scenario.script import Action, Operator, Script
+from railyard.results.runs.records import CLOCK_UNCERTAINTY, Event, GoodputTrace, Measurement, Run
 from railyard.results.theory.predict import WHOLE
+from railyard.topologies.build.machine_part import PartNet
 from railyard.workloads.replay.job import first_phases
-from railyard.workloads.replay.run import Aborted, Replay, replay
+from railyard.workloads.replay.run import Aborted, Place, Replay, replay
 
 CONNECT_S: Final = 60.0
 RESTORE_S: Final = 2.0
@@ -49,6 +54,7 @@ class FaultInjector:
     reroute: str
     connectivity: ConnectivityChecker
     run: Run
+    machines: "Machines"
 
     def inject(
         self, spec: FaultSpec | ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress
@@ -73,11 +79,15 @@ class FaultInjector:
             if spec.registry is not None:
                 session.controller.start_health(HealthSpec(registry=spec.registry))
                 stack.callback(session.controller.stop_health)
-            with session.watch().record_load(self.run, interval, faulted=True):
+            with (
+                self.machines.clocks(interval, self.run),
+                session.watch().record_load(self.run, interval, faulted=True),
+            ):
                 if workload is None:
                     seen = run_script(
-                        session.net, script, selections, session.events, self.connectivity, progress, on_action=_show
-                    )
+                        session.net, script, selections, session.events, self.connectivity, progress,
+                        on_action=_show, sites=self.machines.sites, operator=self.machines.operator,
+                    )  # fmt: skip
                 else:
                     seen, done = self._during(script, selections, workload, seed, progress)
             if workload is not None:
@@ -96,7 +106,7 @@ class FaultInjector:
         left = list[str]()
 
         def is_restored() -> bool:
-            left[:] = state_differences(before, snapshot_state(self.session.net.node_names))
+            left[:] = state_differences(before, self.machines.snapshot())
             return not left
 
         if not poll(is_restored, RESTORE_S, _POLL_S):
@@ -118,7 +128,7 @@ class FaultInjector:
                 # the kernel's own TCP timers are kept here
                 return replay(
                     workload.schedule, self.session.windows, seed, within_s,
-                    started=started.set_result, abort=abort, watched=watched,
+                    started=started.set_result, abort=abort, watched=watched, places=self.machines.places,
                 )  # fmt: skip
             finally:  # waits for what never came fail
                 for what, future in [("it began", started), *ended.items()]:
@@ -133,7 +143,10 @@ class FaultInjector:
                 except TimeoutError:
                     raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
                 net, events = self.session.net, self.session.events
-                seen = run_script(net, script, probes_only, events, None, progress, ended, _show)
+                seen = run_script(
+                    net, script, probes_only, events, None, progress, ended, _show,
+                    self.machines.sites, self.machines.operator,
+                )  # fmt: skip
             except BaseException:
                 abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
@@ -173,6 +186,44 @@ class FaultInjector:
 def _show(action: Action) -> None:
     """Show an injection or a repair on the live page."""
     page.show_fault(action.operation, action.fault, action.at_ns)
+
+
+class Machines:
+    """The machines of a session's fabric, as faults need them."""
+
+    def __init__(self, session: FabricSession) -> None:
+        self._session, self._cluster = session, session.cluster
+        self.operator = Operator(session.net)
+        if self._cluster and isinstance(session.net, PartNet):
+            self.operator = ClusterOperator(self._cluster, session.net)
+
+    @property
+    def sites(self) -> Sequence[Site]:
+        """The machines, with their clocks as they were measured last."""
+        return cluster_sites(self._cluster) if self._cluster else (Site(),)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The machines as a replay needs them."""
+        return self._cluster.places() if self._cluster else ()
+
+    def snapshot(self) -> StateSnapshot:
+        """Return the kernel state of all nodes."""
+        if self._cluster and isinstance(self._session.net, PartNet):
+            return cluster_snapshot(self._cluster, self._session.net)
+        return snapshot_state(self._session.net.node_names)
+
+    @contextmanager
+    def clocks(self, interval: IntervalId, run: Run) -> Iterator[None]:
+        """Measure clocks before and after an interval, and record their uncertainty."""
+        if self._cluster is None:
+            yield
+            return
+        before_s = self._cluster.measure_clocks()
+        yield
+        uncertainty_s = max(before_s, self._cluster.measure_clocks())
+        run.measurements.append(Measurement(interval, WHOLE, CLOCK_UNCERTAINTY, uncertainty_s, "s"))
+        run.provenance["machines"] = self._cluster.provenance()
 
 
 WORKLOAD: Final = "heartbeats"  # what records call them
@@ -228,12 +279,13 @@ def inject_faults(
     scripts = spec.scripts_on(number)
     if not scripts:
         return
+    machines = Machines(session)
     heartbeats = spec.heartbeats if reroute == "on" else "off"
     with (
-        ConnectivityChecker(session.net, reroute == "on") as connectivity,
+        ConnectivityChecker(session.net, reroute == "on", machines.sites) as connectivity,
         heartbeats_running(session, heartbeats, run),
     ):
-        injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
+        injector, before = FaultInjector(session, reroute, connectivity, run, machines), machines.snapshot()
         for script in scripts:
             for repeat in range(times := spec.times(script)):
                 seed, what = spec.seed + repeat, f"{session.label}: {script.label}, reroute {reroute}"

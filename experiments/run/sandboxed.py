@@ -46,7 +46,7 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     # these take a second to load, and the process outside needs none of them
     from railyard.experiments.live import page
     from railyard.experiments.live.recorded import write_page
-    from railyard.experiments.machines import cluster
+    from railyard.experiments.machines import joining
     from railyard.experiments.run.runner import run_experiment
 
     path, (device, inode) = Path(task["folder"]), task["identity"]
@@ -55,7 +55,7 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     output = None if task["quiet"] else console(stderr=task["json"])
     with opened as folder, Spare(task["spare"]) as spare:
         try:
-            with cluster.joined(task.get("cluster"), spec), page.served(task["live"], task["spec"], folder):
+            with joining.joined(task.get("cluster"), spec), page.served(task["live"], task["spec"], folder):
                 return run_experiment(spec, folder, output, spare, task.get("command"))
         finally:
             with suppress(OSError):  # a disk that is full has been reported

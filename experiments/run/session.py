@@ -16,7 +16,9 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
-from railyard.experiments.machines.cluster import Cluster, ClusterMeter, current
+from railyard.experiments.machines.cluster import Cluster, current
+from railyard.experiments.machines.controller import ClusterController
+from railyard.experiments.machines.meter import ClusterMeter
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, MachineSample, Run
 from railyard.topologies.build.machine_part import PartNet
@@ -100,7 +102,7 @@ class Watch:
         ]  # fmt: skip
 
     def _meter(self) -> LoadMeter | ClusterMeter:
-        return self.cluster.meter() if self.cluster else LoadMeter()
+        return ClusterMeter(self.cluster) if self.cluster else LoadMeter()
 
 
 def count_all(net: EmulatedNet, cluster: Cluster | None) -> Counters:
@@ -199,8 +201,8 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     controller: ControllerProcess
     net: FabricNet
     if cluster:
-        controller = parts = cluster.controller(plan, note)
-        net = cluster.network(datapath, parts)
+        controller = ClusterController(cluster, plan, reroute, note)
+        net = cluster.network(datapath, controller, backups=reroute)
     else:
         controller = ControllerProcess(reroute, note)
         net = FabricNet(plan, datapath, controller, backups=reroute)

@@ -1,93 +1,102 @@
-"""The process of a connectivity check: probes every ordered pair of GPUs with numbered datagrams, in one loop.
+"""The process of a connectivity check on each machine: probes pairs of GPUs with numbered datagrams, in one loop.
 
-One socket for each GPU sends and receives everything. In the k-th round each GPU probes the k-th after it, so that no
-GPU receives many probes at once.
+One socket for each GPU sends and receives everything.
 """
 
+import math
 import select
 import socket
 import struct
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Container, Sequence
+from contextlib import closing, suppress
 from typing import Final
 
 from pydantic import InstanceOf
 
 from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Message, Parent, Ready
-from railyard.topologies.addresses import Gpu, Pair
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
+from railyard.topologies.measure.counters import PortReader
 
 PAIRS_PER_S: Final = 8000.0
-TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
-MIN_TRIES: Final = 2
-FINAL_WAIT_S: Final = 0.02  # for unexpected answers
 PORT: Final = 7800
 PROBE: Final = struct.Struct("!IHH")  # number of the check; sender and receiver by their position among the GPUs
 BATCH_S: Final = 0.001
 
 
 class Open(Message):
-    """Open a socket in each GPU: Ready."""
+    """Open a socket in each GPU that is `here` (by name; None: all): Ready."""
 
     gpus: InstanceOf[tuple]  # type: ignore[type-arg]
+    here: frozenset[str] | None = None
 
 
 class Probe(Message):
-    """Probe all pairs until `end_s` (s, monotonic) at the latest: Answered.
+    """Send the probes of these pairs that begin here, in `send_s`, and wait for those that end here: Answered.
 
-    Pairs in `expected` that don't answer within `timeout_s` are probed again.
+    Pairs are positions among the GPUs. `number`: of the check. It waits until all of `awaited` have answered, and
+    `timeout_s` after sending at most; nothing is sent or counted later than `within_s` from now.
     """
 
-    expected: InstanceOf[frozenset]  # type: ignore[type-arg]
+    number: int
+    pairs: InstanceOf[list]  # type: ignore[type-arg]
+    awaited: InstanceOf[frozenset]  # type: ignore[type-arg]
+    send_s: float
     timeout_s: float
-    end_s: float
+    within_s: float
 
 
 class Answered(Message):
-    """The answer of each pair; None if there was too little time."""
+    """The pairs that end here and have answered. `in_time`: all probes were sent, and there was time to wait."""
 
-    pairs: InstanceOf[dict] | None  # type: ignore[type-arg]
+    pairs: InstanceOf[frozenset]  # type: ignore[type-arg]
+    in_time: bool
+
+
+class ReadPorts(Message):
+    """Read the counters of the interfaces of nodes here: Ports."""
+
+    nodes: tuple[str, ...]
+
+
+class Ports(Message):
+    """Counters by node and interface."""
+
+    ports: InstanceOf[dict]  # type: ignore[type-arg]
 
 
 class _Prober:
-    """All sockets, open."""
+    """All sockets of this machine, open."""
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, gpus: Sequence[Gpu], here: Container[str] | None) -> None:
         self._gpus = gpus
         self._epoll = select.epoll()
-        self._sockets = [_open(gpu) for gpu in gpus]
-        self._by_fd = {sock.fileno(): sock for sock in self._sockets}
+        self._sockets = {n: _open(gpu) for n, gpu in enumerate(gpus) if here is None or gpu.name in here}
+        self._by_fd = {sock.fileno(): sock for sock in self._sockets.values()}
         for fd in self._by_fd:
             self._epoll.register(fd, select.EPOLLIN)
-        n = len(gpus)
-        self._pairs = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
         self._number, self._end_s = 0, 0.0
         self._answered: set[tuple[int, int]] = set()
 
-    def probe_all(self, expected: Collection[Pair], timeout_s: float, end_s: float) -> dict[Pair, bool] | None:
-        """Take one check. Return None if there was no time until `end_s` to probe every pair without an answer
-        `MIN_TRIES` times: the machine was too busy, so a missing answer means nothing.
-        """
-        self._number, self._end_s, self._answered = (self._number + 1) % 2**32, end_s, set()
-        index_of = {gpu: index for index, gpu in enumerate(self._gpus)}
-        awaited = {(index_of[a], index_of[b]) for a, b in expected}
-        pending, tries = self._pairs, 0
-        while pending and tries < TRIES and self._send(pending):
-            deadline = time.monotonic() + timeout_s
-            while not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
-                self._serve(min(left, BATCH_S * 5))
-            tries += time.monotonic() <= end_s
-            pending = [pair for pair in self._pairs if pair in awaited and pair not in self._answered]
-        self._serve(max(0.0, min(FINAL_WAIT_S, end_s - time.monotonic())))
-        if tries < (MIN_TRIES if pending else 1):
-            return None
-        return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._pairs}
+    def probe(self, probe: Probe) -> Answered:
+        """Send once, and wait."""
+        if probe.number != self._number:
+            self._number, self._answered = probe.number, set()
+        self._end_s = time.monotonic() + probe.within_s
+        awaited = frozenset((a, b) for a, b in probe.awaited if b in self._sockets)
+        all_sent = self._send([(a, b) for a, b in probe.pairs if a in self._sockets], probe.send_s)
+        deadline = time.monotonic() + probe.timeout_s
+        while all_sent and not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
+            self._serve(min(left, BATCH_S * 5))
+        if not probe.pairs:  # the last time, for unexpected answers
+            self._serve(probe.timeout_s)
+        return Answered(pairs=frozenset(self._answered), in_time=all_sent and time.monotonic() <= self._end_s)
 
-    def _send(self, pairs: Sequence[tuple[int, int]]) -> bool:
+    def _send(self, pairs: Sequence[tuple[int, int]], send_s: float) -> bool:
         """Send a few each millisecond, and receive meanwhile; return whether all were sent before the end."""
-        batch = round(PAIRS_PER_S * BATCH_S)
+        batch = max(1, math.ceil(len(pairs) * BATCH_S / send_s)) if send_s else 1
         next_s = time.monotonic()
         for first in range(0, len(pairs), batch):
             if time.monotonic() > self._end_s:
@@ -126,12 +135,18 @@ def _open(gpu: Gpu) -> socket.socket:
 
 def main() -> None:
     """Serve until the parent ends."""
-    parent = Parent(Open, Probe)
+    parent = Parent(Open, Probe, ReadPorts)
     raise_open_file_limit()
-    prober = _Prober(parent.receive().gpus)
+    opened = parent.receive()
+    prober = _Prober(opened.gpus, opened.here)
     parent.send(Ready())
-    for probe in parent:
-        parent.send(Answered(pairs=prober.probe_all(probe.expected, probe.timeout_s, probe.end_s)))
+    for command in parent:
+        match command:
+            case Probe():
+                parent.send(prober.probe(command))
+            case ReadPorts(nodes=nodes):
+                with closing(PortReader(nodes)) as reader:
+                    parent.send(Ports(ports=reader.read()))
 
 
 if __name__ == "__main__":

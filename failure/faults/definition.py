@@ -60,6 +60,8 @@ class FaultKind:
     stops_gpus: ClassVar[bool] = False  # processes on GPUs are killed or stopped, so connections may break
     is_intermittent: ClassVar[bool] = False  # parts fail and recover by themselves while the fault lasts
     loses_packets_throughout: ClassVar[bool] = False  # packets are lost until the repair, whatever the controller does
+    spans_machines: ClassVar[bool] = False
+    """On a fabric over several machines, each operation does what concerns the namespaces of its machine."""
     is_rerouted: ClassVar[bool] = True  # the controller moves traffic away from what breaks
     first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()  # recovery targets (results/runs/targets.py)
 
@@ -109,6 +111,11 @@ class FaultKind:
     def scope(self, plan: FabricPlan, target: str, p: Any) -> FaultScope:
         """Return what the fault affects and what its detection requires: concurrent faults must not interfere."""
         return scope_of(self.impact(plan, target, p), plan)
+
+    def nodes(self, plan: FabricPlan, target: str, p: Any) -> frozenset[str]:
+        """Return the namespaces that its operations touch: on several machines, these carry it out."""
+        impact = self.impact(plan, target, p)
+        return impact.nodes.union(*impact.impaired_cables)
 
     def is_signal(self, plan: Plan, target: str, p: Any, event_kind: str, detail: Mapping[str, Any]) -> bool:
         """Return whether an event of the controller announces this fault."""

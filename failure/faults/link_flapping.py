@@ -53,6 +53,8 @@ class LinkFlapping(CutLink):
     def inject(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Set the switch's end down, and start a thread that continues."""
         super().inject(net, target, p)
+        if not net.has(self.link(net, target).b.node):
+            return
         ended = threading.Event()
         thread = threading.Thread(target=_flap, args=(self.link(net, target).b, p.period, ended), daemon=True)
         self._flapping[target] = thread, ended
@@ -60,13 +62,16 @@ class LinkFlapping(CutLink):
 
     def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """End the thread, which sets the interface up."""
-        thread, ended = self._flapping.pop(target)
-        ended.set()
-        thread.join()
+        if target in self._flapping:  # of several machines, on that of the switch
+            thread, ended = self._flapping.pop(target)
+            ended.set()
+            thread.join()
 
     def symptoms(self, net: EmulatedNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return whether the GPU's carrier changes within a period, and whether it changes or is lost."""
         end = self.link(net, target).a
+        if not net.has(end.node):
+            return ()
         before = link_state(end).get("carrier_changes")
         changed = poll(lambda: link_state(end).get("carrier_changes") != before, p.period, _POLL_S)
         return changed, changed or not is_up(end)

@@ -24,6 +24,7 @@ class LinkSlow(LinkFault):
 
     order, weight = 4, 1.0
     is_rerouted = False
+    spans_machines = True
 
     def random_parameters(self) -> Parameters:
         """Return half the rate: below, a queue holds probes for longer than a connectivity check waits."""
@@ -48,4 +49,4 @@ class LinkSlow(LinkFault):
         """Return whether each end is slow. The kernel rounds rates to bytes/s, so the limit is halfway to full rate."""
         link = self.link(net, target)
         limit_bps = link.rate_bps * (1 + p.rate) / 2
-        return shaped_bps(link.a) < limit_bps, shaped_bps(link.b) < limit_bps
+        return [shaped_bps(end) < limit_bps for end in (link.a, link.b) if net.has(end.node)]

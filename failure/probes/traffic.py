@@ -1,4 +1,5 @@
-"""Traffic during faults: paced TCP streams and 1 kHz UDP probes, sent by a process of its own, and the handle on it.
+"""Traffic during faults: paced TCP streams and 1 kHz UDP probes, sent by a process of its own on each machine of the
+fabric, and the handle on them.
 
 The process has one loop of a millisecond a turn, on average: turns come a little early or late at random, so as not to
 fall in step with the kernel's tick.
@@ -10,9 +11,10 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from pydantic import InstanceOf
 
@@ -20,7 +22,8 @@ from railyard.core.errors import CheckFailed
 from railyard.core.host import raise_open_file_limit
 from railyard.core.records import ProbeLog
 from railyard.core.worker import ANSWER_S, Failed, Message, Parent, Ready, Worker
-from railyard.topologies.addresses import Pair
+from railyard.failure.probes.sites import Site
+from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.build import namespaces
 
 TICK_NS: Final = 1_000_000
@@ -34,17 +37,25 @@ CHUNK: Final = bytes(65536)
 
 
 class TrafficJob(Message):
-    """Connect streams of `stream_bytes_per_s` each, and pairs that get a probe a millisecond: Ready, or Failed."""
+    """Listen for streams of `stream_bytes_per_s` each, and for pairs that get a probe a millisecond: Ready, or Failed.
+
+    `here`: the names of the GPUs whose ends of streams and probes are this process's; None: all.
+    """
 
     streams: tuple[Pair, ...]
     probes: tuple[Pair, ...]
     stream_bytes_per_s: float
     port: int = 7100
+    here: frozenset[str] | None = None
+
+    def has(self, gpu: Gpu) -> bool:
+        """Return whether this process has the ends at a GPU."""
+        return self.here is None or gpu.name in self.here
 
 
 @dataclass
 class TrafficLog:
-    """Log of the traffic process. By stream number: bytes sent, receipts as (ns, bytes), and why a stream broke."""
+    """Log of the traffic. By stream number: bytes sent, receipts as (ns, bytes), and why a stream broke."""
 
     sent: dict[int, int] = field(default_factory=dict)
     receipts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -65,6 +76,21 @@ class TrafficLog:
         return lost
 
 
+class ProbeEnds(NamedTuple):
+    """Times of a process's ends of probes, ns, by the number of the pair: of sending, and of arrival by number."""
+
+    sent: dict[int, list[int]]
+    arrived: dict[int, dict[int, int]]
+
+
+class Connect(Message):
+    """Connect the streams to their receivers, which listen: Ready, or Failed."""
+
+
+class Accept(Message):
+    """Accept the streams, which are connected: Ready, or Failed."""
+
+
 class Start(Message):
     """Start sending. There is no answer."""
 
@@ -80,30 +106,73 @@ class Stop(Message):
 
 
 class Finished(Message):
-    """The log of everything."""
+    """The log of the ends that the process has; its probes are in `probes`."""
 
     log: InstanceOf[TrafficLog]
+    probes: InstanceOf[ProbeEnds]
 
 
-class Traffic(Worker):
-    """A traffic process, connected when made; `start` starts the clock, `stop` ends the sending and returns the log."""
+class Traffic:
+    """A traffic process on each machine, connected when made; `start` starts the clock, `stop` ends the sending and
+    returns the log, with times of this machine.
+    """
 
-    def __init__(self, job: TrafficJob) -> None:
-        super().__init__(__name__, "the traffic process", Ready, Finished)
-        self.open(job, OPEN_S)
+    def __init__(self, job: TrafficJob, sites: Sequence[Site] = (Site(),)) -> None:
+        self._sites, self._probes = sites, len(job.probes)
+        self._workers = list[Worker]()
+        try:
+            for site in sites:
+                self._workers.append(site.start(__name__, "the traffic process", Ready, Finished))
+            for message in (job, Connect(), Accept()):
+                for site, worker in zip(sites, self._workers, strict=True):
+                    worker.send(job.model_copy(update={"here": site.nodes}) if message is job else message)
+                for worker in self._workers:
+                    worker.receive(Ready, OPEN_S)
+        except BaseException:
+            self.end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def start(self) -> None:
         """Start sending."""
-        self.send(Start())
+        for worker in self._workers:
+            worker.send(Start())
 
     def peek(self) -> TrafficLog:
         """Return the log so far."""
-        return self.ask(Peek(), Finished).log
+        return self._log(Peek(), ANSWER_S)
 
     def stop(self, drain_s: float) -> TrafficLog:
-        """Stop sending, wait at most `drain_s` for bytes in flight, and end the process."""
+        """Stop sending, wait at most `drain_s` for bytes in flight, and end the processes."""
         with self:
-            return self.ask(Stop(drain_s=drain_s), Finished, drain_s + ANSWER_S).log
+            return self._log(Stop(drain_s=drain_s), drain_s + ANSWER_S)
+
+    def end(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+
+    def _log(self, message: Message, within_s: float) -> TrafficLog:
+        for worker in self._workers:
+            worker.send(message)
+        log, sent, arrived = TrafficLog(), dict[int, list[int]](), dict[int, dict[int, int]]()
+        for site, worker in zip(self._sites, self._workers, strict=True):
+            found, offset_ns = worker.receive(Finished, within_s), site.offset_ns
+            log.sent |= found.log.sent
+            log.broken = found.log.broken | log.broken
+            for number, receipts in found.log.receipts.items():
+                log.receipts[number] = [(at - offset_ns, size) for at, size in receipts]
+            sent |= {n: [at - offset_ns for at in times] for n, times in found.probes.sent.items()}
+            for n, times in found.probes.arrived.items():
+                arrived[n] = {number: at - offset_ns for number, at in times.items()}
+        for n in range(self._probes):
+            log.probes.append(ProbeLog(tuple(sent[n]), tuple(arrived[n].get(k, -1) for k in range(len(sent[n])))))
+        return log
 
 
 class _Streams:
@@ -117,28 +186,40 @@ class _Streams:
         self.readers: dict[int, int] = {}
         self._in: dict[int, socket.socket] = {}
         self._credit = dict.fromkeys(range(len(job.streams)), 0.0)
-        for number, pair in enumerate(job.streams):
-            self._connect(number, pair, job.port + number)
-            log.sent[number], log.receipts[number] = 0, []
+        self._job, self._listeners = job, dict[int, socket.socket]()
+        for number, (src, dst) in enumerate(job.streams):
+            if job.has(src):
+                log.sent[number] = 0
+            if job.has(dst):
+                log.receipts[number] = []
+                self._listeners[number] = listener = self._open(dst)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((dst.ip, job.port + number))
+                listener.listen(1)
 
-    def _connect(self, number: int, pair: Pair, port: int) -> None:
-        src, dst = pair
-        listener, client = (namespaces.open_socket(gpu.name, socket.SOCK_STREAM) for gpu in (dst, src))
-        for sock in (listener, client):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
-            sock.settimeout(CONNECT_S)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((dst.ip, port))
-        listener.listen(1)
-        client.connect((dst.ip, port))
-        accepted, _ = listener.accept()
-        listener.close()
-        for sock in (client, accepted):
-            sock.setblocking(False)
-        self._out[number], self._in[number] = client, accepted
-        self.readers[accepted.fileno()] = number
-        self._epoll.register(accepted, select.EPOLLIN)
+    def _open(self, gpu: Gpu) -> socket.socket:
+        sock = namespaces.open_socket(gpu.name, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
+        sock.settimeout(CONNECT_S)
+        return sock
+
+    def connect(self) -> None:
+        """Connect the streams that begin here."""
+        for number, (src, dst) in enumerate(self._job.streams):
+            if self._job.has(src):
+                self._out[number] = client = self._open(src)
+                client.connect((dst.ip, self._job.port + number))
+                client.setblocking(False)
+
+    def accept(self) -> None:
+        """Accept the streams that end here."""
+        for number, listener in self._listeners.items():
+            self._in[number] = accepted = listener.accept()[0]
+            listener.close()
+            accepted.setblocking(False)
+            self.readers[accepted.fileno()] = number
+            self._epoll.register(accepted, select.EPOLLIN)
 
     def send(self, tick: int, now_ns: int) -> None:
         """Send from each stream that is due what has accumulated since its last turn: the later it is, the more."""
@@ -182,7 +263,8 @@ class _Streams:
 
     def _mark_broken(self, number: int, reason: str) -> None:
         self.log.broken.setdefault(number, reason)
-        self._stop_reading(self._in[number].fileno())
+        if number in self._in:
+            self._stop_reading(self._in[number].fileno())
         self._out.pop(number, None)
 
     def _stop_reading(self, fd: int) -> None:
@@ -198,36 +280,40 @@ class _Probes:
     """
 
     def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
-        self._senders = list[tuple[socket.socket, tuple[str, int], list[int]]]()  # with the times of sending
-        self._receivers = dict[int, tuple[socket.socket, dict[int, int]]]()  # with the times of arrival, by number
-        for port, (src, dst) in enumerate(job.probes, job.port + len(job.streams)):
-            receiver, sender = namespaces.open_socket(dst.name), namespaces.open_socket(src.name)
-            receiver.bind((dst.ip, port))
-            for sock in (receiver, sender):
-                sock.setblocking(False)
-            self._senders.append((sender, (dst.ip, port), []))
-            self._receivers[receiver.fileno()] = receiver, {}
-            epoll.register(receiver, select.EPOLLIN)
+        # by the number of the pair, with the times of sending
+        self._senders = dict[int, tuple[socket.socket, tuple[str, int], list[int]]]()
+        # with the number of the pair, and the times of arrival by number
+        self._receivers = dict[int, tuple[socket.socket, int, dict[int, int]]]()
+        for pair, (src, dst) in enumerate(job.probes):
+            port = job.port + len(job.streams) + pair
+            if job.has(dst):
+                receiver = namespaces.open_socket(dst.name)
+                receiver.bind((dst.ip, port))
+                receiver.setblocking(False)
+                self._receivers[receiver.fileno()] = receiver, pair, {}
+                epoll.register(receiver, select.EPOLLIN)
+            if job.has(src):
+                sender = namespaces.open_socket(src.name)
+                sender.setblocking(False)
+                self._senders[pair] = sender, (dst.ip, port), []
 
     def send(self) -> None:
-        for sock, address, sent in self._senders:
+        for sock, address, sent in self._senders.values():
             sent.append(time.monotonic_ns())
             with suppress(OSError):  # no route, or an ICMP error of an earlier one: it is lost, as its log will show
                 sock.sendto(PROBE.pack(len(sent) - 1), address)
 
     def receive(self, fd: int) -> None:
-        sock, arrived = self._receivers[fd]
+        sock, _, arrived = self._receivers[fd]
         with suppress(OSError):
             while True:
                 (number,) = PROBE.unpack(sock.recv(PROBE.size))
                 arrived[number] = time.monotonic_ns()
 
-    def logs(self) -> list[ProbeLog]:
-        pairs = zip(self._senders, self._receivers.values(), strict=True)
-        return [
-            ProbeLog(tuple(sent), tuple(arrived.get(n, -1) for n in range(len(sent))))
-            for (_, _, sent), (_, arrived) in pairs
-        ]
+    @property
+    def ends(self) -> ProbeEnds:
+        sent = {pair: times for pair, (_, _, times) in self._senders.items()}
+        return ProbeEnds(sent, {pair: arrived for _, pair, arrived in self._receivers.values()})
 
 
 class _Loop:
@@ -236,8 +322,8 @@ class _Loop:
     def __init__(self, job: TrafficJob, parent: Parent) -> None:
         self.log, self._parent = TrafficLog(), parent
         self._epoll = select.epoll()
-        self._streams = _Streams(job, self._epoll, self.log)
-        self._probes = _Probes(job, self._epoll)
+        self.streams = _Streams(job, self._epoll, self.log)
+        self.probes = _Probes(job, self._epoll)
 
     def run(self) -> float:
         """Send until a command comes on its connection; return its drain time."""
@@ -246,26 +332,28 @@ class _Loop:
         while True:
             now = time.monotonic_ns()
             while next_ns <= now:
-                self._probes.send()
-                self._streams.send(tick, now)
+                self.probes.send()
+                self.streams.send(tick, now)
                 tick, next_ns = tick + 1, next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 command = self._parent.receive()
                 if isinstance(command, Stop):
                     self._epoll.unregister(self._parent)
                     return float(command.drain_s)
-                self.log.probes = self._probes.logs()
-                self._parent.send(Finished(log=self.log))
+                self.report()
 
     def drain(self, seconds: float) -> None:
         """Receive what is still on its way."""
-        self._streams.finish()
+        self.streams.finish()
         deadline = time.monotonic() + seconds
-        while self._streams.readers and time.monotonic() < deadline:
+        while self.streams.readers and time.monotonic() < deadline:
             self._serve(0.05)
-        for number in self._streams.readers.values():
+        for number in self.streams.readers.values():
             self.log.broken.setdefault(number, f"its bytes did not arrive within {seconds:.0f} s")
-        self.log.probes = self._probes.logs()
+
+    def report(self) -> None:
+        """Send the log so far."""
+        self._parent.send(Finished(log=self.log, probes=self.probes.ends))
 
     def _serve(self, pause_s: float) -> bool:
         """Serve sockets for so long; return whether there is a command."""
@@ -274,10 +362,10 @@ class _Loop:
         for fd, _ in self._epoll.poll(pause_s if pause_s > 0.001 else 0):
             if fd == self._parent.fileno():
                 has_input = True
-            elif fd in self._streams.readers:
-                self._streams.receive(fd)
+            elif fd in self.streams.readers:
+                self.streams.receive(fd)
             else:
-                self._probes.receive(fd)
+                self.probes.receive(fd)
         if 0 < pause_s <= 0.001 and not has_input:
             select.select([self._epoll], [], [], pause_s)
         return has_input
@@ -285,10 +373,14 @@ class _Loop:
 
 def main() -> None:
     """Serve one job."""
-    parent = Parent(TrafficJob, Start, Peek, Stop)
+    parent = Parent(TrafficJob, Connect, Accept, Start, Peek, Stop)
     raise_open_file_limit()
     try:
         loop = _Loop(parent.receive(), parent)
+        for step in (loop.streams.connect, loop.streams.accept):
+            parent.send(Ready())
+            parent.receive()
+            step()
     except OSError as error:
         parent.send(Failed(why=f"streams can't be connected: {error}"))
         return
@@ -296,7 +388,7 @@ def main() -> None:
     parent.receive()
     gc.disable()
     loop.drain(loop.run())
-    parent.send(Finished(log=loop.log))
+    loop.report()
 
 
 if __name__ == "__main__":

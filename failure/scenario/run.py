@@ -18,9 +18,10 @@ from railyard.failure.analysis.evaluate import (
 )
 from railyard.failure.connectivity.check import ConnectivityChecker, duration_s, missed_checks
 from railyard.failure.faults.definition import ControllerEvent
+from railyard.failure.probes.sites import Site
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.script import NO_PHASES, Action, PhaseEnds, Player, Script
+from railyard.failure.scenario.script import NO_PHASES, Action, Operator, PhaseEnds, Player, Script
 from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0
@@ -54,14 +55,16 @@ def run_script(
     progress: Callable[[int], None] = lambda done: None,
     phases: PhaseEnds = NO_PHASES,
     on_action: Callable[[Action], None] = lambda action: None,
+    sites: Sequence[Site] = (Site(),),
+    operator: Operator | None = None,
 ) -> ScriptRun:
     """Run traffic, inject and repair the faults of a script, and measure. CheckFailed if a fault had no effect.
 
     `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
     in each idle period. `events` returns the controller's events so far. `progress` is called with the number of
     finished injections and repairs, `on_action` with each of them. `phases`: ends of phases, for faults with `after`.
-    All faults are repaired in any case. ValueError for a script with a fault within `WARM_UP_S` of the start: no
-    goodput could be compared with.
+    `sites`, `operator`: of a fabric on several machines. All faults are repaired in any case. ValueError for a script
+    with a fault within `WARM_UP_S` of the start: no goodput could be compared with.
     """
     if len(selections) != len(script.faults) or not selections:
         raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")
@@ -69,9 +72,9 @@ def run_script(
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
     streams = tuple(dict.fromkeys(pair for selection in selections for pair in selection.streams))
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
-    player, check_s = Player(net, script, phases), duration_s(net.plan)
+    player, check_s = Player(operator or net, script, phases), duration_s(net.plan)
     job = TrafficJob(streams=streams, probes=probes, stream_bytes_per_s=net.plan.rail_bps * STREAM_SHARE / 8)
-    with Traffic(job) as traffic:
+    with Traffic(job, sites) as traffic:
         begun_ns = time.monotonic_ns()
         traffic.start()
         player.play(begun_ns)

@@ -6,7 +6,7 @@ Each fault of a script has a thread of its own, so that simultaneous faults are 
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -119,11 +119,45 @@ class ActionLog:
             return QuietPeriod(last, tuple(self._broken.values()), until_ns)
 
 
+class Operator:
+    """Carries out the operations of faults on a fabric of this machine."""
+
+    def __init__(self, net: EmulatedNet) -> None:
+        self.net = net
+
+    def prepare(self, fault: Fault) -> None:
+        """Do what a fault's kind does before the injection."""
+        fault.definition.prepare(self.net, fault.target, fault.parameters)
+
+    def inject(self, fault: Fault) -> int:
+        """Inject a fault; return when (monotonic ns, just before)."""
+        at_ns = time.monotonic_ns()
+        fault.definition.inject(self.net, fault.target, fault.parameters)
+        return at_ns
+
+    def repair(self, fault: Fault) -> int:
+        """Repair a fault; return when (monotonic ns, just before)."""
+        at_ns = time.monotonic_ns()
+        fault.definition.repair(self.net, fault.target, fault.parameters)
+        return at_ns
+
+    def symptoms(self, fault: Fault) -> Sequence[bool]:
+        """Return for each affected part whether it is faulty."""
+        return fault.definition.symptoms(self.net, fault.target, fault.parameters)
+
+
+Fabric = EmulatedNet | Operator
+
+
+def _operator(fabric: Fabric) -> Operator:
+    return fabric if isinstance(fabric, Operator) else Operator(fabric)
+
+
 SYMPTOMS_TIMEOUT_S: Final = 5.0
 """A kernel may report a carrier a second late, and a busy machine later: only then it counts as an error."""
 
 
-def inject(net: EmulatedNet, fault: Fault) -> int:
+def inject(net: Fabric, fault: Fault) -> int:
     """Prepare a fault, inject it, and return when (monotonic ns, just before). CheckFailed as `prepare`, `confirm`."""
     prepare(net, fault)
     at_ns = apply(net, fault)
@@ -131,42 +165,40 @@ def inject(net: EmulatedNet, fault: Fault) -> int:
     return at_ns
 
 
-def prepare(net: EmulatedNet, fault: Fault) -> None:
+def prepare(net: Fabric, fault: Fault) -> None:
     """Do what can be done before the injection. CheckFailed if the target is faulty already."""
     if is_active(net, fault):
         raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is active already")
-    fault.definition.prepare(net, fault.target, fault.parameters)
+    _operator(net).prepare(fault)
 
 
-def apply(net: EmulatedNet, fault: Fault) -> int:
+def apply(net: Fabric, fault: Fault) -> int:
     """Inject a prepared fault; return when (monotonic ns, just before)."""
-    at_ns = time.monotonic_ns()
-    fault.definition.inject(net, fault.target, fault.parameters)
-    return at_ns
+    return _operator(net).inject(fault)
 
 
-def confirm(net: EmulatedNet, fault: Fault) -> None:
+def confirm(net: Fabric, fault: Fault) -> None:
     """Raise CheckFailed if the fault isn't active: its recovery time would be 0."""
     if not _have_symptoms(net, fault, expected=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
 
 
-def repair(net: EmulatedNet, fault: Fault) -> None:
+def repair(net: Fabric, fault: Fault) -> None:
     """Repair a fault. CheckFailed if some part is still faulty afterwards."""
-    fault.definition.repair(net, fault.target, fault.parameters)
+    _operator(net).repair(fault)
     if not _have_symptoms(net, fault, expected=False):
         raise CheckFailed(f"{fault.kind} at {fault.target} is still active after its repair")
 
 
-def is_active(net: EmulatedNet, fault: Fault) -> bool:
+def is_active(net: Fabric, fault: Fault) -> bool:
     """Return whether all affected parts are faulty, observed at the parts themselves."""
-    return all(fault.definition.symptoms(net, fault.target, fault.parameters))
+    return all(_operator(net).symptoms(fault))
 
 
-def _have_symptoms(net: EmulatedNet, fault: Fault, expected: bool) -> bool:
+def _have_symptoms(net: Fabric, fault: Fault, expected: bool) -> bool:
     """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
-    kind, target, parameters = fault.definition, fault.target, fault.parameters
-    return poll(lambda: {*kind.symptoms(net, target, parameters)} == {expected}, SYMPTOMS_TIMEOUT_S)
+    operator = _operator(net)
+    return poll(lambda: {*operator.symptoms(fault)} == {expected}, SYMPTOMS_TIMEOUT_S)
 
 
 PREPARE_S: Final = 0.6  # time before an injection to check that the fault isn't active, and to prepare it
@@ -187,7 +219,7 @@ class Player:
     `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number. `actions`: their log.
     """
 
-    def __init__(self, net: EmulatedNet, script: Script, phases: PhaseEnds = NO_PHASES) -> None:
+    def __init__(self, net: Fabric, script: Script, phases: PhaseEnds = NO_PHASES) -> None:
         if any(timed.after and timed.after not in phases for timed in script.faults):
             raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
         self._net, self._script, self._phases = net, script, phases
@@ -253,7 +285,7 @@ class Player:
                 self._sleep_until(self._inject_at_ns(timed))
             prepare(self._net, fault)
             if type(fault.definition).prepare is not FaultKind.prepare:  # its repair undoes it
-                preparation.callback(fault.definition.repair, self._net, fault.target, fault.parameters)
+                preparation.callback(_operator(self._net).repair, fault)
             self._sleep_until(self._inject_at_ns(timed))
             self.actions.begin(number, "inject")
             preparation.pop_all()

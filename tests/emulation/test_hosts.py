@@ -5,20 +5,25 @@ machine 1 (run, controller) ── eth0 ── bridge ── eth0 ── machine
 
 import csv
 import json
+import re
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from railyard.topologies.build.machine_part import Underlay, guarded
 from tests.emulation.machines import NETWORK, TOKEN, Machines, machines
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
 RUN_S = 120.0
+PART = "railyard.experiments.machines.part"
 SEND = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), (sys.argv[2], 47911))"
 RECEIVE = """import socket
 sock = socket.socket(type=socket.SOCK_DGRAM)
@@ -85,6 +90,55 @@ def test_collectives_over_three_machines_deliver_every_byte(three: Machines, sta
     assert addresses[0] == f"{NETWORK}.1"
     assert sorted(addresses) == [f"{NETWORK}.{n}" for n in (1, 2, 3)]  # in the order in which they joined
     assert [agent.end(20.0) for agent in agents] == [0, 0]
+    check_nothing_left(three)
+
+
+def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(
+    three: Machines, stack: ExitStack, tmp_path: Path
+) -> None:
+    before = machine_state()
+    agents = [start_agent(three, stack, 2), start_agent(three, stack, 3)]
+    long = [{**SMALL["workloads"][0], "duration": "20s"}]
+    run = start(three, stack, tmp_path, {"workloads": long})
+    run.await_text("all-to-all", RUN_S)  # the replay begins
+    children = psutil.Process(agents[0].process.pid).children(recursive=True)
+    (part,) = (p for p in children if PART in p.cmdline() and p.name() != "unshare")
+    part.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    run.await_match(rf"machine [23] \(m2, {NETWORK}\.2\) died", 5.0)
+    assert run.end(30.0) == 1, run.output
+    print(f"the run ended {time.monotonic() - killed:.1f} s after the machine")
+    last = run.output.strip().splitlines()[-1]
+    assert re.match(rf"error: machine [23] \(m2, {NETWORK}\.2\) died", last), run.output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["links"]  # what was measured before
+    for agent in agents:
+        agent.process.send_signal(signal.SIGTERM)
+        agent.end(20.0)
+    check_nothing_left(three)
+    assert_as_before(before)
+
+
+def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    """The GPU is on machine 2, its rail switch on machine 1."""
+    agents = [start_agent(three, stack, 2, "--once")]
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
+    faults = [{"kind": "link-down", "target": "d2g0", "at": "700ms", "repair": "1s"}]
+    keys = {"workloads": [], "fabrics": [fabric], "faults": faults, "heartbeats": "off", "reroute": "on", "hosts": 2}
+    run = start(three, stack, tmp_path, keys)
+    assert run.end(RUN_S) in (0, 1), run.output
+    out = tmp_path / "out"
+    (row,) = csv.DictReader((out / "recovery.csv").read_text().splitlines())
+    assert row["recovered"] == "True", row
+    assert all(float(row[step]) > 0 for step in ("detect_ms", "decided_ms", "reroute_ms", "far_side_ms")), row
+    assert int(row["connections_lost"]) == 0
+    assert int(row["lost_bytes"]) == 0
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert {event["what"] for event in events} >= {"port-down", "rerouted", "port-up"}
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+    assert "clock_uncertainty" in {row["metric"] for row in rows}
+    summary = json.loads((out / "summary.json").read_text())
+    assert not [reason for reason in summary["reasons"] if "did not recover" in reason or "carried" in reason], summary
+    assert [agent.end(20.0) for agent in agents] == [0]
     check_nothing_left(three)
 
 

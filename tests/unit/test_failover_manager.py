@@ -1,12 +1,13 @@
 """The brain: what is dead follows from what switches say, and the routes follow from what is dead."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.agent.route_agent import RouteAgent
+from railyard.controller.agent.route_agent import Outcome, RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, detours
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager, find_disconnected_ranks
@@ -44,6 +45,15 @@ class FakeRouter:
             gone = self.table.pop((gpu, route.key), None)
             assert gone == route or gpu in self.crashed
         return len(remove) + len(put)
+
+    def change_all(self, changes: Mapping[Gpu, tuple[list[Route], list[Route]]]) -> Outcome:
+        done, refused = 0, dict[Gpu, OSError]()
+        for gpu, both in changes.items():
+            try:
+                done += self.change(gpu, *both)
+            except OSError as error:
+                refused[gpu] = error
+        return Outcome(done, refused)
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         assert metric == DETOUR_METRIC

@@ -7,7 +7,7 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
 from railyard.experiments.machines.agent import parse_join
-from railyard.experiments.machines.cluster import mtu_problem
+from railyard.experiments.machines.joining import mtu_problem
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.results.runs.fidelity import CLOCKS, judge
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, Measurement, Run

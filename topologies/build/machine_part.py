@@ -54,16 +54,16 @@ class PartNet(FabricNet):
         machine_net: int,
         datapath: Datapath,
         controller: FabricController,
+        backups: bool,
     ) -> None:
-        self._here, self._placement = placement.nodes(underlay.machine), placement
-        self._underlay, self._machine_net = underlay, machine_net
-        # no backup routes: they are for faults, which need all GPUs on one machine
-        super().__init__(placement.plan, datapath, controller, backups=False)
+        self._placement, self._underlay, self._machine_net = placement, underlay, machine_net
+        super().__init__(placement.plan, datapath, controller, backups)
 
     @property
     def node_names(self) -> list[str]:
         """The namespaces of this machine."""
-        return [node for node in self._placement.plan.namespaces if node in self._here]
+        here = self._placement.nodes(self._underlay.machine)
+        return [node for node in self._placement.plan.namespaces if node in here]
 
     def _make_links(self) -> None:
         inner = [link for link in self.plan.links if {link.a.node, link.b.node} <= self._here]

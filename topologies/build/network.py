@@ -170,8 +170,8 @@ class EmulatedNet(Mininet):
         for link in plan.links:
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
-        here = set(self.node_names)
-        self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches if switch.name in here}
+        self._here = frozenset(self.node_names)
+        self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches if self.has(switch.name)}
         self.switch_buffers = False
         self.extra_names: set[str] = set()  # of namespaces (gpu_replacement.py)
         self.build_s = self.stop_s = 0.0
@@ -180,6 +180,10 @@ class EmulatedNet(Mininet):
     def node_names(self) -> list[str]:
         """All namespaces; those of this machine, where several share a fabric."""
         return list(self.plan.namespaces)
+
+    def has(self, node: str) -> bool:
+        """Return whether a namespace is on this machine."""
+        return node in self._here
 
     def start(self) -> None:
         """Build everything; return when traffic can flow. RailyardError names the program that failed."""

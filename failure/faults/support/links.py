@@ -70,8 +70,8 @@ def shaped_bps(end: End) -> int:
 
 
 def reshape(net: EmulatedNet, link: Link, rate_bps: int) -> None:
-    """Give the shapers at both ends of a cable a rate, and the burst that goes with it."""
-    for end in (link.a, link.b):
+    """Give the shapers at both ends of a cable, those on this machine, a rate, and the burst that goes with it."""
+    for end in filter(lambda end: net.has(end.node), (link.a, link.b)):
         lines = net.shaper_commands(end.interface, rate_bps).splitlines(keepends=True)
         changed = [line.replace("class add", "class change") for line in lines if line.startswith("class add")]
         with namespaces.inside(end.node):
@@ -109,17 +109,25 @@ class LinkFault(FaultKind):
 class CutLink(LinkFault):
     """A link whose far end is set down."""
 
+    spans_machines = True
+
     def inject(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Set the far end of the cable down: the near end loses its carrier."""
-        set_link(self.link(net, target).b, "down")
+        self._set_far_end(net, target, "down")
 
     def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """Set the far end up."""
-        set_link(self.link(net, target).b, "up")
+        self._set_far_end(net, target, "up")
 
     def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the near end has no carrier."""
-        return (not is_up(self.link(net, target).a),)
+        near = self.link(net, target).a
+        return (not is_up(near),) if net.has(near.node) else ()
+
+    def _set_far_end(self, net: EmulatedNet, target: str, state: str) -> None:
+        far = self.link(net, target).b
+        if net.has(far.node):
+            set_link(far, state)
 
 
 # Packet loss: packets are lost where they leave, at the egress hook of both ends, since a userspace switch reads frames

@@ -15,9 +15,10 @@ from railyard.core import watch
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
 from railyard.failure.faults.support.impact import FaultScope, Impact
-from railyard.failure.faults.support.links import is_set_up, is_up, set_link
+from railyard.failure.faults.support.links import is_set_up, is_up, set_groups, set_link
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.carrier import HELD_GROUP
 from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.fabric_kinds import End, FabricPlan, Link
 from railyard.topologies.routing import route_commands
@@ -54,8 +55,11 @@ def boot(net: FabricNet, gpu: str) -> None:
 
     The rail cables get their carriers after the routes: packets that arrive earlier would be lost on their way through.
     """
-    ends = [link.b for link in net.plan.rail_links(gpu_of_name(gpu))]
-    cables_up = [far for far in ends if is_set_up(far)]  # not those that another fault has cut
+    links = net.plan.rail_links(gpu_of_name(gpu))
+    # not those that another fault has cut
+    cables_up = [link.b for link in links if net.has(link.b.node) and is_set_up(link.b)]
+    to_other_machines = [link.a for link in links if not net.has(link.b.node)]
+    set_groups(to_other_machines, HELD_GROUP)
     for far in cables_up:
         set_link(far, "down")
     with namespaces.inside(gpu):
@@ -64,6 +68,7 @@ def boot(net: FabricNet, gpu: str) -> None:
         namespaces.run(["ip", "-batch", "-"], up + commands)
     for far in cables_up:
         set_link(far, "up")
+    set_groups(to_other_machines, 0)
 
 
 class GpuFault(FaultKind):
@@ -83,6 +88,8 @@ class GpuFault(FaultKind):
 
 class CrashedGpus(GpuFault):
     """A crash of one GPU or several: they lose all links and all their processes."""
+
+    spans_machines = True
 
     def gpus(self, plan: FabricPlan, target: str) -> Sequence[str]:
         """Return the GPUs that crash."""
@@ -110,6 +117,7 @@ class CrashedGpus(GpuFault):
 class SwitchFault(FaultKind):
     """A fault of a rail switch, or of the single switch; the target is the switch."""
 
+    spans_machines = True
     target_sort = "rail switch"
     roles: ClassVar[tuple[str, ...]] = ("rail", "single")
 

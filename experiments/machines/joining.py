@@ -1,0 +1,196 @@
+"""How machines join a run: what each must have, the wait for them, and the check of the network between them."""
+
+import os
+import queue
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import railyard
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.installation import PROGRAM
+from railyard.core.remote import RemoteWorker, read_token, send_line
+from railyard.core.units import format_time
+from railyard.core.worker import Ready
+from railyard.experiments.machines import messages
+from railyard.experiments.machines.agent import about_machine, interfaces
+from railyard.experiments.machines.cluster import Cluster, Machine, used
+from railyard.experiments.machines.server import Server
+from railyard.experiments.machines.spec import UnderlaySpec
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.machine_part import TUNNEL_HEADERS, Underlay, guarded
+
+JOIN_CHECK_S: Final = 0.2
+PROBE_S: Final = 0.3
+PROBES: Final = 3
+
+
+@contextmanager
+def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[None]:
+    """Wait until the other machines have joined, and use them while entered; without a task do nothing.
+
+    MissingRequirement if they don't come in time, or can't take part.
+    """
+    if task is None:
+        yield
+        return
+    machine_net, underlay = task["machine_net"], spec.underlay
+    os.set_inheritable(machine_net, False)
+    own = task["own"]
+    server = Server((own["address"], underlay.port), machine_net, bytes.fromhex(task["token"]))
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        found = _wait_for_machines(server, spec.hosts, underlay, own, task["quiet"], partial(_problem, spec))
+        for sock, _ in found:
+            stack.callback(sock.close)
+        first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
+        addresses = (own["address"], *(about["address"] for _, about in found))
+        underlays = [
+            Underlay(n, addresses, about["interface"], underlay.tunnel_port, first)
+            for n, about in enumerate([own, *(about for _, about in found)])
+        ]
+        stack.enter_context(guarded(underlays[0], machine_net))
+        cluster = Cluster(server, machine_net, underlays[0], own)
+        stack.callback(cluster.end)
+        for n, (sock, about) in enumerate(found, 1):
+            send_line(sock, {"machine": n + 1, "experiment": spec.name})
+            name = f"machine {n + 1} ({about['name']}, {about['address']})"
+            replies = (
+                Ready,
+                *(
+                    vars(messages)[kind]
+                    for kind in ("Port", "Built", "Counted", "Metered", "Clock", "Acted", "Snapshot")
+                ),
+            )
+            worker = RemoteWorker(sock, name, *replies, on_event=lambda *_: None, is_vital=True)
+            cluster.others.append(Machine(worker, about))
+        for machine, part in zip(cluster.others, underlays[1:], strict=True):
+            port = machine.worker.ask(messages.Prepare(underlay=part), messages.Port).number
+            _check_path(machine, port, max(fabric.mtu for fabric in spec.gpu_fabrics), own["address"], machine_net)
+        cluster.measure_clocks()
+        with used(cluster):
+            yield
+
+
+Joined = tuple[socket.socket, dict[str, Any]]
+"""The connection to an agent, and what it says of its machine."""
+
+
+def _wait_for_machines(
+    server: Server,
+    hosts: int,
+    underlay: UnderlaySpec,
+    own: Mapping[str, Any],
+    quiet: bool,
+    problem: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str],
+) -> list[Joined]:
+    """Return the other machines when all have joined. `problem`: why one can't take part, beside those before it."""
+    needed, deadline = hosts - 1, time.monotonic() + underlay.wait
+    join = f"{PROGRAM} agent --join tcp://{own['address']}:{underlay.port}"
+    if not quiet:
+        print(f"waiting for {needed} other machine{'s' if needed > 1 else ''}: {join}", file=sys.stderr, flush=True)
+    found = list[Joined]()
+    while len(found) < needed:
+        with suppress(queue.Empty):
+            sock, about = server.joining.get(timeout=JOIN_CHECK_S)
+            if why := problem(about, [own, *(other for _, other in found)]):
+                send_line(sock, {"refused": why})
+                raise MissingRequirement(f"hosts: {about['name']} ({about['address']}) {why}", "then run it again")
+            found.append((sock, about))
+        if time.monotonic() > deadline and len(found) < needed:
+            have = f"{1 + len(found)} of {hosts} machines are there after {format_time(underlay.wait)}"
+            stranger = f" ({server.strangers} callers had another token)" if server.strangers else ""
+            raise MissingRequirement(f"hosts: {have}{stranger}", f"on each other machine: {join}")
+    return found
+
+
+def _problem(spec: ExperimentSpec, about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a machine can't take part; empty if it can. `others`: those that do, this machine first."""
+    return _identity_problem(about, others) or mtu_problem(about["interface"], about["mtu"], spec)
+
+
+def _identity_problem(about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    if about["version"] != railyard.__version__:
+        return f"has Railyard {about['version']}, this machine {railyard.__version__}: install the same on both"
+    if about["address"] in {other["address"] for other in others}:
+        return "has joined already: an agent on another machine is needed"
+    return ""
+
+
+def look(hosts: int, underlay: UnderlaySpec) -> list[dict[str, Any]]:
+    """Return what each machine says of itself once all have joined, this one first; they go on waiting for a run."""
+    own = _own_machine(underlay.interface, "--underlay")
+    machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    server = Server((own["address"], underlay.port), machine_net, read_token())
+    try:
+        found = _wait_for_machines(server, hosts, underlay, own, False, _identity_problem)
+        for sock, _ in found:
+            send_line(sock, {"seen": True})
+            sock.close()
+    finally:
+        server.close()
+        os.close(machine_net)
+    return [own, *(about for _, about in found)]
+
+
+def mtu_problem(interface: str, mtu: int, spec: ExperimentSpec) -> str:
+    """Return why tunnels of the fabrics' packets don't fit through an interface; empty if they do."""
+    need = max(fabric.mtu for fabric in spec.gpu_fabrics) + TUNNEL_HEADERS
+    if mtu >= need:
+        return ""
+    return f"has MTU {mtu} at {interface}, tunnels need {need}: raise it, or set mtu to {mtu - TUNNEL_HEADERS} or less"
+
+
+def _check_path(machine: Machine, port: int, mtu: int, address: str, machine_net: int) -> None:
+    """Send datagrams as long as a tunnel's, there and back. MissingRequirement if none comes through whole."""
+    size = mtu + TUNNEL_HEADERS - 28  # IPv4 and UDP headers come on top
+    with namespaces.inside_machine(machine_net), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: nothing is fragmented
+        sock.bind((address, 0))
+        sock.settimeout(PROBE_S)
+        for _ in range(PROBES):
+            with suppress(OSError):
+                sock.sendto(b"\0" * size, (machine.about["address"], port))
+                if len(sock.recv(65536)) == size:
+                    return
+    what = f"hosts: packets of {size + 28} bytes don't reach {machine.name} and come back"
+    raise MissingRequirement(what, f"raise the MTU of the network between, or set the fabric's mtu below {mtu}")
+
+
+def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
+    """Check this machine's underlay before a sandbox is made; return what `joined` needs there, None for one machine.
+
+    The file `machine_net` is to be inherited by the sandbox.
+    """
+    if spec.hosts == 1:
+        return None
+    own = _own_machine(spec.underlay.interface, "underlay.interface")
+    if problem := mtu_problem(own["interface"], own["mtu"], spec):
+        raise BadInput("underlay.interface", spec.underlay.interface, problem)
+    if os.geteuid() != 0:
+        raise MissingRequirement("hosts: tunnels from this machine's network need root", "use sudo")
+    token = read_token()
+    machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    return {"machine_net": machine_net, "token": token.hex(), "own": own}
+
+
+def _own_machine(interface: str, field: str) -> dict[str, Any]:
+    """Return what the others need to know of this machine. BadInput names the field that gave the interface."""
+    known = interfaces()
+    found = next((one for one in known if one.name == interface), None)
+    if found is None:
+        names = ", ".join(dict.fromkeys(one.name for one in known)) or "none"
+        raise BadInput(field, interface, f"has no IPv4 address here; those with one: {names}")
+    return about_machine(socket.gethostname(), found.address)
+
+
+def refuse_several(spec: ExperimentSpec, what: str) -> None:
+    """Raise BadInput for an experiment on several machines, for a command that has none but this one."""
+    if spec.hosts > 1:
+        raise BadInput("hosts", spec.hosts, f"is for run: {what} needs the whole fabric on this machine")
