@@ -2,13 +2,14 @@
 
 import signal
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import psutil
 import typer
 
-from railyard.core.errors import print_error
+from railyard.core.errors import BadInput, print_error
 from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import (
@@ -39,11 +40,21 @@ def command(
     no_queue: Annotated[
         bool, typer.Option("--no-queue", help="Start at once, also while other runs measure on this machine.")
     ] = False,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="tcp://SCHEDULER|ssh:H1,H2",
+            show_default=False,
+            help="With hosts of 2 or more: Dask workers that start the other machines' agents.",
+        ),
+    ] = "",
     *,
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
-    return run(name, overrides, out, seed, quiet, live, save_script, plugin_files, junit, markdown, as_json, no_queue)
+    return run(
+        name, overrides, out, seed, quiet, live, save_script, plugin_files, junit, markdown, as_json, no_queue, on
+    )
 
 
 def run(
@@ -59,11 +70,12 @@ def run(
     markdown: Path | None = None,
     as_json: bool = False,
     no_queue: bool = False,
+    on: str = "",
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
-    from railyard.experiments.machines import joining
+    from railyard.experiments.machines import dask, joining
     from railyard.experiments.run.sandboxed import check_machine, own_command, runs_at_once
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
@@ -71,6 +83,10 @@ def run(
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     machine = check_machine(spec)
+    if on and spec.machine_count == 1:
+        raise BadInput("--on", on, "is for hosts of 2 or more: their agents are started there")
+    if on:
+        dask.ensure_token()
     several = joining.prepare(spec)
     if several and live is not None:
         joining.refuse_several(spec, "--live")
@@ -78,6 +94,7 @@ def run(
     with (
         folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once
         run_queue.turn(spec.name, at_once),
+        dask.agents(on, spec, *joining.address_and_token(several, spec)) if several and on else nullcontext(),
         opened_page(live, save_script) as page,
         folder.Spare() as spare,
     ):

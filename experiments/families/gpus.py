@@ -144,7 +144,7 @@ class Gpus(FabricFamily):
 
 def _check_hosts(spec: ExperimentSpec) -> None:
     """Raise BadInput for what can't be on several machines, and for an underlay that nothing would use."""
-    if spec.hosts == 1:
+    if spec.machine_count == 1:
         if spec.underlay != UnderlaySpec():
             raise BadInput("underlay", spec.underlay.model_dump(mode="json"), "is for hosts of 2 or more")
         return
@@ -159,9 +159,9 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if fabric.spine_count or fabric.optical:
             what = "spines" if fabric.spine_count else "optical switches"
             raise BadInput(f"fabrics.{i}.kind", fabric.kind, f"can't be on several hosts with {what}")
-        if fabric.domains < spec.hosts:
+        if fabric.domains < spec.machine_count:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
-            raise BadInput("hosts", spec.hosts, allowed)
+            raise BadInput("hosts", spec.machine_count, allowed)
 
 
 def _check_faults_over_hosts(spec: ExperimentSpec) -> None:

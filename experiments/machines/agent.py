@@ -7,6 +7,7 @@ import platform
 import socket
 import sys
 import time
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -68,8 +69,12 @@ def about_machine(name: str, address: str) -> dict[str, Any]:
     }
 
 
-def serve(join: str, name: str, once: bool) -> int:
-    """Take part in runs until a signal ends the agent, or in one; return the exit status."""
+def serve(join: str, name: str, once: bool, within_s: float = inf) -> int:
+    """Take part in runs until a signal ends the agent, or in one; return the exit status.
+
+    MissingRequirement if no run takes it within that time.
+    """
+    deadline = time.monotonic() + within_s
     host, port = parse_join(join)
     token = read_token()
     if os.geteuid() != 0:
@@ -80,6 +85,8 @@ def serve(join: str, name: str, once: bool) -> int:
         try:
             sock = socket.create_connection((host, port), CONNECT_S)
         except OSError:
+            if time.monotonic() > deadline:
+                raise MissingRequirement(f"no run was there at {join}", "start it first, or give more time") from None
             time.sleep(RETRY_S)
             continue
         with sock:

@@ -46,9 +46,14 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
     server = Server((own["address"], underlay.port), machine_net, bytes.fromhex(task["token"]))
     with ExitStack() as stack:
         stack.callback(server.close)
-        found = _wait_for_machines(server, spec.hosts, underlay, own, task["quiet"], partial(_problem, spec))
+        names = spec.hosts if isinstance(spec.hosts, tuple) else ()
+        if names:
+            own = own | {"name": names[0]}
+        found = _wait_for_machines(server, spec.machine_count, underlay, own, task["quiet"], partial(_problem, spec))
         for sock, _ in found:
             stack.callback(sock.close)
+        if names:
+            found.sort(key=lambda one: names.index(one[1]["name"]))
         first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
         addresses = (own["address"], *(about["address"] for _, about in found))
         underlays = [
@@ -112,6 +117,11 @@ def _wait_for_machines(
 
 def _problem(spec: ExperimentSpec, about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     """Return why a machine can't take part; empty if it can. `others`: those that do, this machine first."""
+    if isinstance(spec.hosts, tuple):
+        if about["name"] not in spec.hosts[1:]:
+            return f"is none of the machines of this run: {', '.join(spec.hosts)} (an agent has a name by --name)"
+        if about["name"] in {other["name"] for other in others}:
+            return "has the name of a machine that has joined already"
     return _identity_problem(about, others) or mtu_problem(about["interface"], about["mtu"], spec)
 
 
@@ -168,7 +178,7 @@ def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
 
     The file `machine_net` is to be inherited by the sandbox.
     """
-    if spec.hosts == 1:
+    if spec.machine_count == 1:
         return None
     own = _own_machine(spec.underlay.interface, "underlay.interface")
     if problem := mtu_problem(own["interface"], own["mtu"], spec):
@@ -178,6 +188,11 @@ def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
     token = read_token()
     machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     return {"machine_net": machine_net, "token": token.hex(), "own": own}
+
+
+def address_and_token(task: Mapping[str, Any], spec: ExperimentSpec) -> tuple[str, str]:
+    """Return where the other machines join, and the token, of what `prepare` returned."""
+    return f"tcp://{task['own']['address']}:{spec.underlay.port}", bytes.fromhex(task["token"]).decode()
 
 
 def _own_machine(interface: str, field: str) -> dict[str, Any]:
@@ -192,5 +207,5 @@ def _own_machine(interface: str, field: str) -> dict[str, Any]:
 
 def refuse_several(spec: ExperimentSpec, what: str) -> None:
     """Raise BadInput for an experiment on several machines, for a command that has none but this one."""
-    if spec.hosts > 1:
-        raise BadInput("hosts", spec.hosts, f"is for run: {what} needs the whole fabric on this machine")
+    if spec.machine_count > 1:
+        raise BadInput("hosts", spec.machine_count, f"is for run: {what} needs the whole fabric on this machine")

@@ -2,12 +2,38 @@
 
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time
 
 MAX_HOSTS: Final = 64
+
+
+def _hosts(value: object) -> object:
+    """Check a number of machines, or their names."""
+    if isinstance(value, list | tuple):
+        for name in value:
+            if not isinstance(name, str) or not name or not name.isprintable():
+                raise ValueError("must have a name for each machine")
+            if value.count(name) > 1:
+                raise ValueError(f"must name each machine once, and has {name} {value.count(name)} times")
+        if not 1 <= len(value) <= MAX_HOSTS:
+            raise ValueError(f"must name 1 to {MAX_HOSTS} machines")
+        return tuple(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("must be a number of machines, or a list of their names, this machine's first")
+    if not 1 <= value <= MAX_HOSTS:
+        raise ValueError("must be 1 or more" if value < 1 else f"must be {MAX_HOSTS} or less")
+    return value
+
+
+def _as_written(hosts: object) -> object:
+    return hosts if isinstance(hosts, int) else list(hosts)  # type: ignore[call-overload]
+
+
+Hosts = Annotated[int | tuple[str, ...], PlainValidator(_hosts), PlainSerializer(_as_written)]
+"""A number of machines, or their names as their agents give them; the first is the machine of the run."""
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
 

@@ -12,7 +12,7 @@ from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_mo
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
 from railyard.core.units import Time
-from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
+from railyard.experiments.machines.spec import Hosts, UnderlaySpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, RailFaultSpec, Repeats
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
@@ -72,7 +72,7 @@ class ExperimentSpec(ConfigModel):
     `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
     seed + n.
-    The fabrics are built over `hosts` machines, which the `underlay` joins.
+    The fabrics are built over `hosts` machines (a number, or their names), which the `underlay` joins.
     `topic` groups it in `list`; `takes` is about how long a run takes where its times don't say so (duration.py). What
     else depends on the family of the fabrics: see `FabricFamily`.
     """
@@ -103,7 +103,7 @@ class ExperimentSpec(ConfigModel):
     replacement_repeats: Repeats = 1
     training_repeats: Repeats = 1
     attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = ATTEMPTS
-    hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS)] = 1
+    hosts: Hosts = 1
     underlay: UnderlaySpec = UnderlaySpec()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Items] = ()
@@ -209,6 +209,11 @@ class ExperimentSpec(ConfigModel):
         """Return how often a fault or script is run on a fabric."""
         limit = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
         return min(what.repeats or limit, limit)
+
+    @property
+    def machine_count(self) -> int:
+        """Number of machines that the fabrics are built over."""
+        return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
 
     @property
     def has_load(self) -> bool:

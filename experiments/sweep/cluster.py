@@ -11,7 +11,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -117,6 +117,20 @@ class Cluster:
         future = self._client.submit(machine.execute, own, workers=workers, resources={RESOURCE: 1}, pure=False)
         return Run(future, workers, self._machines)
 
+    def start(self, name: str, function: Callable[..., Any], *arguments: object) -> "Started":
+        """Call a function on a worker of a machine, which gets nothing else meanwhile."""
+        workers = [address for address, own in self._machines.items() if own == name]
+        return Started(self._client.submit(function, *arguments, workers=workers, resources={RESOURCE: 1}, pure=False))
+
+    def worker_names(self) -> dict[str, str]:
+        """Return the name of a worker on each machine; the host's name for workers that were given none."""
+        found = self._client.scheduler_info(n_workers=-1)["workers"]
+        names = dict[str, str]()
+        for address, name in self._machines.items():
+            given = str(found.get(address, {}).get("name", address))
+            names[name] = name.rpartition("-")[0] if given == address else given
+        return names
+
     def lost(self, error: Exception) -> str:
         """Return why a run was lost; raise another error than that of a lost worker."""
         if isinstance(error, _LOST):
@@ -136,6 +150,22 @@ class Cluster:
         """Disconnect, and end the workers that were started by ssh."""
         with suppress(Exception):
             self._undo.close()
+
+
+class Started:
+    """What `Cluster.start` has started."""
+
+    def __init__(self, future: Future) -> None:
+        self._future = future
+
+    def result(self, within_s: float) -> str:
+        """Return what the function has returned; that its worker is gone, or that it isn't done in time."""
+        try:
+            return str(self._future.result(timeout=within_s))
+        except TimeoutError:
+            return "an agent is still there"
+        except _LOST:
+            return f"an agent: {GONE}"
 
 
 class Run:

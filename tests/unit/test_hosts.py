@@ -13,6 +13,8 @@ from railyard.results.runs.fidelity import CLOCKS, judge
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, Measurement, Run
 
 FABRIC = {"kind": "rail-only", "domains": 4, "rails": 2}
+CUT = {"kind": "link-down", "target": "d0g1"}
+RANDOM = {"name": "random", "random_faults": {"count": 3}}
 LOAD = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
 
 
@@ -24,6 +26,8 @@ def spec(**keys: Any) -> ExperimentSpec:
 
 def test_an_experiment_is_for_one_machine_by_default() -> None:
     assert spec().hosts == 2
+    assert spec(hosts=["a", "b", "c"]).machine_count == 3
+    assert parse(spec(hosts=["a", "b"]).resolved()) == spec(hosts=["a", "b"])
     plain = parse({"name": "x", "fabrics": [FABRIC], "workloads": [LOAD]})
     assert plain.hosts == 1
     assert parse(spec().resolved()) == spec()
@@ -36,7 +40,18 @@ def test_an_experiment_is_for_one_machine_by_default() -> None:
         ({"hosts": 5}, "hosts: 5 must be 4 or less: HB domains are whole on a machine, fabrics.0 has no more"),
         ({"hosts": 0}, "hosts: 0 must be 1 or more"),
         ({"hosts": 1}, "underlay: "),
-        ({"faults": [{"kind": "link-down", "target": "d0g1"}]}, "faults: 1 can't be given together with hosts: it"),
+        ({"hosts": ["a", "b", "a"]}, "hosts: ['a', 'b', 'a'] must name each machine once, and has a 2 times"),
+        ({"hosts": "a"}, "hosts: 'a' must be a number of machines, or a list of their names, this machine's first"),
+        ({"hosts": ["a", "b", "c", "d", "e"]}, "hosts: 5 must be 4 or less: HB domains are whole on a machine"),
+        ({"faults": [CUT]}, "heartbeats: {'period': '20ms', 'multiplier': 3} must be off together with hosts: they"),
+        (
+            {"faults": [CUT | {"kind": "link-silent"}], "heartbeats": "off"},
+            "faults.0.kind: 'link-silent' can't be used",
+        ),
+        (
+            {"scripts": [RANDOM], "heartbeats": "off"},
+            "scripts.0.random_faults.mix: '' must be given together with hosts",
+        ),
         ({"routing": {"policies": ["dr"]}}, "routing: 1 can't be given together with hosts: it"),
         ({"fabrics": [FABRIC | {"kind": "rail-optimized"}]}, "fabrics.0.kind: 'rail-optimized' can't be on several"),
         ({"fabrics": [FABRIC | {"optical": {}}]}, "fabrics.0.kind: 'rail-only' can't be on several hosts with optical"),
