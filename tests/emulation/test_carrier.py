@@ -37,7 +37,7 @@ pytestmark = pytest.mark.sandbox
 @contextmanager
 def mirrored() -> Iterator[Placement]:
     """Make the namespaces and cables of both machines, and mirror their carriers."""
-    fabric = FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate=5_000_000, hb_rate=50_000_000)
+    fabric = FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate="5Mbit", hb_rate="50Mbit")
     placement, datapath = place(make_plan(fabric), 2), datapath_choice(detect())[0]
     namespaces.create(["m0", "m1"])
     namespaces.run(

@@ -8,6 +8,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -32,6 +33,9 @@ sock.settimeout(60)
 print("listening", flush=True)
 print(*(sock.recv(9).decode() for _ in range({})), flush=True)
 """
+DASK = f"{sys.executable.rpartition('/')[0]}/dask"
+SCHEDULER = f"tcp://{NETWORK}.1:8786"
+WORKER_OPTIONS = ("--nthreads", "1", "--no-dashboard", "--resources", "railyard=1")
 SMALL: dict[str, Any] = {
     "name": "small",
     "attempts": 1,
@@ -55,10 +59,10 @@ def stack() -> Iterator[ExitStack]:
         yield found
 
 
-def start(three: Machines, stack: ExitStack, folder: Path, keys: dict[str, Any]) -> Program:
+def start(three: Machines, stack: ExitStack, folder: Path, keys: dict[str, Any], *options: str) -> Program:
     """Start a run on machine 1."""
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | keys))
-    argv = [*RUN_EXPERIMENT, "run", str(folder / "small.yaml"), "--no-queue", "--out", str(folder / "out")]
+    argv = [*RUN_EXPERIMENT, "run", str(folder / "small.yaml"), "--no-queue", "--out", str(folder / "out"), *options]
     return stack.enter_context(Program(three.command(1, *argv)))
 
 
@@ -140,6 +144,45 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     assert not [reason for reason in summary["reasons"] if "did not recover" in reason or "carried" in reason], summary
     assert [agent.end(20.0) for agent in agents] == [0]
     check_nothing_left(three)
+
+
+def test_workers_of_a_dask_cluster_start_the_agents(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+    before = machine_state()
+    with ExitStack() as cluster:
+        for number, *argv in (
+            (1, "scheduler", "--host", f"{NETWORK}.1", "--no-dashboard"),
+            (2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS),
+            (3, "worker", SCHEDULER, "--name", "m3", *WORKER_OPTIONS),
+        ):
+            cluster.enter_context(Program(three.command(number, DASK, *argv, token="")))
+        keys = {"hosts": ["m1", "m3", "m2"]}
+        run = start(three, stack, tmp_path, keys, "--on", SCHEDULER)
+        assert run.end(RUN_S) in (0, 1), run.output
+        provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
+        assert [machine["name"] for machine in provenance["machines"]] == keys["hosts"]
+        (tmp_path / "more").mkdir()
+        run = start(three, stack, tmp_path / "more", {"hosts": 4}, "--on", SCHEDULER)
+        assert run.end(RUN_S) == 3
+        line = f"error: --on: {SCHEDULER} has workers on 2 other machines, and hosts needs 3"
+        assert run.output.splitlines()[-1].startswith(line), run.output
+        (tmp_path / "other").mkdir()
+        run = start(three, stack, tmp_path / "other", {"hosts": ["m1", "m9"]}, "--on", SCHEDULER)
+        assert run.end(RUN_S) == 3
+        line = f"error: --on: {SCHEDULER} has workers on 0 other machines of m9, and hosts needs 1"
+        assert run.output.splitlines()[-1].startswith(line), run.output
+    check_nothing_left(three)
+    assert_as_before(before)
+
+
+def test_a_machine_that_is_not_named_is_refused(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    agent = start_agent(three, stack, 2)
+    run = start(three, stack, tmp_path, {"hosts": ["m1", "m3"]})
+    assert run.end(RUN_S) == 3
+    line = f"error: hosts: m2 ({NETWORK}.2) is none of the machines of this run: m1, m3"
+    assert run.output.strip().splitlines()[-1].startswith(line), run.output
+    assert agent.end(10.0) == 2
+    assert "refuses this machine: is none of the machines" in agent.output
 
 
 def test_too_few_machines_and_another_token_end_in_one_line(three: Machines, stack: ExitStack, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ All of them would take a third of a session, so they are left out unless asked f
 from typing import Final
 
 VARIANTS: Final = (
+    "test_hosts_compared.py::",
     "test_beside_others.py::",
     "test_background.py::test_no_route_moves_it[rail-optimized-pxn-loads2]",
     "test_background.py::test_no_route_moves_it[rail-optimized-spine-loads1]",

@@ -20,6 +20,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import IFF_UP, IFLA_GROUP, LINK
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link
+from railyard.topologies.measure.counters import IFF_LOWER_UP
 
 RTM_NEWLINK: Final = 16
 _GROUP: Final = struct.Struct("=HHI")
@@ -52,7 +53,8 @@ def link_state(end: End) -> Any:
 
 def is_up(end: End) -> bool:
     """Return whether an interface is set up and has a carrier."""
-    return bool(link_state(end).get("operstate") == "UP")
+    flags = link_state(end)["flags"]  # not its operational state: a tunnel's is unknown until its carrier changes
+    return bool(flags & IFF_UP and flags & IFF_LOWER_UP)
 
 
 def is_set_up(end: End) -> bool:

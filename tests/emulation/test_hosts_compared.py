@@ -1,0 +1,115 @@
+"""Fabrics over several machines beside the same on one, and a large one. Machines are network namespaces here."""
+
+import csv
+import json
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.emulation.machines import Machines, machines
+from tests.emulation.programs import RUN_EXPERIMENT, Program
+
+pytestmark = pytest.mark.alone
+RUN_S = 280.0
+LOADS = [
+    {"kind": "collective", "collective": "all-to-all", "algorithm": "two-phase", "duration": "2s"},
+    {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "2s"},
+]
+CUT = {"kind": "link-down", "target": "d2g0", "at": "700ms", "repair": "1s"}
+FAULTS = {"faults": [CUT], "fault_repeats": 5, "heartbeats": "off", "reroute": "on"}
+
+
+def run_on(joined: Machines, count: int, folder: Path, keys: dict[str, Any]) -> Path:
+    """Run an experiment on that many machines; return its folder."""
+    hosts = {"hosts": count, "underlay": {"interface": "eth0"}} if count > 1 else {}
+    folder.mkdir()
+    (folder / "spec.yaml").write_text(yaml.safe_dump({"name": "compared", **hosts, **keys}))
+    with ExitStack() as stack:
+        for number in range(2, count + 1):
+            stack.enter_context(joined.agent(number, "--once"))
+        argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--no-queue", "--out", str(folder / "out")]
+        run = stack.enter_context(Program(joined.command(1, *argv)))
+        assert run.end(RUN_S) in (0, 1), run.output
+    return folder / "out"
+
+
+def rows(out: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((out / name).read_text().splitlines()))
+
+
+def check_bytes(out: Path) -> str:
+    """No byte is missing; return the run's verdict."""
+    summary = json.loads((out / "summary.json").read_text())
+    assert not [reason for reason in summary["reasons"] if "delivered" in reason or "ports counted" in reason], summary
+    return str(summary["verdict"])
+
+
+@pytest.mark.parametrize(("size", "rate"), [(4, "15Mbit"), (8, "5Mbit")])
+def test_collectives_take_as_long_on_several_machines(size: int, rate: str, tmp_path: Path) -> None:
+    fabric = {"kind": "rail-only", "domains": size, "rails": size, "rail_rate": rate}
+    keys = {"fabrics": [fabric], "workloads": LOADS, "repeats": 3}
+    took: dict[int, dict[str, float]] = {}
+    verdicts = dict[int, str]()
+    with machines(3) as joined:
+        for count in (1, 2, 3):
+            out = run_on(joined, count, tmp_path / f"on-{count}", keys)
+            verdicts[count] = check_bytes(out)
+            found = [row for row in rows(out, "results.csv") if row["metric"] == "completion_time"]
+            wholes = [row for row in found if row["phase"] == found[-1]["phase"]]
+            loads = {row["workload"] for row in wholes}
+            took[count] = {
+                load: median(float(row["value"]) for row in wholes if row["workload"] == load) for load in loads
+            }
+            if count > 1:
+                ratios = {load: f"{seconds / took[1][load]:.4f}" for load, seconds in took[count].items()}
+                print(f"{size}x{size} on {count} machines, of one: {ratios}, verdicts {verdicts}")
+    if set(verdicts.values()) != {"ok"}:
+        pytest.skip(f"the machine was too busy to compare: {verdicts}")
+    for count in (2, 3):
+        for load, seconds in took[count].items():
+            assert seconds / took[1][load] == pytest.approx(1.0, abs=0.02), (count, load)
+
+
+def test_recovery_takes_as_long_on_two_machines(tmp_path: Path) -> None:
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
+    medians, verdicts = dict[int, dict[str, float]](), dict[int, str]()
+    steps = ("detect_ms", "reroute_ms", "first_packet_ms", "far_side_ms", "source_side_ms")
+    with machines(2) as joined:
+        for count in (1, 2):
+            out = run_on(joined, count, tmp_path / f"on-{count}", {"fabrics": [fabric], **FAULTS})
+            verdicts[count] = check_bytes(out)
+            found = rows(out, "recovery.csv")
+            assert all(row["recovered"] == "True" and row["lost_bytes"] == "0" for row in found), found
+            medians[count] = {step: median(float(row[step]) for row in found if row[step]) for step in steps}
+            print(f"on {count} machines: {medians[count]}, verdict {verdicts[count]}")
+    if set(verdicts.values()) != {"ok"}:
+        pytest.skip(f"the machine was too busy to compare: {verdicts}")
+    for step in steps:
+        assert abs(medians[2][step] - medians[1][step]) < 5.0, (step, medians)
+
+
+def test_a_thousand_gpus_are_built_pinged_across_and_taken_down(tmp_path: Path) -> None:
+    fabric = {"kind": "rail-only", "domains": 128, "rails": 8, "rail_rate": "1Mbit", "hb_rate": "2Mbit"}
+    load = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "60s"}
+    keys = {"name": "large", "fabrics": [fabric], "workloads": [load], "attempts": 1}
+    keys |= {"hosts": 4, "underlay": {"interface": "eth0", "wait": "60s"}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(keys))
+    with machines(4) as joined, ExitStack() as stack:
+        agents = [stack.enter_context(joined.agent(number, "--once")) for number in (2, 3, 4)]
+        argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--no-queue", "--out", str(tmp_path / "out")]
+        run = stack.enter_context(Program(joined.command(1, *argv)))
+        run.await_text("calibrating", RUN_S)
+        for far in ("d32g1", "d64g2", "d96g3", "d127g7"):  # a domain of each other machine
+            ping = [*RUN_EXPERIMENT, "exec", "large", "d0g0", "ping", "-c", "2", "-W", "5", far]
+            print(joined.output(1, *ping).strip().splitlines()[-2])
+        run.process.send_signal(signal.SIGINT)
+        assert run.end(120.0) == 130, run.output
+        assert [agent.end(60.0) for agent in agents] == [0, 0, 0]
+        for number in range(1, 5):
+            assert "vxlan" not in joined.output(number, "ip", "-d", "link")
+    print(next(line for line in run.output.splitlines() if "building" in line))
