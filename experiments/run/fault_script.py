@@ -54,7 +54,11 @@ class FaultInjector:
     reroute: str
     connectivity: ConnectivityChecker
     run: Run
-    machines: "Machines"
+
+    @property
+    def machines(self) -> "Machines":
+        """The machines of its fabric."""
+        return Machines(self.session)
 
     def inject(
         self, spec: FaultSpec | ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress
@@ -285,7 +289,7 @@ def inject_faults(
         ConnectivityChecker(session.net, reroute == "on", machines.sites) as connectivity,
         heartbeats_running(session, heartbeats, run),
     ):
-        injector, before = FaultInjector(session, reroute, connectivity, run, machines), machines.snapshot()
+        injector, before = FaultInjector(session, reroute, connectivity, run), machines.snapshot()
         for script in scripts:
             for repeat in range(times := spec.times(script)):
                 seed, what = spec.seed + repeat, f"{session.label}: {script.label}, reroute {reroute}"

@@ -19,12 +19,14 @@ import psutil
 import pytest
 import yaml
 
+from railyard.core.wait import wait_until
 from railyard.topologies.build.machine_part import Underlay, guarded
 from tests.emulation.machines import NETWORK, TOKEN, Machines, machines
-from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
+from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, command_line, machine_state
 
 RUN_S = 120.0
 PART = "railyard.experiments.machines.part"
+REPLAY = "railyard.workloads.replay.worker"
 SEND = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), (sys.argv[2], 47911))"
 RECEIVE = """import socket
 sock = socket.socket(type=socket.SOCK_DGRAM)
@@ -71,6 +73,12 @@ def start_agent(three: Machines, stack: ExitStack, number: int, *options: str, t
     return stack.enter_context(three.agent(number, *options, token=token))
 
 
+def processes(agent: Program, module: str) -> list[psutil.Process]:
+    """Return the processes of a module that an agent has started."""
+    children = psutil.Process(agent.process.pid).children(recursive=True)
+    return [child for child in children if module in command_line(child)]
+
+
 def check_nothing_left(three: Machines) -> None:
     """No tunnel and no rule is left on any machine."""
     for number in (1, 2, 3):
@@ -104,9 +112,9 @@ def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(
     agents = [start_agent(three, stack, 2), start_agent(three, stack, 3)]
     long = [{**SMALL["workloads"][0], "duration": "20s"}]
     run = start(three, stack, tmp_path, {"workloads": long})
-    run.await_text("all-to-all", RUN_S)  # the replay begins
-    children = psutil.Process(agents[0].process.pid).children(recursive=True)
-    (part,) = (p for p in children if PART in p.cmdline() and p.name() != "unshare")
+    run.await_match(r"calibrating links  2 links", RUN_S)
+    wait_until(lambda: processes(agents[0], REPLAY), "the replay", RUN_S)
+    (part,) = (p for p in processes(agents[0], PART) if p.name() != "unshare")
     part.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     run.await_match(rf"machine [23] \(m2, {NETWORK}\.2\) died", 5.0)

@@ -221,6 +221,7 @@ class Beside(Scene):
         started: Callable[[int], None],
         abort: threading.Event,
         watched: Mapping[int, Callable[[int], None]],
+        places: object,
     ) -> Replay:
         if self.error:
             raise self.error
