@@ -29,6 +29,7 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 
 ADDRESSES = ("10.99.8.1", "10.99.8.2")
+RAIL_BPS = 5_000_000  # of auto rails, which these are not
 CUTS = 10
 WITHIN_S = 2.0
 pytestmark = pytest.mark.sandbox
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.sandbox
 def mirrored() -> Iterator[Placement]:
     """Make the namespaces and cables of both machines, and mirror their carriers."""
     fabric = FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate="5Mbit", hb_rate="50Mbit")
-    placement, datapath = place(make_plan(fabric), 2), datapath_choice(detect())[0]
+    placement, datapath = place(make_plan(fabric, RAIL_BPS), 2), datapath_choice(detect())[0]
     namespaces.create(["m0", "m1"])
     namespaces.run(
         ["ip", "link", "add", "under", "netns", "m0", "type", "veth", "peer", "name", "under", "netns", "m1"]

@@ -53,7 +53,7 @@ class PartNet(FabricNet):
         underlay: Underlay,
         machine_net: int,
         datapath: Datapath,
-        controller: FabricController,
+        controller: FabricController | None,
         backups: bool,
     ) -> None:
         self._placement, self._underlay, self._machine_net = placement, underlay, machine_net
