@@ -93,6 +93,26 @@ def test_recovery_takes_as_long_on_two_machines(tmp_path: Path) -> None:
         assert abs(medians[2][step] - medians[1][step]) < 5.0, (step, medians)
 
 
+def test_faults_of_each_kind_are_injected_and_repaired_on_two_machines(tmp_path: Path) -> None:
+    """Machine 2 has the domains 2 and 3, and the rail switches 1 and 3. A fault without effect would fail the run."""
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
+    targets = {
+        "link-down": "d0g1", "link-slow": "d2g0", "link-flapping": "d2g2", "hb-port-down": "d3g1",
+        "rail-switch-crash": "rail1", "rail-switch-reboot": "rail3", "gpu-crash": "d3g0", "server-crash": "hb2",
+    }  # fmt: skip
+    faults = [{"kind": kind, "target": target, "at": "700ms", "repair": "1s"} for kind, target in targets.items()]
+    with machines(2) as joined:
+        out = run_on(
+            joined, 2, tmp_path / "on-2", {"fabrics": [fabric], **FAULTS, "faults": faults, "fault_repeats": 1}
+        )
+    found = {row["fault"]: row for row in rows(out, "recovery.csv")}
+    for kind, row in found.items():
+        print(kind, {step: row[step] for step in ("detect_ms", "first_packet_ms", "goodput_ms", "recovered")})
+    assert list(found) == list(targets), json.loads((out / "summary.json").read_text())["reasons"]
+    is_rerouted = {kind for kind in targets if kind not in ("link-slow", "link-flapping")}
+    assert {kind for kind, row in found.items() if row["recovered"] == "True"} >= is_rerouted
+
+
 def test_a_thousand_gpus_are_built_pinged_across_and_taken_down(tmp_path: Path) -> None:
     fabric = {"kind": "rail-only", "domains": 128, "rails": 8, "rail_rate": "1Mbit", "hb_rate": "2Mbit"}
     load = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "60s"}
