@@ -25,7 +25,8 @@ from railyard.topologies.build.namespaces import HEADER, IFF_UP, IFLA_GROUP, LIN
 from railyard.topologies.placement import Placement
 
 MODULE: Final = "railyard.topologies.build.carrier"
-NICENESS: Final = -15  # a cable takes no time, and doesn't wait behind what it carries
+NICENESS: Final = -15
+"""Where the process can't be real-time: a cable takes no time, and doesn't wait behind what it carries."""
 RTM_NEWLINK: Final = 16
 RTMGRP_LINK: Final = 1
 IFLA_PROTO_DOWN: Final = 39
@@ -164,8 +165,11 @@ class _Mirror:
 
 def main() -> None:
     """Mirror until the parent ends."""
-    with suppress(PermissionError):
-        os.nice(NICENESS)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:  # a container may not
+        with suppress(PermissionError):
+            os.nice(NICENESS)
     sys.setswitchinterval(0.0005)
     parent = Parent(Mirror, EndState)
     raise_open_file_limit()
