@@ -66,14 +66,7 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
         for n, (sock, about) in enumerate(found, 1):
             send_line(sock, {"machine": n + 1, "experiment": spec.name})
             name = f"machine {n + 1} ({about['name']}, {about['address']})"
-            replies = (
-                Ready,
-                *(
-                    vars(messages)[kind]
-                    for kind in ("Port", "Built", "Counted", "Metered", "Clock", "Acted", "Snapshot")
-                ),
-            )
-            worker = RemoteWorker(sock, name, *replies, on_event=lambda *_: None, is_vital=True)
+            worker = RemoteWorker(sock, name, Ready, *messages.REPLIES, on_event=lambda *_: None, is_vital=True)
             cluster.others.append(Machine(worker, about))
         for machine, part in zip(cluster.others, underlays[1:], strict=True):
             port = machine.worker.ask(messages.Prepare(underlay=part), messages.Port).number

@@ -1,6 +1,6 @@
 """Commands of a run to its part on another machine, and the replies."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import InstanceOf
 
@@ -144,3 +144,7 @@ class ServeEcho(ToPart):
 
     gpu: str
     ip: str
+
+
+REPLIES: Final = (Port, Built, Counted, Metered, Clock, Acted, Snapshot)
+"""All replies but Ready."""
