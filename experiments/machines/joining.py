@@ -1,4 +1,4 @@
-"""How machines join a run: what each must have, the wait for them, and the check of the network between them."""
+"""Machines that join a run: requirements of each, the wait for them, and the check of the network between them."""
 
 import os
 import queue

@@ -106,7 +106,7 @@ class ActOnFault(ToPart):
 
 
 class Acted(Message):
-    """When it began, monotonic ns, and the symptoms, of the operation that has some."""
+    """Time at which it began, monotonic ns; and symptoms, of the operation that has some."""
 
     at_ns: int = 0
     symptoms: tuple[bool, ...] = ()

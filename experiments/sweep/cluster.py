@@ -153,7 +153,7 @@ class Cluster:
 
 
 class Started:
-    """What `Cluster.start` has started."""
+    """A call that `Cluster.start` has started."""
 
     def __init__(self, future: Future) -> None:
         self._future = future
