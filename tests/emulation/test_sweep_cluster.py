@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -231,6 +232,23 @@ def test_every_run_is_there_once_whatever_is_killed(cluster: Cluster, tmp_path: 
     with sweep(cluster, out / str(round_number), runs) as program:
         assert program.end(120 * slow) in (0, 1), program.output
     assert_one_at_a_time(records(out / str(round_number), runs))
+
+
+def test_ctrl_c_ends_a_sweep_and_leaves_another_on_the_same_worker(
+    cluster: Cluster, tmp_path: Path, slow: float
+) -> None:
+    cluster.heal({"w0": "m0"})
+    with sweep(cluster, tmp_path / "one", 12) as one, sweep(cluster, tmp_path / "two", 4) as two:
+        one.await_text("[ 2/12]", 120 * slow)
+        one.process.send_signal(signal.SIGINT)
+        assert one.end(60 * slow) == 130, one.output
+        assert two.end(120 * slow) in (0, 1), two.output
+    assert "Traceback" not in one.output + two.output
+    assert "stopped" not in two.output
+    records(tmp_path / "two", 4)
+    kept = list((tmp_path / "one" / "runs").iterdir())
+    assert 2 <= len(kept) < 12
+    assert all(not store.load(folder).damaged for folder in kept)
 
 
 def test_a_sweep_without_its_scheduler_ends_in_one_line(cluster: Cluster, tmp_path: Path, slow: float) -> None:
