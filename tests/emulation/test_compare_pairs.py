@@ -15,8 +15,8 @@ RATE, SLOWER = "40Mbit", "38Mbit"
 SPEC = {
     "name": "pair",
     "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": RATE, "hb_rate": "160Mbit"}],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "two-phase", "duration": "300ms"}],
-    "repeats": 6,
+    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "in-rail", "bytes": "1.5MB"}],
+    "repeats": 8,
 }
 
 
