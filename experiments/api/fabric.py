@@ -108,6 +108,8 @@ class Fabric:
         """Inject a fault, which its context repairs at the end. BadInput if the fabric has no such target."""
         data = {"kind": kind, "target": target, **parameters}
         for key, value in data.items():
+            if key in ("at", "repair", "repeats", "on"):
+                raise BadInput(key, value, "is for experiments: a script's fault lasts from this call to its repair")
             try:
                 json.dumps(value)
             except (TypeError, ValueError):

@@ -126,6 +126,7 @@ def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: "Ca
         (lambda fabric: fabric.run("all-to-all"), "workload: 'all-to-all' must be one such as ry.AllToAll"),  # type: ignore[arg-type]
         (lambda fabric: fabric.run(ry.AllToAll(), repeats=0), "repeats: 0 must be 1 or more"),
         (lambda fabric: fabric.ping("d0g0", "d1g0", count=0), "count: 0 must be 1 or more"),
+        (lambda fabric: fabric.fault("link-down", "d0g0", at="1s"), "at: '1s' is for experiments"),
         (lambda fabric: fabric.fault("link-slow", "d0g0", rate={1}), "rate: {1} must be text, a number"),
         (lambda fabric: fabric.processes("d0g0").popen("echo 'a"), 'args: "echo \'a" has a quotation mark'),
         (lambda fabric: fabric.processes("d0g0").popen(["true"], stdout=999), "stdout: 999 must be PIPE"),
