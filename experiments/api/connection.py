@@ -57,9 +57,7 @@ class Connection:
             self._waiting[number] = future
         try:
             with self._sending:
-                if files:
-                    socket.send_fds(self.files, [m.NUMBER.pack(number)], files)
-                self._send(request)
+                self._send(request, files)
             return future.result()
         except KeyboardInterrupt:
             with suppress(RailyardError):
@@ -67,8 +65,10 @@ class Connection:
             wait([future], CANCEL_S)
             raise
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, files: Sequence[int] = ()) -> None:
         try:
+            if files:
+                socket.send_fds(self.files, [m.NUMBER.pack(message.number)], files)
             self._pipe.send(message)
         except OSError:
             raise self._ended() from None

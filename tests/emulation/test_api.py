@@ -168,8 +168,9 @@ def test_two_fabrics_exist_side_by_side_and_a_closed_one_leaves_nothing_and_refu
         assert closed.ping("d0g1", "d1g1")
         assert "<svg" in closed._repr_html_()
     assert_as_before(before, 2.0)
-    with pytest.raises(ry.RailyardError, match="has ended"):
-        closed.ping("d0g1", "d1g1")
+    for refused in (lambda: closed.ping("d0g1", "d1g1"), lambda: closed.exec("d0g0", "true")):
+        with pytest.raises(ry.RailyardError, match="has ended"):
+            refused()
 
 
 @pytest.mark.parametrize("count", [1, 2])
