@@ -25,6 +25,7 @@ while :; do
     sleep 0.02
 done 2>/dev/null
 """
+SESSION_S: Final = 900.0  # five minutes were seen beside twenty other programs
 IGNORING: Final = ("env", "--ignore-signal=HUP", "--ignore-signal=INT", "--ignore-signal=QUIT")
 
 
@@ -39,11 +40,12 @@ def churn() -> Iterator[None]:
             program.terminate()
 
 
-def test_part_of_the_suite_passes_in_the_background(slow: float) -> None:
+def test_part_of_the_suite_passes_in_the_background(tmp_path: Path, slow: float) -> None:
     files = [str(Path(__file__).with_name(name)) for name in PART]
-    session = [sys.executable, "-m", "pytest", "-q", *files, f"--slow={slow}"]
+    session = [sys.executable, "-m", "pytest", "-q", *files, f"--slow={slow}", f"--basetemp={tmp_path / 'base'}"]
     with churn():
         done = subprocess.run(
-            [*IGNORING, *session], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+            [*IGNORING, *session], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=SESSION_S * slow,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
