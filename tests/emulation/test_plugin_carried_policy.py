@@ -27,9 +27,7 @@ SPEC = {
             "rails": [{"kind": "tcp", "rate": rate, "cpu": 0} for rate in ("6Mbit", "2Mbit")],
         }
     ],
-    "workloads": [
-        {"kind": "allreduce", "policies": ["carried"], "sizes": ["256KiB"], "operations": 10, "point": "50ms"}
-    ],
+    "workloads": [{"kind": "allreduce", "policies": ["carried"], "sizes": ["8MiB"], "operations": 10, "point": "50ms"}],
 }
 
 
