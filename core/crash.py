@@ -120,10 +120,18 @@ def crash_text(error: BaseException, more: str = "") -> str:
 
     parts = ["".join(traceback.format_exception(error)), more, f"command: {shlex.join(sys.argv)}"]
     parts += [f"Python {platform.python_version()}, Linux {platform.release()}, uid {os.geteuid()}, pid {os.getpid()}"]
-    modules = {name: getattr(module, "__version__", None) for name, module in sorted(sys.modules.items())}
-    parts += [" ".join(f"{name} {v}" for name, v in modules.items() if "." not in name and isinstance(v, str))]
+    modules = {name: _version(module) for name, module in sorted(sys.modules.items()) if "." not in name}
+    parts += [" ".join(f"{name} {version}" for name, version in modules.items() if isinstance(version, str))]
     parts += [f"{name}: {value}" for name, value in context.items()]
     return "\n".join(filter(None, parts))[:_LONGEST] + "\n"
+
+
+def _version(module: object) -> object:
+    """Return a module's version without its `__getattr__` or a lazy import, which may fail as what is reported did."""
+    try:
+        return object.__getattribute__(module, "__dict__").get("__version__")
+    except AttributeError:
+        return None
 
 
 def known_error(error: BaseException) -> RailyardError | None:

@@ -71,6 +71,7 @@ class _Command(TyperCommand):
 
 def load_command(name: str) -> Any:
     """Import a command's module and return the Click command that calls its `command`."""
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files; with a wrong one, matplotlib can't be imported
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and no threads to run out of
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home folder that it can't write
     module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")

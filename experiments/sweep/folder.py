@@ -9,6 +9,7 @@ A run appears in the folder by a rename, so it is there whole or not at all, and
 """
 
 import io
+import re
 import secrets
 import tarfile
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ TABLE: Final = "sweep.parquet"
 RECOVERIES: Final = "recoveries.parquet"
 FAILED: Final = "failed"
 """The state of a run that ended with an error; the other states are those of its verdict."""
+_NAME: Final = re.compile(r"[0-9a-f]{16}")  # of a run's folder
 _PART: Final = ".part-"
 _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
 
@@ -78,16 +80,20 @@ class SweepFolder:
     def _check_same(self, written: Any) -> list[dict[str, Any]]:
         """Return the runs that sweep.yaml has. BadInput if it is of another experiment, or of other axes."""
         ours, theirs = yaml.safe_load(_as_yaml(self._sweep)), written if isinstance(written, dict) else {}
+        runs = theirs.get("runs") or []
+        if not isinstance(theirs.get("axes"), dict) or not isinstance(runs, list) or not all(map(_is_run, runs)):
+            self._folder.close()
+            raise BadInput("--out", str(self.path), f"has a {SWEEP_FILE} that no sweep wrote: choose another folder")
         for key, same in (
             ("experiment", ours["experiment"] == theirs.get("experiment")),
-            ("axes", list(ours["axes"]) == list(theirs.get("axes") or ())),
+            ("axes", list(ours["axes"]) == list(theirs["axes"])),
         ):
             if not same:
                 self._folder.close()
                 what = "another experiment" if key == "experiment" else "other axes"
                 raise BadInput("--out", str(self.path), f"is a sweep of {what}: choose another folder")
         own = {cell.name for cell in self._sweep.cells}
-        return [run for run in theirs.get("runs") or () if run.get("folder") not in own]
+        return [run for run in runs if run["folder"] not in own]
 
     def claim(self) -> None:
         """Keep other sweeps out until it is closed, write sweep.yaml, and remove what a killed sweep left."""
@@ -202,6 +208,11 @@ class SweepFolder:
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the sweep itself."""
         self._folder.write(name, data)
+
+
+def _is_run(run: Any) -> bool:
+    """Return whether it is a run of sweep.yaml, whose folder is no path to elsewhere."""
+    return isinstance(run, dict) and isinstance(run.get("axes"), dict) and bool(_NAME.fullmatch(str(run.get("folder"))))
 
 
 def _plain(value: Any) -> Any:

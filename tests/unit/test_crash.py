@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,15 @@ def test_a_defect_is_one_line_with_a_report(tmp_path: Path) -> None:
     assert "command: -c" in text
     assert "hunter2" not in text
     assert report.stat().st_mode & 0o077 == 0
+
+
+def test_a_report_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> object:
+            raise ValueError(f"{name} can't be imported")
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    assert "ZeroDivisionError" in crash.crash_text(ZeroDivisionError())
 
 
 def test_a_defect_without_a_temporary_folder_is_one_line() -> None:

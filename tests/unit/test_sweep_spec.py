@@ -158,3 +158,14 @@ def test_a_folder_of_another_sweep_gives_one_line(
         axes = ["--axis", "domains=2,3"] if what == "another experiment" else []
         assert cli.main(["sweep", tiny, *axes, *options, "--dry-run", "--out", str(tmp_path)]) == 2
         assert capsys.readouterr().err == (f"error: --out: '{tmp_path}' is a sweep of {what}: choose another folder\n")
+
+
+@pytest.mark.parametrize("runs", [5, [1], [{"folder": "../../..", "axes": {}}], [{"folder": "0123456789abcdef"}]])
+def test_a_sweep_file_of_anything_else_gives_one_line(
+    runs: object, tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = load(tiny, axes=["domains=2,3"])
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**own.as_dict(), "runs": runs}))
+    assert cli.main(["sweep", tiny, "--axis", "domains=2,3", "--dry-run", "--out", str(tmp_path)]) == 2
+    allowed = "has a sweep.yaml that no sweep wrote: choose another folder"
+    assert capsys.readouterr().err == f"error: --out: '{tmp_path}' {allowed}\n"
