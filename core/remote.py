@@ -11,6 +11,7 @@ import queue
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
@@ -57,16 +58,19 @@ def tuned(sock: socket.socket) -> socket.socket:
 def authenticate(sock: socket.socket, token: bytes, caller: bool) -> None:
     """Show each other, by challenge and response, that both ends know the token. NotAuthentic, OSError if they don't.
 
-    `caller`: this end has connected. The side is part of the response, so that none can be sent back.
+    `caller`: this end has connected. The side is part of the response, so that none can be sent back. It all takes
+    `GREETING_S` at most, however slowly the other end sends.
     """
     sock.settimeout(GREETING_S)
+    deadline = time.monotonic() + GREETING_S
     own, other = (b"caller", b"listener") if caller else (b"listener", b"caller")
     mine = os.urandom(_NONCE)
     sock.sendall(mine)
-    theirs = _read(sock, _NONCE)
+    theirs = _read(sock, _NONCE, deadline)
     sock.sendall(hmac.digest(token, own + mine + theirs, "sha256"))
-    if not hmac.compare_digest(_read(sock, 32), hmac.digest(token, other + theirs + mine, "sha256")):
+    if not hmac.compare_digest(_read(sock, 32, deadline), hmac.digest(token, other + theirs + mine, "sha256")):
         raise NotAuthentic("the other end has another token")
+    sock.settimeout(GREETING_S)
 
 
 def send_line(sock: socket.socket, data: dict[str, Any]) -> None:
@@ -88,9 +92,11 @@ def read_line(sock: socket.socket) -> dict[str, Any]:
         raise NotAuthentic("the other end sends no greeting") from None
 
 
-def _read(sock: socket.socket, size: int) -> bytes:
+def _read(sock: socket.socket, size: int, deadline: float | None = None) -> bytes:
     data = b""
     while len(data) < size:
+        if deadline is not None:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
         part = sock.recv(size - len(data))
         if not part:
             raise ConnectionResetError("the other end has closed the connection")

@@ -15,6 +15,8 @@ from railyard.core.remote import authenticate, read_line, relay, tuned
 from railyard.topologies.build import namespaces
 
 WORKER_S: Final = 30.0
+MAX_GREETINGS: Final = 64
+"""Connections that are being authenticated: further ones wait, so that strangers can't use up files and threads."""
 
 
 class Server:
@@ -25,6 +27,7 @@ class Server:
         self.joining: queue.Queue[tuple[socket.socket, dict[str, Any]]] = queue.Queue()
         self._workers: dict[int, queue.Queue[socket.socket]] = {}
         self.strangers = 0  # callers without the token
+        self._greetings = threading.Semaphore(MAX_GREETINGS)
         with namespaces.inside_machine(machine_net):
             try:
                 self._listener = socket.create_server(address)
@@ -50,6 +53,7 @@ class Server:
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
+                self._greetings.acquire()
                 sock, _ = self._listener.accept()
                 threading.Thread(target=self._greet, args=(sock,), daemon=True).start()
 
@@ -70,3 +74,5 @@ class Server:
         except (OSError, RailyardError):
             self.strangers += 1
             sock.close()
+        finally:
+            self._greetings.release()

@@ -4,11 +4,12 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from railyard.core import watch
+from railyard.core import remote, watch
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.remote import (
@@ -55,6 +56,20 @@ def test_a_response_that_is_sent_back_is_refused() -> None:
         with pytest.raises(NotAuthentic):
             authenticate(a, TOKEN, caller=True)
         a.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_caller_that_sends_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "GREETING_S", 0.4)
+    a, b = socket.socketpair()
+    with a, b, ThreadPoolExecutor(1) as pool:
+        end = pool.submit(authenticate, b, TOKEN, False)
+        sent = 0
+        while not end.done() and sent < 1000:  # each byte comes in time
+            a.send(b"x")
+            sent += 1
+            time.sleep(0.05)
+        assert isinstance(end.exception(), TimeoutError)
+    assert sent < 64, "the nonce and the response have 64 bytes"
 
 
 def test_a_greeting_is_read_and_nothing_after_it() -> None:
