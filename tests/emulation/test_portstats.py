@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
+from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats, queue_drops
 from tests.emulation.fabrics import eventually
 
 pytestmark = pytest.mark.sandbox
@@ -56,6 +56,7 @@ def test_the_reader_and_the_kernels_own_programs_agree() -> None:
         seen = reader.read()
         # a frame may leave between the two looks
         eventually(lambda: reader.read()["box"]["near"] == read_by_programs("near"))
+        assert queue_drops() == sum(queue["drops"] for queue in say("tc", "-s", "-j", "qdisc", "show")) > 0
     assert seen.keys() == {"box", "empty"}
     assert seen["empty"] == {}
     assert seen["box"].keys() == {"near", "far", "lone", "other"}
