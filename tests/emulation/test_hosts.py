@@ -121,7 +121,7 @@ def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(
     assert run.end(30.0) == 1, run.output
     print(f"the run ended {time.monotonic() - killed:.1f} s after the machine")
     assert re.search(rf"^error: machine [23] \(m2, {NETWORK}\.2\) died", run.output, re.MULTILINE), run.output
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["links"]  # what was measured before
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["links"]  # what was measured before
     for agent in agents:
         agent.process.send_signal(signal.SIGTERM)
         agent.end(20.0)
