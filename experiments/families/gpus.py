@@ -169,7 +169,9 @@ def _check_faults_over_hosts(spec: ExperimentSpec) -> None:
     if (spec.faults or spec.scripts) and spec.heartbeats != "off" and "on" in spec.reroute:
         keys = spec.heartbeats.model_dump(mode="json")
         raise BadInput("heartbeats", keys, "must be off together with hosts: they need all GPUs on one machine")
-    possible = [kind for kind in fault_kinds() if FAULTS[kind].spans_machines]
+    # other machines have no plugins
+    ours = [kind for kind in fault_kinds() if type(FAULTS[kind]).__module__.startswith("railyard.")]
+    possible = [kind for kind in ours if FAULTS[kind].spans_machines]
     allowed = "can't be used together with hosts: it needs all GPUs on one machine; those that can are "
     allowed += ", ".join(possible)
     given = [(f"faults.{i}.kind", fault.kind) for i, fault in enumerate(spec.faults)]
