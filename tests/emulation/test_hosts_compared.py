@@ -114,7 +114,7 @@ def test_faults_of_each_kind_are_injected_and_repaired_on_two_machines(tmp_path:
 
 
 def test_a_thousand_gpus_are_built_pinged_across_and_taken_down(tmp_path: Path) -> None:
-    fabric = {"kind": "rail-only", "domains": 128, "rails": 8, "rail_rate": "1Mbit", "hb_rate": "2Mbit"}
+    fabric = {"kind": "rail-only", "domains": 128, "rails": 8, "rail_rate": "auto"}
     load = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "60s"}
     keys = {"name": "large", "fabrics": [fabric], "workloads": [load], "attempts": 1}
     keys |= {"hosts": 4, "underlay": {"interface": "eth0", "wait": "60s"}}
