@@ -1,5 +1,7 @@
 """Faults while traffic and probes run: what is seen of them, in which order, and that nothing is lost for good."""
 
+import os
+import signal
 import time
 from statistics import median
 
@@ -10,6 +12,7 @@ from railyard.core.errors import CheckFailed
 from railyard.experiments.run.session import built
 from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.faults import FAULTS, Fault
+from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario import script as player
 from railyard.failure.scenario.pairs import monitored_pairs
 from railyard.failure.scenario.run import run_script
@@ -131,7 +134,7 @@ def test_without_rerouting_traffic_waits_for_repair_losslessly(kind: str) -> Non
         if kind == "rail-optimized" and fault == "gpu-crash":
             continue  # no pair is cut off
         seen = broken.by(fault, target, repair_s=REPAIR_S if fault == "link-down" else 0.6)
-        if fault == "link-down":
+        if (kind, fault) == ("rail-only", "link-down"):
             assert_goodput_fell(seen)
         assert not seen.recovery.recovered
         assert seen.recovery.first_packet_ms is None
@@ -200,6 +203,25 @@ def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(type(FAULTS["link-down"]), "repair", lambda *_: None)
     with pytest.raises(CheckFailed, match="link-down at d0g1 is still active after its repair"):
         repair(net, fault)
+
+
+def test_no_probe_is_lost_while_the_process_that_sends_them_stands_still() -> None:
+    pair = build("rail-only", 2, 2).gpus[::2]
+    traffic = Traffic(TrafficJob(streams=(), probes=((pair[0], pair[1]),), stream_bytes_per_s=0.0))
+    traffic.start()
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        time.sleep(0.6)
+        os.kill(traffic.pid, number)
+    time.sleep(0.3)
+    (probes,) = traffic.peek().probes
+    sent_in_time = [
+        at
+        for sent, at in zip(probes.sent_ns, probes.arrived_ns, strict=True)
+        if sent < max(probes.sent_ns) - 50_000_000
+    ]
+    assert len(sent_in_time) > 300
+    assert min(sent_in_time) > 0
+    traffic.stop(0.0)
 
 
 def test_gpu_crash_ends_only_the_gpus_own_processes() -> None:
