@@ -35,6 +35,10 @@ WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
 OPEN_S: Final = 120.0  # to connect all streams, one after the other
 PROBE: Final = struct.Struct("!I")
+SO_TIMESTAMPNS: Final = 35  # <asm-generic/socket.h>; the socket module doesn't name it
+TIMESPEC: Final = struct.Struct("@ll")
+STAMP_SPACE: Final = socket.CMSG_SPACE(TIMESPEC.size)
+PAUSE_NS: Final = 50_000
 CHUNK: Final = bytes(65536)
 
 
@@ -277,6 +281,9 @@ class _Streams:
 class _Probes:
     """All probed pairs: numbered datagrams, with the time of sending and of arrival of each.
 
+    The kernel notes when one arrives: on a busy machine it is read much later, and if that is after a repair, would
+    seem to have come only because of it.
+
     Nothing is connected: a connected socket keeps the route that it once found, and one that it looks for in the very
     moment in which routes change it may keep for good, although the kernel has another. TCP asks anew after a timeout.
     """
@@ -291,6 +298,7 @@ class _Probes:
             if job.has(dst):
                 receiver = namespaces.open_socket(dst.name)
                 receiver.bind((dst.ip, port))
+                receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 receiver.setblocking(False)
                 self._receivers[receiver.fileno()] = receiver, pair, {}
                 epoll.register(receiver, select.EPOLLIN)
@@ -307,15 +315,25 @@ class _Probes:
 
     def receive(self, fd: int) -> None:
         sock, _, arrived = self._receivers[fd]
+        offset_ns = _clock_offset_ns()
         with suppress(OSError):
             while True:
-                (number,) = PROBE.unpack(sock.recv(PROBE.size))
-                arrived[number] = time.monotonic_ns()
+                data, ((_, _, stamp), *_), _, _ = sock.recvmsg(PROBE.size, STAMP_SPACE)
+                (number,), (seconds, ns) = PROBE.unpack(data), TIMESPEC.unpack(stamp)
+                arrived[number] = seconds * 1_000_000_000 + ns - offset_ns
 
     @property
     def ends(self) -> ProbeEnds:
         sent = {pair: times for pair, (_, _, times) in self._senders.items()}
         return ProbeEnds(sent, {pair: arrived for _, pair, arrived in self._receivers.values()})
+
+
+def _clock_offset_ns() -> int:
+    """Return what the kernel's time stamps are ahead of the monotonic clock, read without a pause between the two."""
+    while True:
+        before, stamped, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        if after - before < PAUSE_NS:
+            return stamped - before
 
 
 class _Loop:
