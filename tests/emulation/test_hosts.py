@@ -105,9 +105,7 @@ def test_collectives_over_three_machines_deliver_every_byte(three: Machines, sta
     check_nothing_left(three)
 
 
-def test_a_machine_that_dies_ends_the_run_by_name_and_leaves_nothing(
-    three: Machines, stack: ExitStack, tmp_path: Path
-) -> None:
+def test_a_machine_that_dies_ends_the_run_and_leaves_nothing(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     before = machine_state()
     agents = [start_agent(three, stack, 2), start_agent(three, stack, 3)]
     long = [{**SMALL["workloads"][0], "duration": "20s"}]

@@ -93,7 +93,7 @@ def test_recovery_takes_as_long_on_two_machines(tmp_path: Path) -> None:
         assert abs(medians[2][step] - medians[1][step]) < 5.0, (step, medians)
 
 
-def test_faults_of_each_kind_are_injected_and_repaired_on_two_machines(tmp_path: Path) -> None:
+def test_faults_of_each_kind_on_two_machines(tmp_path: Path) -> None:
     """Machine 2 has the domains 2 and 3, and the rail switches 1 and 3. A fault without effect would fail the run."""
     fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
     targets = {

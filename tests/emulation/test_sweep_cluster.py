@@ -234,9 +234,7 @@ def test_every_run_is_there_once_whatever_is_killed(cluster: Cluster, tmp_path: 
     assert_one_at_a_time(records(out / str(round_number), runs))
 
 
-def test_ctrl_c_ends_a_sweep_and_leaves_another_on_the_same_worker(
-    cluster: Cluster, tmp_path: Path, slow: float
-) -> None:
+def test_ctrl_c_leaves_another_sweep_on_the_same_worker(cluster: Cluster, tmp_path: Path, slow: float) -> None:
     cluster.heal({"w0": "m0"})
     with sweep(cluster, tmp_path / "one", 12) as one, sweep(cluster, tmp_path / "two", 4) as two:
         one.await_text("[ 2/12]", 120 * slow)
@@ -331,7 +329,7 @@ def dask_processes() -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if "distributed.cli.dask_spec" in command_line(process)]
 
 
-def test_the_script_of_a_slurm_job_starts_a_worker_that_a_sweep_takes(tmp_path: Path) -> None:
+def test_the_script_of_a_slurm_job_starts_a_worker(tmp_path: Path) -> None:
     """The documentation's cluster, with what Slurm would be given to run on a node. There is no Slurm here."""
     pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: script/bootstrap cluster")
     (block,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)

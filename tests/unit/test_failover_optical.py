@@ -1,10 +1,11 @@
 """Events of optical switches: the failover manager takes ports without a carrier as dead, whichever fibre leads."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
-from railyard.controller.agent.route_agent import RouteAgent
+from railyard.controller.agent.route_agent import Outcome, RouteAgent
 from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.openflow.app import SwitchEvent
@@ -24,8 +25,8 @@ Reported = list[tuple[str, dict[str, Any]]]
 class Router:
     """Takes every change."""
 
-    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
-        return len(remove) + len(put)
+    def change_all(self, changes: Mapping[Gpu, tuple[list[Route], list[Route]]]) -> Outcome:
+        return Outcome(sum(len(remove) + len(put) for remove, put in changes.values()), {})
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         return {}

@@ -150,7 +150,7 @@ def test_a_large_fabric_has_probes_for_each_fault(domains: int, rails: int) -> N
         assert len(monitored_pairs(Fault(kind, target), plan).probes) >= number, kind
 
 
-def test_random_faults_on_a_large_fabric_share_probes_that_they_hit() -> None:
+def test_random_faults_on_a_large_fabric_share_probes() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 128, "rails": 8}))
     drawn = RandomFaults(count=40).script("storm", plan, 1).faults
     selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in drawn])

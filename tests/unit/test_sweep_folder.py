@@ -185,9 +185,7 @@ def test_a_table_that_grows_is_that_of_all_runs(tmp_path: Path, sweep: Sweep, ru
     )
 
 
-def test_the_report_says_what_is_missing_and_the_verdict_of_each_fault(
-    tmp_path: Path, sweep: Sweep, run_data: bytes
-) -> None:
+def test_the_report_says_what_is_missing_and_each_verdict(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
     with SweepFolder(tmp_path, sweep) as folder:
         folder.claim()
         folder.install(sweep.cells[0].name, outcome(run_data), axes=sweep.cells[0].axes)
