@@ -65,7 +65,7 @@ class Connection:
             wait([future], CANCEL_S)
             raise
 
-    def _send(self, message: Message, files: Sequence[int] = ()) -> None:
+    def _send(self, message: m.Request | m.Cancel, files: Sequence[int] = ()) -> None:
         try:
             if files:
                 socket.send_fds(self.files, [m.NUMBER.pack(message.number)], files)
