@@ -33,6 +33,7 @@ RESOURCE: Final = "railyard"
 GONE: Final = "its worker is gone"
 ASK_EVERY_S: Final = 1.0
 TIMEOUT_S: Final = 10.0  # for the scheduler to answer, and for workers to come
+ANSWER_S: Final = 30.0  # for the scheduler to answer later: as long as Dask gives a connection
 GONE_S: Final = 60.0  # without a worker, after which a sweep ends
 _START: Final = f"dask worker SCHEDULER --resources {RESOURCE}=1"
 QUIET_S: Final = 10.0
@@ -63,6 +64,7 @@ class Cluster:
             with suppress(ImportError):  # a scheduler may be on a machine without Railyard
                 self._client.run_on_scheduler(_let_scheduler_be_quiet)
             self._machines: dict[str, str] = {}  # worker -> machine
+            self._is_lost = False  # whether the scheduler didn't answer
             self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
             self._await_workers()
             self._undo = undo.pop_all()
@@ -77,13 +79,10 @@ class Cluster:
 
     def names(self) -> Sequence[str]:
         """Return the machines that have a worker, at most 1 s ago. MissingRequirement if the scheduler is gone."""
-        if self._client.status != "running":
-            remedy = "call the sweep again to run the rest"
-            raise MissingRequirement(f"--on: the Dask scheduler at {self._where} no longer answers", remedy)
-        if time.monotonic() < self._asked + ASK_EVERY_S and self._machines:
+        if time.monotonic() < self._asked + ASK_EVERY_S and self._machines and self._client.status == "running":
             return sorted(set(self._machines.values()))
         self._asked = time.monotonic()
-        found = self._client.scheduler_info(n_workers=-1)["workers"]
+        found = self._ask_for_workers()
         alive = {address for address, worker in found.items() if worker["resources"].get(RESOURCE)}
         if alive:
             self._seen = time.monotonic()
@@ -94,6 +93,17 @@ class Cluster:
         if new := [address for address in alive if address not in self._machines]:
             self._identify(new)
         return sorted(set(self._machines.values()))
+
+    def _ask_for_workers(self) -> dict[str, Any]:
+        """Return what the scheduler knows of its workers; `scheduler_info` would wait for it without a limit."""
+        try:
+            if self._client.status == "running":
+                known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
+                return dict(known["workers"])
+        except (OSError, TimeoutError):
+            self._is_lost = True
+        remedy = "call the sweep again to run the rest"
+        raise MissingRequirement(f"--on: the Dask scheduler at {self._where} no longer answers", remedy)
 
     def _identify(self, workers: Sequence[str]) -> None:
         try:
@@ -139,7 +149,7 @@ class Cluster:
 
     def stop(self) -> bool:
         """End the runs under way; return whether the scheduler still answers."""
-        if self._client.status != "running":
+        if self._is_lost or self._client.status != "running":
             return False
         with suppress(OSError, TimeoutError):
             self._client.run(machine.stop, self._sweep, on_error="ignore")

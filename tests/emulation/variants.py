@@ -76,6 +76,7 @@ VARIANTS: Final = (
     "test_steering.py::test_packets_go_as_chosen_with_etcd_too",
     "test_compare_pairs.py::",
     "test_sweep.py::test_runs_on_three_workers_are_those_of_a_plain_loop",
+    "test_sweep_cluster.py::test_a_sweep_without_its_scheduler_ends_in_one_line[silent]",
     "test_sweep_cluster.py::test_every_run_is_there_once_whatever_is_killed",
     "test_sweep_cluster.py::test_what_ssh_started_ends_after_a_sweep_that_was_killed",
     "test_steering.py::test_traffic_flows_without_registry_and_scores_return[embedded]",
