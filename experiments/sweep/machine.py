@@ -125,7 +125,7 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -
     end_ns = time.monotonic_ns()
     lines = stderr.decode(errors="replace").strip().splitlines() or [""]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Outcome(status, lines[-1][:_MAX_LINE], start_ns, end_ns, machine, _packed(out))
+    return Outcome(status, lines[-1].removeprefix("error: ")[:_MAX_LINE], start_ns, end_ns, machine, _packed(out))
 
 
 def stop(sweep: str = "") -> None:
