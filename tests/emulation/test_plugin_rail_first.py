@@ -9,8 +9,8 @@ SPEC = {
     "name": "rail-first",
     "attempts": 1,
     "fabrics": [
-        {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"},
-        {"kind": "rail-optimized", "domains": 2, "rails": 2, "rail_rate": "20Mbit"},
+        {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"},
+        {"kind": "rail-optimized", "domains": 2, "rails": 2, "rail_rate": "10Mbit"},
     ],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "rail-first", "bytes": "100KB"}],
 }
