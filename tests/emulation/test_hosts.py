@@ -37,7 +37,7 @@ print(*(sock.recv(9).decode() for _ in range({})), flush=True)
 """
 DASK = f"{sys.executable.rpartition('/')[0]}/dask"
 SCHEDULER = f"tcp://{NETWORK}.1:8786"
-WORKER_OPTIONS = ("--nthreads", "1", "--no-dashboard", "--resources", "railyard=1", "--local-directory")
+WORKER_OPTIONS = ("--nthreads", "1", "--no-dashboard", "--resources", "railyard=1")
 SMALL: dict[str, Any] = {
     "name": "small",
     "attempts": 1,
@@ -151,14 +151,17 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     check_nothing_left(three)
 
 
-def test_workers_of_a_dask_cluster_start_the_agents(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+def test_workers_of_a_dask_cluster_start_the_agents(
+    three: Machines, stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path))
     before = machine_state()
     with ExitStack() as cluster:
         for number, *argv in (
             (1, "scheduler", "--host", f"{NETWORK}.1", "--no-dashboard"),
-            (2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS, str(tmp_path)),
-            (3, "worker", SCHEDULER, "--name", "m3", *WORKER_OPTIONS, str(tmp_path)),
+            (2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS),
+            (3, "worker", SCHEDULER, "--name", "m3", *WORKER_OPTIONS),
         ):
             cluster.enter_context(Program(three.command(number, DASK, *argv, token="")))
         keys = {"hosts": ["m1", "m3", "m2"]}
