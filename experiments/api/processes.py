@@ -86,7 +86,7 @@ class Process:
         self.stdin: IO[Any] | None = None
         self.stdout: IO[Any] | None = None
         self.stderr: IO[Any] | None = None
-        with ExitStack() as given:
+        with ExitStack() as given, ExitStack() as kept:
             fds: list[int] = []
             for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
                 if stream == subprocess.PIPE:
@@ -98,7 +98,7 @@ class Process:
                         if text
                         else os.fdopen(ours, mode + "b")
                     )
-                    setattr(self, name, file)
+                    setattr(self, name, kept.enter_context(file))
                 elif stream == subprocess.STDOUT and number == 2:
                     theirs = os.dup(fds[1])
                 elif stream == subprocess.DEVNULL:
@@ -114,9 +114,11 @@ class Process:
                 given.callback(os.close, theirs)
             self._status_fd, their_end = os.pipe()
             given.callback(os.close, their_end)
+            kept.callback(os.close, self._status_fd)
             environment = dict(os.environ if env is None else env)
             what = {"node": node, "argv": tuple(args), "environment": environment, "cwd": cwd}
             self.pid: int = ask(m.StartProcess, [*fds, their_end], **what)
+            kept.pop_all()  # it has started: its files stay open
 
     def poll(self) -> int | None:
         """Return the exit status if the program has ended, negative for a signal; else None."""

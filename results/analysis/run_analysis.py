@@ -162,10 +162,10 @@ def _recovery(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
         ("traffic recovers when rerouting is on", rows, failed),
         ("traffic returned to its primary path after each repair", alone, stayed),
     ):
+        bad = [r for r in missed if r.interval not in disturbed]
+        left_out = [r for r in missed if r.interval in disturbed]
+        faults = [r for r in faults if r not in left_out]
         if faults:
-            bad = [r for r in missed if r.interval not in disturbed]
-            left_out = [r for r in missed if r.interval in disturbed]
-            faults = [r for r in faults if r not in left_out]
             names = f"; not: {', '.join(map(_fault_label, bad[:3]))}" if bad else ""
             names += f"; not judged, the machine was disturbed: {len(left_out)}" if left_out else ""
             figures = ("faults that failed", len(bad), 0, "faults", bad[0].interval if bad else None)
