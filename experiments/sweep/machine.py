@@ -90,13 +90,20 @@ def execute(task: Task) -> Outcome:
 
 def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
     prefix = f"railyard-sweep-{os.geteuid()}-{machine['machine']}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a worker that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    _remove_left(prefix)
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as work:
             return _run(task, Path(work), held, machine)
     except OSError as error:  # such as a full disk
         return Outcome(3, f"{machine['machine']}: {error.strerror or error}", 0, 0, machine, None)
+    finally:
+        _remove_left(prefix)  # a killed worker's run may have written while it was removed before
+
+
+def _remove_left(prefix: str) -> None:
+    """Remove the folders of workers that were killed: whoever has the machine's turn has the only live one."""
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -> Outcome:

@@ -1,11 +1,13 @@
 """Sweeps on packets: on this machine and over Dask workers, killed at random moments and called again."""
 
 import json
+import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -76,10 +78,12 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
     worker += ["--resources", "railyard=1"]
     with ExitStack() as stack:
         started = []
+        own = stack.enter_context(tempfile.TemporaryDirectory())  # a killed worker leaves its folder
         for arguments in (scheduler, *[worker] * workers):
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=Path(__file__).parents[2],
+                env={**os.environ, "DASK_TEMPORARY_DIRECTORY": own},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
