@@ -101,7 +101,7 @@ def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
 
 
 def _remove_left(prefix: str) -> None:
-    """Remove the folders of workers that were killed: whoever has the machine's turn has the only live one."""
+    """Remove the folders of workers that were killed. The machine must be ours: then no other worker has one in use."""
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
 
