@@ -90,7 +90,7 @@ def carrier_of(end: End) -> bool:
 
 
 def seconds_until(near: End, far: End, state: str) -> float:
-    """Set the far end up or down; return when the kernel has told that the near end's carrier has followed."""
+    """Set the far end up or down; return when the kernel has reported the near end's carrier."""
     with namespaces.inside(near.node):
         watcher = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         index = socket.if_nametoindex(near.interface)

@@ -115,7 +115,7 @@ def test_rerouting_recovers_each_fault_before_its_repair(kind: str, side: int) -
 
 
 def assert_goodput_fell(seen: FaultRun) -> None:
-    """Check the goodput of the affected streams before and during a fault of 1.2 s that nothing goes round."""
+    """Check the goodput of the affected streams before and during a fault of 1.2 s without rerouting."""
     by_time = dict(zip(seen.t_ms, seen.affected_bps, strict=True))
     before = [bps for ms, bps in by_time.items() if -400 < ms < 0]
     meanwhile = [bps for ms, bps in by_time.items() if 500 < ms < 1100]  # a busy process may read late

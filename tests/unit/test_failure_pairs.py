@@ -152,7 +152,7 @@ def test_a_large_fabric_has_probes_for_each_fault(domains: int, rails: int) -> N
 
 def test_random_faults_on_a_large_fabric_share_probes() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 128, "rails": 8}))
-    drawn = RandomFaults(count=40).script("storm", plan, 1).faults
+    drawn = RandomFaults(count=40).script("random", plan, 1).faults
     selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in drawn])
     probed = {pair for selection in selections for pair in selection.probes}
     assert len(probed) == SHARED_PROBES
