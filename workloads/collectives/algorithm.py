@@ -22,8 +22,8 @@ from railyard.core.registry import Registry
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 
-IN_FLIGHT: Final = 8
-"""Rounds of an exchange that a GPU has under way at the same time, unless the workload gives another number."""
+MAX_IN_FLIGHT: Final = 16
+"""Rounds of an exchange that a GPU has under way at most, unless the workload gives another number."""
 SLICE_BYTES: Final = 64_000
 """A ring sends a chunk in two slices if each has this many bytes or more: the next GPU forwards the first slice while
 the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
@@ -68,16 +68,26 @@ def shifts(group: Sequence[int]) -> list[Round]:
 def grid_shifts(grid: Grid) -> list[Round]:
     """Return rounds with every pair of a grid: G(d, g) sends to G(d + a, g + b), one round for each (a, b).
 
-    A round stays in the HB domains for all GPUs, or leaves them for all, and the two sorts alternate evenly. Rounds by
-    GPU number (i to i + r) mix the sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
+    A round stays in the HB domains for all GPUs, or on the rails, or crosses rails, and the three sorts alternate
+    evenly: so that HB links, rails and uplinks are all loaded at all times. Rounds by GPU number (i to i + r) mix the
+    sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
     """
     y, x = len(grid), len(grid[0])
-    intra_domain = [(0, b) for b in range(1, x)]
-    inter_domain = [(a, b) for b in range(x) for a in range(1, y)]
-    both = (intra_domain, inter_domain)
-    ordered = sorted(((i + 0.5) / len(part), shift) for part in both for i, shift in enumerate(part))
+    in_domain, in_rail = [(0, b) for b in range(1, x)], [(a, 0) for a in range(1, y)]
+    cross_rail = [(a, b) for b in range(1, x) for a in range(1, y)]
+    sorts = (in_domain, in_rail, cross_rail)
+    ordered = sorted(((i + 0.5) / len(part), shift) for part in sorts for i, shift in enumerate(part))
     gpus = np.asarray(grid, dtype=np.int64)
     return [np.column_stack((gpus.ravel(), np.roll(gpus, (-a, -b), axis=(0, 1)).ravel())) for _, (a, b) in ordered]
+
+
+def rounds_in_flight(rounds: int, in_flight: int | None) -> int:
+    """Return how many rounds a GPU has under way: if not given, one with each partner and one more, up to a maximum.
+
+    With fewer, links are idle while a GPU waits for a late partner. More let some pairs run ahead: the others finish
+    alone at the end, while other links are idle.
+    """
+    return in_flight or min(rounds + 1, MAX_IN_FLIGHT)
 
 
 def sliced(size: int) -> list[int]:
@@ -89,8 +99,8 @@ def sliced(size: int) -> list[int]:
 class Transport(Protocol):
     """Transfers among some GPUs, of which no other transport of the same stage uses any."""
 
-    def emit(self, program: Program, phase: int, in_flight: int) -> None:
-        """Append the tasks, of phase number `phase`."""
+    def emit(self, program: Program, phase: int, in_flight: int | None) -> None:
+        """Append the tasks, of phase number `phase`. `in_flight`: as of `rounds_in_flight`."""
 
     def sizes(self) -> Sizes:
         """Return the bytes of each pair; not rounded to whole bytes."""
@@ -127,9 +137,10 @@ class Exchange:
         """Return the number of transfers."""
         return len(sliced(whole_bytes(self.size))) * sum(map(len, self.rounds))
 
-    def emit(self, program: Program, phase: int, in_flight: int) -> None:
+    def emit(self, program: Program, phase: int, in_flight: int | None = None) -> None:
         if not self.rounds:
             return
+        in_flight = rounds_in_flight(len(self.rounds), in_flight)
         parts = sliced(whole_bytes(self.size))
         gpus = np.unique(self.rounds[0])
         # of each GPU, by its place among `gpus`: where in each round it sends, and where it receives
@@ -171,7 +182,8 @@ class UnevenExchange:
         """Return the number of transfers."""
         return sum(len(sliced(size)) for size in self.pair_sizes.values())
 
-    def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
+    def emit(self, program: Program, phase: int, in_flight: int | None = None) -> None:
+        in_flight = rounds_in_flight(len(self.rounds), in_flight)
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
         max_slices = max((len(parts) for parts in slices.values()), default=0)
         rounds = [pairs.tolist() for pairs in self.rounds]
@@ -212,7 +224,7 @@ class Ring:
         """Return the steps of the ring, or 1 in slices: one is under way while the other is forwarded."""
         return 1 if whole_bytes(self.chunk) >= 2 * SLICE_BYTES else self.steps
 
-    def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
+    def emit(self, program: Program, phase: int, in_flight: int | None = None) -> None:
         group, chunk = self.group, whole_bytes(self.chunk)
         if len(group) < 2:
             return
@@ -281,7 +293,7 @@ class Algorithm(ABC):
         """Return whether `algorithm: auto` means this algorithm on a fabric: by default the hierarchical one."""
         return self.algorithm == "hierarchical"
 
-    def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int = IN_FLIGHT) -> None:
+    def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int | None = None) -> None:
         """Append the tasks of one run on a grid, of phase number `number`."""
         for stage in self.stages(phase, grid):
             exchanges = (t for t in stage if isinstance(t, Exchange | UnevenExchange))
@@ -359,7 +371,7 @@ def whole_phase(
     return Phase(name, kind, collective, x, y, n * whole_bytes(data_bytes / n), shares=shares)
 
 
-def run(program: Program, phase: Phase, *grids: Grid, compute_s: float = 0.0, in_flight: int = IN_FLIGHT) -> None:
+def run(program: Program, phase: Phase, *grids: Grid, compute_s: float = 0.0, in_flight: int | None = None) -> None:
     """Append one run of a phase's collective on grids, after `compute_s` of computing on each of their GPUs."""
     number = program.phase(phase)
     for grid in grids:
@@ -369,7 +381,7 @@ def run(program: Program, phase: Phase, *grids: Grid, compute_s: float = 0.0, in
 
 
 def collective_schedule(
-    name: str, domains: int, rails: int, data_bytes: float, in_flight: int = IN_FLIGHT, **limits: int
+    name: str, domains: int, rails: int, data_bytes: float, in_flight: int | None = None, **limits: int
 ) -> Schedule:
     """Build the schedule of one collective among all GPUs, by the full name of its algorithm.
 

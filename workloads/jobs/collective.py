@@ -1,7 +1,7 @@
 """One collective among all GPUs, by any algorithm of the registry."""
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import ValidationInfo, field_validator
 
@@ -24,7 +24,7 @@ class CollectiveSpec(Sized):
 
     collective: str
     algorithm: str = "auto"
-    in_flight: Count = algorithms.IN_FLIGHT
+    in_flight: Count | Literal["auto"] = "auto"
 
     @field_validator("collective")
     @classmethod
@@ -47,9 +47,10 @@ class CollectiveSpec(Sized):
         size = (setting.fabric.domains, setting.fabric.rails)
         chosen = algorithms.chosen_algorithm(self.collective, self.algorithm, setting.fabric)
         sizing = chosen if algorithms.ALGORITHMS[chosen].per_rail else algorithms.sizing_algorithm(self.collective)
-        probe = (algorithms.ALGORITHMS[sizing], sizing, *size, self.in_flight)
+        in_flight = None if self.in_flight == "auto" else self.in_flight
+        probe = (algorithms.ALGORITHMS[sizing], sizing, *size, in_flight)
         factor = self.bytes_factor(setting, PROBE_BYTES, lambda rates: _probe_s(*probe, rates))
-        schedule = _schedule(algorithms.ALGORITHMS[chosen], chosen, *size, PROBE_BYTES * factor, self.in_flight)
+        schedule = _schedule(algorithms.ALGORITHMS[chosen], chosen, *size, PROBE_BYTES * factor, in_flight)
         return Built(schedule, setting.scale(chosen))
 
 
@@ -57,7 +58,7 @@ class CollectiveSpec(Sized):
 # algorithm is a part of the key because a plugin may define another one under the same name.
 @lru_cache(maxsize=64)
 def _probe_s(
-    algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, in_flight: int, rates: Rates
+    algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, in_flight: int | None, rates: Rates
 ) -> float:
     rails = 1 if algorithm.per_rail else rails  # rails without a common port take the same time
     probe = algorithms.collective_schedule(name, domains, rails, PROBE_BYTES, in_flight, gpu_tasks=PROBE_GPU_TASKS)
@@ -66,6 +67,6 @@ def _probe_s(
 
 @lru_cache(maxsize=1)
 def _schedule(
-    algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, data_bytes: float, in_flight: int
+    algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, data_bytes: float, in_flight: int | None
 ) -> Schedule:
     return algorithms.collective_schedule(name, domains, rails, data_bytes, in_flight)
