@@ -110,6 +110,7 @@ USUAL: Final = [
     (GPUS, "fault", "failure.probes.traffic", "stop"),
     (GPUS, "replay", RUN_ITSELF, "stop"),
 ]
+LISTENS: Final = "00010000"  # flags of a socket in /proc/net/unix
 NAMED_S: Final = 5.0  # from the signal to the line that names the process
 RUN_S: Final = 120.0
 Case = tuple[dict[str, Any], str, str, str]
@@ -126,6 +127,15 @@ def found(program: Program, words: str) -> Iterator[psutil.Process]:
             yield process
 
 
+def joined(program: Program) -> int:
+    """Return how many ranks the run has accepted connections of: sockets with the name of the one they connect to."""
+    for process in list(found(program, RUN_ITSELF))[-1:]:
+        lines = Path(f"/proc/{process.pid}/net/unix").read_text().splitlines()
+        names = [line for line in lines if line.endswith("/ranks.sock")]
+        return sum(line.split()[3] != LISTENS for line in names)
+    return 0
+
+
 def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
     """Wait for the phase, then kill, stop or pause a process."""
     _, phase, words, action = case
@@ -137,7 +147,8 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
     is_rank = words in RANKS
     eventually(lambda: len(list(found(program, words))) >= RANKS.get(words, 1), within_s=RUN_S * slow)
     if is_rank:
-        time.sleep(1.5)  # until they have joined
+        eventually(lambda: joined(program) >= GLOO["fabrics"][0]["nodes"], within_s=RUN_S * slow)
+        time.sleep(1)  # until their first operation
     victim = list(found(program, words))[-1 if is_rank or words == RUN_ITSELF else 0].pid
     os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
     if action == "pause":

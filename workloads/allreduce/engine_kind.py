@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
+import psutil
+
 from railyard.core import watch
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
 from railyard.core.installation import PROJECT, module_command
@@ -185,7 +187,8 @@ class PeerRanks(Group):
                 process = self._process
                 launcher = watch.add(f"{self.name}'s launcher", process.pid, may_exit=True)
                 self._watched.append(launcher)
-                poll(lambda: self._all_connected(listener) or launcher.is_over(), JOIN_S)
+                starting = self._watch_starting(process.pid)
+                poll(lambda: self._all_connected(listener) or launcher.is_over() or next(starting), JOIN_S)
             if len(self._pipes) < self.layout.size:
                 watch.check()  # names the launcher if it was killed
                 raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
@@ -242,6 +245,22 @@ class PeerRanks(Group):
         module = "railyard.workloads.allreduce.engine.worker"
         return module_command(module, self.program, f"{self._folder}/{_SOCKET}", *ranks)
 
+    def _watch_starting(self, launcher: int) -> Iterator[bool]:
+        """Watch ranks that are stopped before they have connected, and have no number yet. Yield False, each time.
+
+        A death at that time ends the launcher.
+        """
+        looked = time.monotonic()
+        while True:
+            if time.monotonic() > looked + watch.STEP_S:
+                known = {watched.pid for watched in self._watched}
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    for process in psutil.Process(launcher).children(recursive=True):
+                        if process.pid not in known and process.status() == psutil.STATUS_STOPPED:
+                            self._watched.append(watch.add(f"{self.name}: rank", process.pid, is_child=False))
+                looked = time.monotonic()
+            yield False
+
     def _all_connected(self, listener: socket.socket) -> bool:
         """Accept the ranks that have connected; return whether all have."""
         process = self._process
@@ -253,7 +272,9 @@ class PeerRanks(Group):
                 rank = pipe.receive(time.monotonic() + JOIN_S).number
                 self._pipes[rank] = pipe
                 pid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
-                if process is not None and pid != process.pid:
+                if stopped := [watched for watched in self._watched[1:] if watched.pid == pid]:  # while it started
+                    stopped[0].name = f"{self.name}: rank {rank}"
+                elif process is not None and pid != process.pid:
                     with suppress(ProcessLookupError):
                         self._watched.append(watch.add(f"{self.name}: rank {rank}", pid, is_child=False))
         return len(self._pipes) == self.layout.size
