@@ -46,7 +46,7 @@ def data_of(phases: tuple[Phase, ...]) -> dict[str, float]:
         ({**A2A, "algorithm": "ring"}, "workload.algorithm: 'ring' is not for all-to-all: allowed are auto, direct, "
          "in-rail, two-phase"),
         ({**GATHER, "bytes": "0B"}, "workload.bytes: '0B' is not a size above zero, such as 64KB"),
-        ({**GATHER, "in_flight": True}, "workload.in_flight: True must be a whole number"),
+        ({**GATHER, "in_flight": True}, "workload.in_flight: True must be a whole number; or auto"),
         ({"kind": "collective"}, "workload.collective: nothing given, but this key is needed"),
         ({"kind": "gpt", "parallelism": {"tensor": 4}}, "workload.parallelism.pipeline: nothing given, but this key is "
          "needed"),
