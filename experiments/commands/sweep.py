@@ -73,7 +73,8 @@ def command(
 
     Exit status 1 if a run failed or is invalid, or if machines differ.
     """
-    sweep = specification.load(name, overrides, axis, seeds, zipped, where)
+    with console(stderr=True).status("checking each run's values"):
+        sweep = specification.load(name, overrides, axis, seeds, zipped, where)
     again = _retries(retry)
     path = out or Path("sweeps", sweep.name)
     screen = console(stderr=False)
@@ -197,13 +198,15 @@ def _show_plan(sweep: Sweep, path: Path, again: Sequence[str], screen: Console) 
     measured = median(seconds) if seconds else None
     table = plain_table("run", *sweep.axes, "state", "expected", right=("expected",))
     left = 0
-    for number, cell in enumerate(sweep.cells):
-        state = states.get(cell.name, "")
-        is_missing = state in ("", *again)
-        left += is_missing
-        if number < MAX_SHOWN:
-            values = [str(value) for value in cell.axes.values()]
-            table.add_row(cell.name, *values, state or views.MISSING, _expected(cell, measured) if is_missing else "")
+    with console(stderr=True).status("predicting how long each run takes"):
+        for number, cell in enumerate(sweep.cells):
+            state = states.get(cell.name, "")
+            is_missing = state in ("", *again)
+            left += is_missing
+            if number < MAX_SHOWN:
+                values = [str(value) for value in cell.axes.values()]
+                expected = _expected(cell, measured) if is_missing else ""
+                table.add_row(cell.name, *values, state or views.MISSING, expected)
     screen.print(table)
     more = len(sweep.cells) - MAX_SHOWN
     if more > 0:
