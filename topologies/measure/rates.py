@@ -216,7 +216,16 @@ UNSHAPED_BPS: Final = 20_000_000_000
 SECONDS: Final = 1
 WINDOWS: Final = 8  # in which CPU time and frames are counted; the dearest quarter of them doesn't count
 STEPS: Final = (1, 2, 5)  # rates that people like to read
-SHARE: Final = 0.3  # of the capacity that `auto` uses for rails; the rest is for acknowledgements and the GPUs
+SHARE: Final = 0.27
+"""Of the capacity that `auto` uses for rails; the rest is for acknowledgements, and for frames that come singly.
+
+Shaped links hand a switch one frame at a time, and each wakes it: a frame costs 3 to 6 times as much as those of
+`measure`, which come many at once. 16 GPUs at 20 Mbit/s, 4,400 frames/s, keep 0.6 to 0.75 of two cores busy that carry
+35,800 by `measure`, and at 50 Mbit/s 1.0 (2026-11-24).
+"""
+FURTHER_SWITCH: Final = 0.7
+"""CPU time of a further switch on a frame's path, in that of the first with sender and receiver: in an all-to-all of 64
+GPUs switches take 1.20 of the 1.75 cores that are busy (2026-11-24)."""
 HB_SHARE: Final = 0.6  # for HB domains, which most collectives fill while rails are idle
 HB_COST: Final = 1 / 3
 """CPU time of a packet through an HB domain's bridge, in that of a frame through a userspace switch, both with sender
@@ -276,15 +285,15 @@ def _received_bytes(node: str, interface: str) -> int:
 
 
 def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
-    """Return the frames a second through switches when every link that goes through one is full.
+    """Return the frames a second when every link that goes through a switch is full, as if each passed one switch.
 
     With spines half of the rails' frames are taken to change rails, which makes one switch three. Optical switches are
     passed twice, at the sender and at the receiver, be it one or two, and in the HB layer by frames that pass no other.
     """
     layers = spec.optical.layers if spec.optical else ()
-    switches = (2.0 if spec.spine_count else 1.0) + 2 * ("rail" in layers)
+    switches = 1 + FURTHER_SWITCH * ((1 if spec.spine_count else 0) + 2 * ("rail" in layers))
     if "hb" in layers:
-        switches += 2 * _hb_ratio(spec)
+        switches += (1 + FURTHER_SWITCH) * _hb_ratio(spec)
     return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches
 
 
