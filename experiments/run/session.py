@@ -19,13 +19,25 @@ from railyard.experiments.live import page
 from railyard.experiments.machines.cluster import Cluster, current
 from railyard.experiments.machines.controller import ClusterController
 from railyard.experiments.machines.meter import ClusterMeter
+from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.faults import Fault
-from railyard.results.runs.records import PROCESS, Event, FabricRun, LinkCheck, Load, MachineSample, Run
+from railyard.results.runs.fidelity import link_findings
+from railyard.results.runs.records import (
+    PROCESS,
+    REPEATED,
+    RUN,
+    Event,
+    FabricRun,
+    LinkCheck,
+    Load,
+    MachineSample,
+    Run,
+)
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
-from railyard.topologies.measure.rates import calibrate
+from railyard.topologies.measure.rates import Sample, calibrate
 from railyard.topologies.plan import Plan
 from railyard.workloads.replay.job import Windows, windows_for_links
 
@@ -241,16 +253,37 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
 
 
 def check_links(session: FabricSession, run: Run) -> None:
-    """Measure a sample of every class of link by iperf3."""
+    """Measure a sample of every class of link by iperf3, and again while one is off, as often as `attempts` allows.
+
+    The machine may have stood still meanwhile; a link that is shaped wrongly stays off. An event has the reason.
+    """
+    attempts = run.spec.get("attempts", ATTEMPTS)
+    for attempt in range(1, attempts + 1):
+        links = [
+            LinkCheck(
+                session.label,
+                s.link_class,
+                f"{s.src.name} -> {s.dst.name}",
+                s.expected_bps,
+                s.measured_bps,
+                latency_s=s.latency_s,
+            )
+            for s in _measured_links(session)
+        ]
+        text = next((finding.text for finding in link_findings(links) if finding.verdict != "ok"), "")
+        if not text or attempt == attempts:
+            run.links.extend(links)
+            return
+        run.events.append(
+            Event(time.monotonic_ns(), RUN, REPEATED, {**IntervalId(session.label).as_dict(), "text": text})
+        )
+
+
+def _measured_links(session: FabricSession) -> list[Sample]:
     with session.relaxed_tcp_timers():
         if session.cluster and isinstance(session.net, PartNet):
-            measured = session.cluster.calibrate(session.net)
-        else:
-            measured = calibrate(session.net)
-    for s in measured:
-        ends = f"{s.src.name} -> {s.dst.name}"
-        rates = (s.expected_bps, s.measured_bps)
-        run.links.append(LinkCheck(session.label, s.link_class, ends, *rates, latency_s=s.latency_s))
+            return session.cluster.calibrate(session.net)
+        return calibrate(session.net)
 
 
 def repeat_suffix(repeat: int, repeats: int) -> str:

@@ -176,7 +176,7 @@ def judge(run: Run) -> Judgement:
     faulted = {x.interval for x in run.loads if x.transfers_faulted}
     times = tuple(_times(run))
     findings = (
-        *_links(run.links),
+        *link_findings(run.links),
         *(f for load in run.loads for f in load_findings(load)),
         *(f for row, found in times for f in found if _counts(row, f)),
         *(_clocks(row) for row in run.measurements if row.metric == CLOCK_UNCERTAINTY),
@@ -217,7 +217,7 @@ def repeats(run: Run) -> dict[IntervalId, list[str]]:
     return found
 
 
-def _links(links: Sequence[LinkCheck]) -> Iterator[Finding]:
+def link_findings(links: Sequence[LinkCheck]) -> Iterator[Finding]:
     """Yield the link of each class that is furthest off: a collective takes as long as its slowest link."""
 
     def error(link: LinkCheck) -> float:

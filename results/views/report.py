@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.installation import data_file
+from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.fidelity import place, repeats
-from railyard.results.runs.records import Run
+from railyard.results.runs.fidelity import link_findings, place, repeats
+from railyard.results.runs.records import Run, Verdict, worst_verdict
 from railyard.results.runs.targets import missed_targets
 from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
@@ -213,12 +214,20 @@ def completeness(run: Run) -> dict[str, Any]:
 
 
 def repeated_lines(analysis: Analysis) -> list[str]:
-    """Return a line for each interval that was measured again, since the machine was busy."""
+    """Return a line for each interval, or fabric's links, measured again since the machine was busy."""
     return [
         f"measured again {fmt.how_often(len(reasons))}: {place(interval, analysis.labels)}: "
-        f"{'; '.join(dict.fromkeys(reasons))}; now {analysis.judgement.intervals.get(interval, 'invalid')}"
+        f"{'; '.join(dict.fromkeys(reasons))}; now {_present_verdict(analysis, interval)}"
         for interval, reasons in repeats(analysis.run).items()
     ]
+
+
+def _present_verdict(analysis: Analysis, interval: IntervalId) -> Verdict:
+    """Return an interval's verdict, or that of a fabric's links; invalid if it was not measured again to its end."""
+    links = [link for link in analysis.run.links if IntervalId(link.fabric) == interval]
+    if links:
+        return worst_verdict(finding.verdict for finding in link_findings(links))
+    return analysis.judgement.intervals.get(interval, "invalid")
 
 
 def print_summary(analysis: Analysis, console: Console) -> None:

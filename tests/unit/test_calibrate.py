@@ -1,14 +1,19 @@
 """Choice of the links that are measured before a run."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.experiments.run import session as sessions
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import Run
+from railyard.results.views.report import repeated_lines
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.measure.rates import MIN_DURATION_S, SEGMENTS, calibration_s, samples
+from railyard.topologies.measure.rates import MIN_DURATION_S, SEGMENTS, Sample, calibration_s, samples
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.path_choices import POLICIES, own_path
@@ -44,3 +49,27 @@ def test_slow_links_are_measured_for_longer_and_none_too_shortly(rate: float) ->
     assert seconds >= MIN_DURATION_S
     assert seconds * rate / 8 >= SEGMENTS * 65536
     assert seconds == MIN_DURATION_S or (seconds - 1) * rate / 8 < SEGMENTS * 65536
+
+
+@pytest.mark.parametrize(
+    ("rates", "kept", "now"),
+    [
+        ([100e6], 100e6, ""),
+        ([94e6, 101e6, 80e6], 101e6, "measured again once: rail-only: rail link d1g0 -> d0g0 carries 94"),
+        ([94e6, 80e6, 95e6], 95e6, "now degraded"),
+        ([94e6, 80e6, 85e6], 85e6, "now invalid"),
+    ],
+)
+def test_links_that_are_off_are_measured_again(
+    rates: list[float], kept: float, now: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice at most: the third result is kept as it is."""
+    measured = iter(rates)
+    link = Sample("rail", Gpu(1, 0), Gpu(0, 0), 100e6)
+    monkeypatch.setattr(sessions, "_measured_links", lambda _: [link._replace(measured_bps=next(measured))])
+    run = Run("links", {}, {}, "")
+    sessions.check_links(cast(Any, SimpleNamespace(label="rail-only")), run)
+    assert [found.measured_bps for found in run.links] == [kept]
+    lines = repeated_lines(Analysis(run))
+    assert now in "".join(lines)
+    assert len(lines) == (len(rates) > 1)
