@@ -29,7 +29,7 @@ from railyard.experiments.live.server import PERIOD_S
 GRIDS: Final = ((4, 4), (8, 8))
 WARM_UP_S: Final = 3.0
 BUILT_S: Final = 120.0
-_ADDRESS: Final = re.compile(r"http://(127\.0\.0\.1):(\d+)(/\S+/)")
+ADDRESS: Final = re.compile(r"http://(127\.0\.0\.1):(\d+)(/\S+/)")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -45,7 +45,7 @@ def page_of(domains: int, rails: int) -> Iterator[tuple[str, int, str]]:
             text, end_s = "", time.monotonic() + BUILT_S
             while time.monotonic() < end_s and shell.poll() is None:
                 text += printed.read()
-                if "Mininet's CLI" in text and (found := _ADDRESS.search(text)):
+                if "Mininet's CLI" in text and (found := ADDRESS.search(text)):
                     yield found[1], int(found[2]), found[3]
                     return
                 time.sleep(0.2)

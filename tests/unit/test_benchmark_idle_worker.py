@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import idle_worker
+from benchmarks import idle_worker, pairs
 from tests.unit.test_comparison import repeated, save
 
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
@@ -15,9 +15,9 @@ PAIRS = 5
 def test_the_worker_changes_medians_by_what_pairs_differ_by(tmp_path: Path, ratio: float, verdict: str) -> None:
     for number in range(PAIRS):
         drift = 1 + number / 10  # of the machine, which falls on both runs of a pair
-        for side, own in zip(idle_worker.SIDES, (drift, drift * ratio), strict=True):
+        for side, own in zip(pairs.SIDES, (drift, drift * ratio), strict=True):
             save(repeated(own, repeats=3), tmp_path / f"{number:02}-{side}")
-    found = idle_worker.paired(tmp_path, PAIRS)
+    found = pairs.paired(tmp_path, PAIRS)
     assert found.counts.keys() == {verdict}
 
 
