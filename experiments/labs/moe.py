@@ -13,7 +13,7 @@ def cost(domains: int, rails: int, hb_factor: float = 12.0) -> float:
 
 
 def measured_s(s: Setting, kind: str, phase: str = "moe-a2a") -> float:
-    """Return the time of a phase on a fabric in the student's run, s; by default of its all-to-alls, "" for the step."""
+    """Return the time of a phase in the student's run, s; by default of its all-to-alls, of the step if it is ""."""
     metric = "completion_time" if phase else "iteration_time"
     return s.measurement("measured", fabric=kind, phase=phase, metric=metric).value
 

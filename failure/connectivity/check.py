@@ -7,14 +7,14 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final
 
 from railyard.core.records import ConnectivityCheck, IntervalId
-from railyard.core.worker import ANSWER_S, Ready, Worker
+from railyard.core.worker import ANSWER_S
 from railyard.failure.connectivity.worker import PAIRS_PER_S, Answered, Open, Ports, Probe, ReadPorts
 from railyard.failure.faults import Cable, Fault, cable
 from railyard.failure.oracle.reachability import Bounds, bounds, part_name
-from railyard.failure.probes.sites import Site
+from railyard.failure.probes.sites import Site, SiteWorkers
 from railyard.failure.scenario.script import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.network import FabricNet
@@ -75,7 +75,7 @@ def duration_s(plan: Plan) -> float:
     return len(plan.gpus) * (len(plan.gpus) - 1) / PAIRS_PER_S + RETRY_BUDGET_S
 
 
-class ConnectivityChecker:
+class ConnectivityChecker(SiteWorkers):
     """Handle on the processes that probe all pairs, with open sockets. End it before the fabric is stopped.
 
     `reroute`: whether pairs have to recover; without, it only counts how many are cut off. `sites`: the machines of the
@@ -83,33 +83,13 @@ class ConnectivityChecker:
     """
 
     def __init__(self, net: FabricNet, reroute: bool = True, sites: Sequence[Site] = (Site(),)) -> None:
-        self._net, self._reroute, self._sites = net, reroute, sites
+        self._net, self._reroute = net, reroute
         self._gpus, self._number = net.plan.gpus, 0
         n = len(self._gpus)
         # in the k-th round each GPU probes the k-th after it, so that no GPU receives many probes at once
         self._pairs = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
-        self._workers = list[Worker]()
-        try:
-            for site in sites:
-                self._workers.append(site.start(WORKER, "the connectivity worker", Ready, Answered, Ports))
-            for site, worker in zip(sites, self._workers, strict=True):
-                worker.send(Open(gpus=self._gpus, here=site.nodes))
-            for worker in self._workers:
-                worker.receive(Ready)
-        except BaseException:
-            self.end()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """End the processes."""
-        for worker in self._workers:
-            worker.end()
+        opening = (lambda site: Open(gpus=self._gpus, here=site.nodes),)
+        super().__init__(sites, WORKER, "the connectivity worker", (Answered, Ports), opening)
 
     def probe(
         self, expected: Collection[Pair], end_s: float, timeout_s: float = PROBE_TIMEOUT_S

@@ -15,15 +15,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from pydantic import InstanceOf
 
 from railyard.core.errors import CheckFailed
 from railyard.core.host import raise_open_file_limit
 from railyard.core.records import ProbeLog
-from railyard.core.worker import ANSWER_S, Failed, Message, Parent, Ready, Worker
-from railyard.failure.probes.sites import Site
+from railyard.core.worker import ANSWER_S, Failed, Message, Parent, Ready
+from railyard.failure.probes.sites import Site, SiteWorkers
 from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.build import namespaces
 
@@ -118,31 +118,19 @@ class Finished(Message):
     probes: InstanceOf[ProbeEnds]
 
 
-class Traffic:
+class Traffic(SiteWorkers):
     """A traffic process on each machine, connected when made; `start` starts the clock, `stop` ends the sending and
     returns the log, with times of this machine.
     """
 
     def __init__(self, job: TrafficJob, sites: Sequence[Site] = (Site(),)) -> None:
-        self._sites, self._probes = sites, len(job.probes)
-        self._workers = list[Worker]()
-        try:
-            for site in sites:
-                self._workers.append(site.start(__name__, "the traffic process", Ready, Finished))
-            for message in (job, Connect(), Accept()):
-                for site, worker in zip(sites, self._workers, strict=True):
-                    worker.send(job.model_copy(update={"here": site.nodes}) if message is job else message)
-                for worker in self._workers:
-                    worker.receive(Ready, OPEN_S)
-        except BaseException:
-            self.end()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+        self._probes = len(job.probes)
+        opening = (
+            lambda site: job.model_copy(update={"here": site.nodes}),
+            lambda _: Connect(),
+            lambda _: Accept(),
+        )
+        super().__init__(sites, __name__, "the traffic process", (Finished,), opening, OPEN_S)
 
     def start(self) -> None:
         """Start sending."""
@@ -157,11 +145,6 @@ class Traffic:
         """Stop sending, wait at most `drain_s` for bytes in flight, and end the processes."""
         with self:
             return self._log(Stop(drain_s=drain_s), drain_s + ANSWER_S)
-
-    def end(self) -> None:
-        """End the processes."""
-        for worker in self._workers:
-            worker.end()
 
     def _log(self, message: Message, within_s: float) -> TrafficLog:
         for worker in self._workers:
