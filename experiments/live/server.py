@@ -14,16 +14,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from pydantic_core import from_json
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from railyard.core.worker import Parent, Ready
 from railyard.experiments.live import access
@@ -44,6 +47,9 @@ ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes s
 MAX_PAGES: Final = 64
 MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
 MAX_BODY: Final = 4096
+HEAD_S: Final = 5.0  # for the head of a request, from the connection or the answer before
+BODY_S: Final = 5.0
+MAX_CONNECTIONS: Final = 256  # of all who may connect, and as many of all others: a limit of files is never reached
 STATE: Final = ("active", "running", "paused", "command")  # of the controls (controls.py)
 NICENESS: Final = 5  # the measured traffic comes first
 HEADERS: Final = {
@@ -57,12 +63,59 @@ HEADERS: Final = {
 }
 
 
+class Connection(H11Protocol):
+    """A connection, and in `scope["state"]["user"]` of its requests the user at its other end.
+
+    It is cut off if the head of a request doesn't come in `HEAD_S`, and if there are too many.
+    """
+
+    def __init__(self, serve: Serve, diagnosis: socket.socket, **options: Any) -> None:
+        super().__init__(**options)
+        self._serve, self._diagnosis = serve, diagnosis
+        self._waits: asyncio.TimerHandle | None = None  # for a request's head
+        self.is_strange = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Look who it is: here, where no header of a request can say otherwise."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        user = None
+        if self.client:  # None if it is closed again
+            with contextlib.suppress(OSError):
+                user = access.owner_of(self._diagnosis, self.client, (access.HOST, self._serve.port))
+        self.app_state = {**self.app_state, "user": user}
+        self.is_strange = user not in self._serve.users
+        alike = (one for one in self.connections if isinstance(one, Connection) and one.is_strange == self.is_strange)
+        if sum(1 for _ in alike) > MAX_CONNECTIONS:
+            self.transport.abort()
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass it on, and wait for the rest of a head."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()
+        else:
+            self._end_wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._waits = self._waits or self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _end_wait(self) -> None:
+        if self._waits:
+            self._waits.cancel()
+            self._waits = None
+
+
 class Gate:
     """ASGI middleware that refuses every request that `access.refusal` names, and adds headers to the others."""
 
     def __init__(self, app: ASGIApp, serve: Serve) -> None:
         self._app, self._serve = app, serve
-        self._diagnosis = socket.socket(fileno=serve.diagnosis)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, without the token in its path, or refuse it with status 403."""
@@ -70,8 +123,7 @@ class Gate:
             return
         serve = self._serve
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        user = access.owner_of(self._diagnosis, tuple(scope["client"]), (access.HOST, serve.port))
-        why = access.refusal(scope["path"], headers, serve.port, serve.token, user, serve.users)
+        why = access.refusal(scope["path"], headers, serve.port, serve.token, scope["state"]["user"], serve.users)
         if why:
             await PlainTextResponse(f"refused: {why}\n", 403, HEADERS)(scope, receive, send)
             return
@@ -190,8 +242,8 @@ class Live:
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
-        path = STATIC / name
-        if path.parent != STATIC or path.suffix not in TYPES or not path.is_file():
+        path = next((path for path in STATIC.iterdir() if path.name == name and path.suffix in TYPES), None)
+        if path is None:
             return PlainTextResponse("not found\n", 404)
         return FileResponse(path, media_type=TYPES[path.suffix])
 
@@ -235,11 +287,21 @@ class Live:
             return JSONResponse({"error": "this page is read-only: start the run with --live control"}, 403)
         if request.headers.get("content-type") != "application/json":
             return JSONResponse({"error": "content-type must be application/json"}, 415)
-        if len(body := await request.body()) > MAX_BODY:
-            return JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
+        too_large = JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
+        if int(request.headers.get("content-length", 0)) > MAX_BODY:  # h11 lets digits through alone, 20 at most
+            return too_large
+        body = b""
         try:
-            asked = json.loads(body)
-        except ValueError:
+            async with asyncio.timeout(BODY_S):
+                async for part in request.stream():
+                    if len(body := body + part) > MAX_BODY:
+                        return too_large
+            asked = from_json(body, allow_inf_nan=False)  # bounds the nesting, and refuses halves of surrogate pairs
+        except TimeoutError:
+            return JSONResponse(
+                {"error": f"the request did not come within {BODY_S:g} s"}, 408, {"connection": "close"}
+            )
+        except (ValueError, ClientDisconnect):
             asked = None
         if not isinstance(asked, Mapping):
             return JSONResponse({"error": "a request is a JSON object"}, 400)
@@ -275,7 +337,10 @@ async def serve_page(serve: Serve, parent: Parent) -> None:
     threading.Thread(target=receive, name="receives", daemon=True).start()
     sampling = loop.create_task(live.sample())
     app = Gate(Starlette(routes=live.routes), serve)
-    options: dict[str, Any] = {"http": "h11", "ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
+    options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
+    options["http"] = partial(Connection, serve, socket.socket(fileno=serve.diagnosis))
+    options["log_level"] = "error"  # what is wrong with a request is for who sent it: our output grows in memory
+    options["proxy_headers"] = False
     server = uvicorn.Server(uvicorn.Config(app, server_header=False, **options))
     server.capture_signals = contextlib.nullcontext  # Ctrl-C is for the run, or a command in its shell
     parent.send(Ready())

@@ -7,7 +7,9 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.experiments.live import access, launch, page
 from railyard.experiments.live.launch import allowed_users, opened_page
+from railyard.experiments.live.server import HEAD_S
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,19 @@ class Served:
 
     port: int
     token: str
+
+    def send(self, data: str) -> tuple[int, str]:
+        """Send bytes, and return the status and text of what is answered at once."""
+        with socket.create_connection((access.HOST, self.port), timeout=10) as connection:
+            connection.sendall(data.encode("latin-1"))
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            return answer.status, answer.read().decode()
+
+    def head(self, path: str, *headers: str, method: str = "GET") -> str:
+        """The head of a request with the page's token."""
+        lines = (f"{method} /{self.token}{path} HTTP/1.1", f"Host: {access.HOST}:{self.port}", *headers, "", "")
+        return "\r\n".join(lines)
 
     def get(self, path: str = "/", token: str | None = None, method: str = "GET", **headers: str) -> tuple[int, str]:
         """Return the status and text of an answer; `headers` with `_` for `-`."""
@@ -84,6 +100,19 @@ def test_another_user_of_the_machine_is_refused(served: Served) -> None:
     assert "another user's connection" in answer
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_no_header_says_whose_a_connection_is(served: Served) -> None:
+    with socket.create_connection((access.HOST, served.port)) as ours:
+        request = served.head("/", f"X-Forwarded-For: {access.HOST}:{ours.getsockname()[1]}", "Connection: close")
+        code = (
+            "import os, socket; os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+            f"s = socket.create_connection(('127.0.0.1', {served.port})); s.send({request.encode()})\n"
+            "print(s.makefile().read())"
+        )
+        answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "another user's connection" in answer
+
+
 def test_no_other_address_of_the_machine_answers(served: Served) -> None:
     for address in ("127.0.0.2", "::1"):
         with pytest.raises(ConnectionRefusedError):
@@ -114,6 +143,56 @@ def test_controls_need_their_mode_json_and_a_fabric(served: Served) -> None:
     assert ask("text/plain", fault)[0] == 415
     assert ask("application/json", "{")[0] == 400
     assert ask("application/json", " " * 5000)[0] == 413
+
+
+@pytest.mark.parametrize(
+    "length_and_body",
+    ["Content-Length: 1000000000000\r\n\r\n", f"Transfer-Encoding: chunked\r\n\r\n2000\r\n{' ' * 0x2000}\r\n"],
+)
+def test_a_large_request_is_refused_before_it_came(served: Served, length_and_body: str) -> None:
+    head = served.head("/control", "Content-Type: application/json", method="POST").removesuffix("\r\n")
+    status, text = served.send(head + length_and_body)
+    assert status == 413 or (status == 403 and "read-only" in text)
+
+
+@pytest.mark.parametrize("body", ["[" * 4000, '{"do": "\\ud800"}', '{"do": NaN}', "[1]", "{", "\xff"])
+def test_a_request_that_is_no_json_object_is_refused(served: Served, body: str) -> None:
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+    status, text = served.send(served.head("/control", *headers, method="POST") + body)
+    assert (status, json.loads(text)) == (400, {"error": "a request is a JSON object"}) or "read-only" in text
+
+
+def test_a_file_with_a_long_name_is_not_found(served: Served) -> None:
+    assert served.get(f"/static/{'x' * 300}.js") == (404, "not found\n")
+    assert served.get("/static/main.js")[0] == 200
+
+
+def test_silent_clients_are_cut_off_and_block_no_other(served: Served) -> None:
+    starts = ["", "GET /", served.head("/metrics")]
+    if served.get("/control", method="POST")[0] != 403:
+        starts.append(served.head("/control", "Content-Type: application/json", "Content-Length: 9", method="POST"))
+    silent = [socket.create_connection((access.HOST, served.port), timeout=20) for _ in range(30) for _ in starts]
+    for n, connection in enumerate(silent):
+        connection.sendall(starts[n % len(starts)].encode())
+    began = time.monotonic()
+    assert served.get("/metrics")[0] == 200
+    assert time.monotonic() - began < HEAD_S / 2
+    for connection in silent:
+        with connection, suppress(ConnectionResetError):
+            while connection.recv(1 << 16):
+                pass
+    assert time.monotonic() - began < 4 * HEAD_S
+
+
+def test_what_is_wrong_with_requests_is_not_kept(served: Served) -> None:
+    for _ in range(3):
+        assert served.send("\0\r\n\r\n")[0] == 400
+        with socket.create_connection((access.HOST, served.port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(served.head("/metrics").encode())  # and it is gone before it is accepted
+    assert served.get("/metrics")[0] == 200
+    assert page._page is not None
+    assert os.fstat(page._page._worker._output.fileno()).st_size == 0
 
 
 def test_events_begin_with_the_state_of_the_run(served: Served) -> None:
