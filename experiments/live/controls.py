@@ -9,7 +9,6 @@ import shlex
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from typing import Any, Final, Protocol
 import yaml
 from pydantic import ValidationError
 
-from railyard.core import watch
+from railyard.core import crash, watch
 from railyard.core.config import find_problems
-from railyard.core.errors import BadInput, RailyardError
+from railyard.core.errors import BadInput, RailyardError, print_error
 from railyard.experiments.live.traffic import EXAMPLES, PageTraffic
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.scripts import fault_dict
@@ -112,9 +111,9 @@ class Controls:
                 self._carry_out(request)
         except (RailyardError, OSError) as error:
             return {"error": str(error)}
-        except Exception as error:
-            traceback.print_exc()
-            return {"error": f"{type(error).__name__}: {error}"}  # a defect must not end the thread that answers
+        except Exception as error:  # a defect must not end the thread that answers
+            print_error(f"the live page: {request!r:.100} failed: {crash.describe(error)}", crash.STATUS)
+            return {"error": crash.describe(error)}
         return self.state
 
     def _carry_out(self, request: dict[str, Any]) -> None:
@@ -128,7 +127,7 @@ class Controls:
         if self._net is None:
             raise RailyardError("no fabric is up at the moment")
         if do in ("start", "stop"):
-            if what not in EXAMPLES:
+            if not isinstance(what, str) or what not in EXAMPLES:
                 raise BadInput("what", what, f"is not known: allowed are {', '.join(EXAMPLES)}")
             if self._traffic is None:
                 raise RailyardError("this fabric takes no traffic of the page: its engines make their own")

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-import yaml
 from pydantic import ValidationError
 
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess, ControllerProcess
-from railyard.core.config import find_problems
+from railyard.core.config import find_problems, parse_yaml
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.worker import OnEvent
 from railyard.experiments.spec.routing import RoutingSpec
@@ -64,10 +63,7 @@ class PageTraffic:
         """
         if what in self._running:
             raise BadInput(what, text, "runs already: stop it first")
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise BadInput(what, text, f"is no YAML such as {EXAMPLES[what]}") from None
+        data = parse_yaml(text, what)  # with bounds: an alias could stand for gigabytes
         with ExitStack() as stack:
             found = {"workload": self._replay, "background": self._load, "policy": self._steer}[what](data, stack)
             self._running[what] = stack.pop_all()

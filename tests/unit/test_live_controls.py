@@ -4,7 +4,7 @@ import http.client
 import json
 import os
 import threading
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +100,49 @@ def ask(task: dict[str, Any], do: str, **fault: Any) -> tuple[int, dict[str, Any
     return answer.status, found
 
 
+BOMB = "[&a [x, x], " + ", ".join(f"&{b} [{f'*{a}, ' * 9}]" for a, b in pairwise("abcdefghijkl")) + "]"
+
+
+@pytest.mark.parametrize(
+    "text", [BOMB, f"{{kind: {BOMB}}}", "[" * 2000, "!!int ''", "2020-13-01", "!!bool x", "9" * 500]
+)
+@pytest.mark.parametrize("what", ["workload", "background", "policy"])
+def test_a_hostile_text_is_refused(what: str, text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    clicks = Controls(lambda *_: None, {"name": "two"})  # type: ignore[arg-type, misc]
+    with clicks.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
+        error = clicks.carry_out({"do": "start", "what": what, "text": text})["error"]
+    assert error.startswith(what)
+    assert len(error) < 10_000
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, None, 1.5, "\x1b[31m" * 1000])
+def test_odd_values_of_a_request_are_named(odd: object, capfd: pytest.CaptureFixture[str]) -> None:
+    clicks = Controls(lambda *_: None, {"name": "two"})  # type: ignore[arg-type, misc]
+    with clicks.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
+        for request in (
+            {"do": odd},
+            {"do": "start", "what": odd},
+            {"do": "stop", "what": odd},
+            {"do": "start", "what": "workload", "text": odd},
+            {"do": "inject", **CUT, "kind": odd},
+            {"do": "inject", **CUT, "target": odd},
+            {"do": "repair", **CUT, "at": odd},
+            {"do": "inject", **CUT, "\ud800": odd},
+        ):
+            assert "error" in clicks.carry_out(request)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_defect_of_a_control_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clicks = Controls(lambda *_: None, {"name": "two"})  # type: ignore[arg-type, misc]
+    monkeypatch.setattr(clicks, "_carry_out", lambda request: 1 / 0)
+    assert clicks.carry_out({"do": "x" * 1000}) == {"error": "ZeroDivisionError: division by zero"}
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "failed: ZeroDivisionError" in line
+    assert len(line) <= 300
+
+
 def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> None:
     script, events, net = tmp_path / "clicks.yaml", list[Event](), SimpleNamespace(plan=plan_of())
     with opened_page("control", script) as opened:
@@ -118,7 +161,7 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
                 assert "'explode' is not known" in ask(task, "explode", **CUT)[1]["error"]
                 for given, error in (
                     ({"what": "music"}, "what: 'music' is not known: allowed are workload, background"),
-                    ({"what": "workload", "text": "{kind"}, "is no YAML such as {kind: collective"),
+                    ({"what": "workload", "text": "{kind"}, "workload: '{kind' is not YAML: "),
                     ({"what": "workload", "text": "{kind: nothing}"}, "workload.kind: 'nothing' is not known"),
                     ({"what": "background", "text": "{rails: [9], load: 0.5}"}, "background.0.rails"),
                 ):
