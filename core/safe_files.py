@@ -205,6 +205,21 @@ class Folder:
                     os.unlink(part, dir_fd=parent)
                 raise
 
+    def open_empty(self, name: str) -> int:
+        """Make an empty file in place of an older one, and return that file, open to write."""
+        part = f".{name}.{secrets.token_hex(8)}.part"
+        with _acting_as(self._account):
+            fd = os.open(part, _NEW, 0o666, dir_fd=self._fd)
+            try:
+                self._hand_over(fd)
+                os.rename(part, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except OSError:
+                os.close(fd)
+                with suppress(OSError):
+                    os.unlink(part, dir_fd=self._fd)
+                raise
+        return fd
+
     def open_to_append(self, name: str) -> int:
         """Make a file, and return it open to append to. FileExistsError if there is one of that name."""
         with _acting_as(self._account):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.safe_files import write_file
+from railyard.core.safe_files import Folder
 from railyard.experiments.live.access import HOST, diagnosis_socket, owner_of
 from railyard.experiments.run.folder import reporting_path_errors
 
@@ -47,9 +47,8 @@ def opened_page(mode: str | None, save_script: Path | None) -> Iterator[OpenedPa
             if owner_of(diagnosis, client.getsockname(), address) is None:
                 raise MissingRequirement("this kernel can't name a connection's user", "load its module inet_diag")
         if save_script:
-            with reporting_path_errors("--save-script", save_script):
-                write_file(save_script, b"")
-                script = os.open(save_script, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with reporting_path_errors("--save-script", save_script), Folder(save_script.parent) as folder:
+                script = folder.open_empty(save_script.name)
             stack.callback(os.close, script)
         token = secrets.token_urlsafe(16)
         fds = (listener.fileno(), diagnosis.fileno())

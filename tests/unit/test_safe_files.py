@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from railyard.core import safe_files
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
 from railyard.experiments import cli
+from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
 from railyard.results.runs import store
 from tests.unit.results_sample import sample_run
@@ -143,6 +145,26 @@ def test_a_folder_of_roots_behind_a_users_link_is_not_writable(theirs: Path, sec
     message = rf"--out: .* can't be used: is not writable by {USER}, whose folder the path goes through"
     with pytest.raises(BadInput, match=message), folder.made(theirs / "out"):
         pass
+
+
+@needs_root
+def test_saved_clicks_stay_in_the_file_that_was_made(theirs: Path, secret: Path) -> None:
+    (theirs / "in").mkdir()
+    os.chown(theirs / "in", USER, USER)
+    renamed = os.rename
+
+    def rename_and_swap(*args: Any, **options: Any) -> None:
+        renamed(*args, **options)
+        renamed(theirs / "in", theirs / "moved")
+        (theirs / "in").symlink_to(secret.parent)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", rename_and_swap)
+        with opened_page("control", theirs / "in" / "secret") as page:
+            assert page.task
+            os.pwrite(page.task["script"], b"clicks", 0)
+    assert (theirs / "moved" / "secret").read_bytes() == b"clicks"
+    assert (theirs / "moved" / "secret").stat().st_uid == USER
 
 
 @needs_root
