@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
-from railyard.core.safe_files import read_input
+from railyard.core.safe_files import read_input, real_path
 
 ENVIRONMENT: Final = "RAILYARD_PLUGINS"
 GROUP: Final = "railyard.plugins"
@@ -77,7 +77,7 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
     A file that is loaded already is not loaded again.
     """
     load_inherited()  # or the first registration in this file would load it a second time, if the parent has it too
-    path = Path(folder or Path.cwd(), file).resolve()
+    path = real_path(Path(folder or Path.cwd(), file))
     if path in _loaded:
         return _loaded[path]
     source = read_input(path, field, MAX_BYTES, str(file))

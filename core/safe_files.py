@@ -380,6 +380,11 @@ def read_input(path: Path, field: str, most: int, given: str = "") -> bytes:
     return content
 
 
+def real_path(path: str | Path) -> Path:
+    """Return a path without symbolic links. A loop of links stays in it, for which `Path.resolve` may raise."""
+    return Path(os.path.realpath(path))
+
+
 def become_owner_of(path: Path) -> Account | None:
     """Become, as root and for good, the user whose credentials `Folder` would use there. None if it would use none."""
     with Folder(path) as folder:

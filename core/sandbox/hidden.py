@@ -19,6 +19,7 @@ from typing import Final
 from railyard.core import plugins
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT
+from railyard.core.safe_files import real_path
 
 EMPTY: Final = ("/run", "/var/run", "/dev")  # where the sandbox has a tmpfs of its own, in /dev with `_DEVICES`
 PRIVATE: Final = ("/tmp", "/var/tmp")  # the same, with some of the machine's folders put back
@@ -42,10 +43,10 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 def check_visible(field: str, path: Path) -> None:
     """BadInput for a path that a run could not see, since the sandbox covers it."""
     for covered in EMPTY:
-        if path.resolve().is_relative_to(Path(covered).resolve()):
+        if real_path(path).is_relative_to(real_path(covered)):
             raise BadInput(field, str(path), f"must not be under {covered}: a run has one of its own there")
     for private in PRIVATE:
-        if path.resolve() == Path(private).resolve():
+        if real_path(path) == real_path(private):
             raise BadInput(field, str(path), f"must be a folder below {private}: a run has one of its own there")
 
 
@@ -69,7 +70,7 @@ def needed(more: Iterable[Path]) -> list[str]:
     """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
     python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent)
     always = (Path.cwd(), PROJECT, *python, *(plugin.path for plugin in plugins.loaded()))
-    found = {path.resolve() for path in (*always, *map(Path, sys.path), *more) if os.access(path, os.F_OK)}
+    found = {real_path(path) for path in (*always, *map(Path, sys.path), *more) if os.access(path, os.F_OK)}
     below = {path for path in found if any(Path(place).resolve() in path.parents for place in PRIVATE)}
     return sorted(str(path) for path in below if not below & set(path.parents))
 
@@ -87,7 +88,7 @@ def files_meant(data: object) -> Iterator[Path]:
     if not isinstance(data, str) or not data:
         return
     with suppress(OSError, ValueError):
-        path, folder = Path(data).absolute(), Path(data).absolute().parent.resolve()
+        path, folder = Path(data).absolute(), real_path(Path(data).absolute().parent)
         for place in (Path(place).resolve() for place in PRIVATE):
             if place in folder.parents or (place == folder and path.is_dir()):
                 yield path if path.is_dir() else folder
@@ -98,8 +99,9 @@ def files_meant(data: object) -> Iterator[Path]:
 
 def sockets() -> list[str]:
     """The paths of the machine's Unix sockets, as far as the kernel lists them for this network namespace."""
-    lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
-    paths = {line.split(maxsplit=7)[7] for line in lines if line.count("/")}
+    # a name can hold any character, also the end of a line: what follows it is no line of the kernel's
+    lines = Path("/proc/net/unix").read_text(errors="surrogateescape").split("\n")
+    paths = {fields[7] for line in lines if len(fields := line.split(maxsplit=7)) == 8}
     return sorted(path for path in paths if path.startswith("/"))[:_MOST_SOCKETS]
 
 

@@ -6,6 +6,7 @@ could control a terminal are replaced by escapes.
 
 import os
 import pwd
+import re
 import sys
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.errors import BadInput, RailyardError, printable, unknown_name_hint
+from railyard.core.safe_files import real_path
 from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import announcements
@@ -29,6 +31,7 @@ from railyard.experiments.options import completion, console, plain_table
 
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
 _MAX_NAME: Final = 255
+_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+-]*")
 _HOSTS: Final = {"d": "GPUs", "n": "nodes"}
 
 
@@ -82,7 +85,7 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
 
     Your own come first, so that no other user's run can take the place of yours by its name.
     """
-    folder = printable(str(Path(wanted).resolve()))
+    folder = printable(str(real_path(wanted)))
 
     def matching(runs: Iterable[LiveRun]) -> list[LiveRun]:
         runs = list(runs)
@@ -136,8 +139,11 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
 
 
 def live_run_names() -> list[str]:
-    """Return the names of the runs that are alive."""
-    return [run.name for run in find()]
+    """Return the names of the runs that are alive, for the shell to complete.
+
+    Without those that a shell would take for more than a word: a user could have another's command line run something.
+    """
+    return [run.name for run in find() if _WORD.fullmatch(run.name)]
 
 
 def complete_node(context: typer.Context, incomplete: str) -> list[str]:

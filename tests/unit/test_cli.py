@@ -416,6 +416,31 @@ def test_what_is_in_a_predictions_way_is_one_line(
     assert capsys.readouterr().err == f"error: --out: {str(path)!r} {wording}\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["run", "quickstart", "--out", "loop"], "--out: 'loop' "),
+        (["run", "quickstart", "--out", "loop/x"], "--out: 'loop/x' "),
+        (["dry-run", "quickstart", "--plugin", "loop"], "--plugin: 'loop' "),
+        (["dry-run", "quickstart", "--plugin", "loop/x.py"], "--plugin: 'loop/x.py' "),
+        (["exec", "loop", "d0g0", "true"], "RUN: 'loop' "),
+        (["report", "loop"], "DIR: 'loop' "),
+    ],
+)
+def test_a_loop_of_links_is_one_line(
+    arguments: list[str],
+    field: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    in_the_way("link", Path("loop"))
+    assert cli.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {field}")
+
+
 @pytest.mark.parametrize("method", ["read", "write"])
 def test_a_file_that_is_not_yours_is_one_line(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -85,3 +85,26 @@ def test_files_that_a_sandbox_covers_are_refused_by_field(monkeypatch: pytest.Mo
         monkeypatch.setattr(sys, "prefix", folder)
         with pytest.raises(BadInput, match=r"^the Python environment: "):
             check_all_visible({})
+
+
+@pytest.mark.parametrize("name", [b"\0x\n/", b"\0x\n \n/\n1 / 2", b"\0\x1c/\x85/", b"\0\n1 1 1 1 1 1 1\n/"])
+def test_no_name_of_a_socket_ends_a_run(name: bytes) -> None:
+    """Any user can make a socket with the end of a line in its name, which the kernel lists as it is."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(name)
+        assert "/" not in sockets()
+
+
+def test_a_socket_with_odd_characters_is_found(below_tmp: Path) -> None:
+    path = str(below_tmp / "a b\x0c\x1c\x85\u2028 ")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        assert path in sockets()
+
+
+def test_a_loop_of_links_is_a_path(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    check_visible("--out", loop)
+    check_all_visible({"path": f"{loop}/x"}, "workloads.0")
+    assert str(loop) not in needed(files_meant(f"{loop}/x.yaml"))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
+from railyard.experiments.commands import ps
 from railyard.experiments.options import PrintableConsole
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views import report
@@ -61,3 +62,11 @@ def test_a_terminal_shows_any_text_as_it_is(text: str) -> None:
     PrintableConsole(file=coloured, force_terminal=True, color_system="standard").print(f"[bold red]a[/] {HOSTILE}")
     assert coloured.getvalue().startswith("\x1b[1;31ma\x1b[0m ")
     assert "\x1b]" not in coloured.getvalue()
+
+
+def test_only_plain_names_of_runs_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user chooses the name of a run, and root's shell takes what is completed as typed."""
+    odd = ["a b", "$(reboot)", "`reboot`", "a;reboot", "a|b", "~", "-o", "a\nb", "é", "", "a'b", "*", "a&", "{a,b}"]
+    names = ["20261124T033000Z-quickstart", "shell-quick.start_2", *odd]
+    monkeypatch.setattr(ps, "find", lambda: [ps.LiveRun("x", name, "/", 1, "user", 0.0) for name in names])
+    assert ps.live_run_names() == names[:2]
