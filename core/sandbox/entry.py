@@ -48,6 +48,7 @@ _NS_GET_PARENT: Final = 0xB702
 _NS_GET_OWNER_UID: Final = 0xB704
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LOOK_S: Final = 2.0
+_END_S: Final = 1.0
 _LONGEST_LIST: Final = 2**20
 _LAST_OUTPUT_S: Final = 0.1
 _READS_AFTER_END: Final = 256
@@ -233,11 +234,19 @@ def nodes(entry: Entry) -> list[str]:
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _await_end(child)
     try:
         return sorted(name for name in json.loads(received) if isinstance(name, str) and _NODE.fullmatch(name))
     except (ValueError, TypeError):
         return []
+
+
+def _await_end(child: int) -> None:
+    """Wait for a child that was killed. One in a call to a user's FUSE file system may end much later, or never."""
+    pidfd = os.pidfd_open(child)
+    select.select([pidfd], [], [], _END_S)
+    os.close(pidfd)
+    os.waitpid(child, os.WNOHANG)
 
 
 class _Terminal:

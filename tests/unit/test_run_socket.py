@@ -2,14 +2,18 @@
 
 import os
 import select
+import signal
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from railyard.core.sandbox import run_socket
+from railyard.core.safe_files import account_of
+from railyard.core.sandbox import entry, run_socket
 from railyard.core.sandbox.run_socket import RunSocket, announcements
 
 
@@ -79,3 +83,46 @@ def test_more_than_a_name_can_be_is_not_read(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(run_socket, "_LONGEST", 99)
     with answering(found):
         assert texts() == []
+
+
+class OfUser(RunSocket):
+    """A socket of another user's, as the kernel has it."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__("their /tmp/their")
+        self._uid = uid
+
+    def __enter__(self) -> "RunSocket":
+        os.seteuid(self._uid)
+        try:
+            return super().__enter__()
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees the runs of others")
+def test_a_user_with_many_sockets_hides_no_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_socket, "_MOST_OF_A_USER", 4)
+    with ExitStack() as stack:
+        for uid in (*[1234] * 10, 1235):
+            stack.enter_context(answering(OfUser(uid)))
+        found = announcements()
+    for item in found:
+        os.close(item.pidfd)
+    assert Counter(item.uid for item in found if item.uid in (1234, 1235)) == {1234: 4, 1235: 1}
+
+
+def test_a_look_into_a_run_ends_though_its_child_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that waits for a user's FUSE file system may ignore SIGKILL."""
+    killed = list[int]()
+    kill = os.kill
+    monkeypatch.setattr(entry, "_LOOK_S", 0.1)
+    monkeypatch.setattr(entry, "_END_S", 0.1)
+    monkeypatch.setattr(entry, "_enter", lambda *_: time.sleep(60))
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    own = entry.Entry(os.getpid(), -1, account_of(os.geteuid()), {})
+    began = time.monotonic()
+    assert entry.nodes(own) == []
+    assert time.monotonic() - began < 10
+    kill(killed[0], signal.SIGKILL)
+    os.waitpid(killed[0], 0)
