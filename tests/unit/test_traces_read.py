@@ -132,6 +132,7 @@ def test_groups_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
         ({"format": "kineto"}, "workload.format: 'kineto'"),
         ({"bytes_factor": 1.0, "duration": "1s"}, "can't be given together with bytes_factor"),
         ({"bytes_factor": 0.0}, "workload.bytes_factor: 0.0"),
+        ({"bytes_factor": 1e308}, "workload.bytes_factor: 1e+308"),
         ({"duration": "2000min"}, "must be 3600 s or less"),
         ({"bytes": "1MB"}, "workload.bytes: '1MB' is not a known key"),
     ],

@@ -1,6 +1,6 @@
 """Workload kind `trace`: a job that was traced elsewhere, replayed from its files."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
@@ -12,6 +12,8 @@ from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Factor, Scale
 from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
+
+MAX_BYTES_FACTOR: Final = 1e12  # a product with the bytes of a transfer is finite, and more than it may have
 
 
 @spec.WORKLOADS.register("trace")
@@ -27,7 +29,7 @@ class TraceSpec(spec.Workload):
     format: Annotated[str, AfterValidator(common.check_format)] = "auto"
     groups: str | None = None
     algorithm: AllToAllAlgorithm = "auto"
-    bytes_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    bytes_factor: Annotated[float, Field(gt=0, le=MAX_BYTES_FACTOR)] | None = None
     duration: Time | None = None
     compute: spec.Share = 1.0
     efficiency: spec.Efficiency = 0.5
