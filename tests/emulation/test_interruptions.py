@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +47,7 @@ RAILS: Final[dict[str, Any]] = {
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
     "workloads": [{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
 }
-PEERS: Final = {"kind": "allreduce", "sizes": ["16MB"]}
+PEERS: Final = {"kind": "allreduce", "sizes": ["64MB"]}  # ranks take some seconds: shorter ones end unnoticed
 MPI: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["mpi"]}]}
 GLOO: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["gloo"]}]}
 DDP: Final = {**RAILS, "workloads": [{"kind": "ddp", "steps": 200}]}
@@ -127,13 +128,19 @@ def found(program: Program, words: str) -> Iterator[psutil.Process]:
             yield process
 
 
-def joined(program: Program) -> int:
-    """Return how many ranks the run has accepted connections of: sockets with the name of the one they connect to."""
-    for process in list(found(program, RUN_ITSELF))[-1:]:
-        lines = Path(f"/proc/{process.pid}/net/unix").read_text().splitlines()
-        names = [line for line in lines if line.endswith("/ranks.sock")]
-        return sum(line.split()[3] != LISTENS for line in names)
-    return 0
+def joined(program: Program, words: str) -> int:
+    """Return how many ranks the run has accepted connections of: sockets with the name of the one they connect to.
+
+    The kernel lists each in the network namespace where the rank was when it connected: the run's, or a node's.
+    """
+    accepted = set[str]()  # inodes
+    for process in [*list(found(program, RUN_ITSELF))[-1:], *found(program, words)]:
+        with suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/net/unix").read_text().splitlines():
+                fields = line.split()
+                if line.endswith("/ranks.sock") and fields[3] != LISTENS:
+                    accepted.add(fields[6])
+    return len(accepted)
 
 
 def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
@@ -147,7 +154,7 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
     is_rank = words in RANKS
     eventually(lambda: len(list(found(program, words))) >= RANKS.get(words, 1), within_s=RUN_S * slow)
     if is_rank:
-        eventually(lambda: joined(program) >= GLOO["fabrics"][0]["nodes"], within_s=RUN_S * slow)
+        eventually(lambda: joined(program, words) >= GLOO["fabrics"][0]["nodes"], within_s=RUN_S * slow)
         time.sleep(1)  # until their first operation
     victim = list(found(program, words))[-1 if is_rank or words == RUN_ITSELF else 0].pid
     os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
