@@ -93,19 +93,23 @@ def print_report(what: str, text: str) -> int:
     if sink:
         sink(f"{what}\n{text}")
         return STATUS
+    where, with_plugins = write_report(text), ", ".join(path.name for path in _plugin_files())
+    return print_error(
+        f"{what} (unexpected; {f'loaded plugins: {with_plugins}; ' * bool(with_plugins)}{where})", STATUS
+    )
+
+
+def write_report(text: str) -> str:
+    """Write a crash report to a new file; return where it is, in words."""
     import tempfile
 
     try:
         fd, path = tempfile.mkstemp(prefix="railyard-crash-", suffix=".txt")  # new, and for its owner alone
         with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-        where = f"the crash report is {path}"
+        return f"the crash report is {path}"
     except OSError as error:
-        where = f"no crash report could be written ({error.strerror}): set TMPDIR to a folder with space"
-    with_plugins = ", ".join(path.name for path in _plugin_files())
-    return print_error(
-        f"{what} (unexpected; {f'loaded plugins: {with_plugins}; ' * bool(with_plugins)}{where})", STATUS
-    )
+        return f"no crash report could be written ({error.strerror}): set TMPDIR to a folder with space"
 
 
 def describe(error: BaseException) -> str:

@@ -73,6 +73,8 @@ _ROOT: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS: Final = 40
+MOST_BYTES: Final = 256_000_000
+"""Most that is read of a file in a folder, which may be anyone's."""
 
 
 class Folder:
@@ -164,7 +166,7 @@ class Folder:
         except OSError:
             return True
 
-    def read(self, name: str, most: int | None = None) -> bytes | None:
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
         """A file's content, also of one in a folder below; None if there is nothing of that name.
 
         IsADirectoryError if it is no regular file, OSError if it has more than `most` bytes.
@@ -183,9 +185,9 @@ class Folder:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is no file")
-            if most is not None and found.st_size > most:
+            if found.st_size > most:
                 raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, more than the {most:,} expected")
-            return file.read() if most is None else file.read(most)
+            return file.read(most)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, also in a folder below (`traces/0.json`). An older one is replaced, or left if that fails."""

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import RailyardError
 from railyard.core.safe_files import write_file
 from railyard.experiments.options import Markdown, console, shows_progress
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import leaves
 from railyard.results.analysis import comparison as compared
 from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis
-from railyard.results.runs import sources
+from railyard.results.runs import sources, store
 from railyard.results.runs.record_files import to_json
 from railyard.results.runs.records import Run
 from railyard.results.runs.sources import Source
@@ -54,11 +54,11 @@ def command(
             _problems(before, after),
             _notes(before, after),
         )
-    except Exception as error:
-        if damaged := _damaged(before, after):
-            line = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise BadInput(*damaged, f"can't be compared by the records that it has: {line[:80]}") from error
+    except RailyardError:
         raise
+    except Exception as error:
+        side, one = _suspect(before, after)
+        raise store.unfit(side, one.name, "compared by", error, one.run) from error
     if markdown:
         with folder.reporting_path_errors("--markdown", markdown):
             write_file(markdown, views.markdown(found, a, b))
@@ -68,10 +68,10 @@ def command(
     return 1 if found.failure else 0
 
 
-def _damaged(before: Sequence[Source], after: Sequence[Source]) -> tuple[str, str] | None:
-    """Return side and name of the first run whose records are not as Railyard wrote them."""
+def _suspect(before: Sequence[Source], after: Sequence[Source]) -> tuple[str, Source]:
+    """Return the first run whose records are not as Railyard wrote them, else the first, and its side."""
     runs = [("A", source) for source in before] + [("B", source) for source in after]
-    return next(((side, one.name) for side, one in runs if one.run.damaged or not one.run.verified), None)
+    return next((found for found in runs if found[1].run.damaged or not found[1].run.verified), runs[0])
 
 
 def _axes(source: Source) -> str:

@@ -185,7 +185,10 @@ class Setting:
             elif _asked(found.spec, run) != _asked(wanted, run):
                 problem = f"the run in {path} is of another experiment than the lab asks for"
             else:
-                return Analysis(found)
+                try:
+                    return Analysis(found)
+                except Exception as error:
+                    problem = str(store.unfit("DIR", str(path), "checked by", error, found))
         raise NotDone(problem)
 
     def measurement(self, run: str, **keys: Any) -> Measurement:

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import INTERVAL_FIELDS, Record
-from railyard.core.safe_files import Folder
-from railyard.results.runs.manifest import MOST_BYTES
+from railyard.core.safe_files import MOST_BYTES, Folder
 from railyard.results.runs.manifest import NAME as MANIFEST
 from railyard.results.runs.record_files import Plain, check_row, from_json, from_plain
 from railyard.results.runs.records import KINDS, RUN, Event, Run

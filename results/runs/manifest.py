@@ -11,12 +11,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
 from railyard.core.errors import BadInput, RailyardError
-from railyard.core.safe_files import Folder
+from railyard.core.safe_files import MOST_BYTES, Folder
 from railyard.results.runs.record_files import from_json, to_json
 
 NAME: Final = "manifest.json"
-MOST_BYTES: Final = 256_000_000
-"""Most that is read of a file that no manifest vouches for."""
 _EXPECTED: Final = 'must be {"files": {NAME: {"bytes": N, "sha256": TEXT, "rows": N or null}}, "sha256": of "files"}'
 T = TypeVar("T")
 
@@ -111,7 +109,7 @@ class RecordReader:
     def _verified(self, name: str) -> bytes | None:
         self._seen.add(name)
         entry = (self._entries or {}).get(name)
-        data = self._read(name, entry.size if entry else MOST_BYTES)
+        data = self._read(name, min(entry.size, MOST_BYTES) if entry else MOST_BYTES)
         if self._entries is None:
             return data
         if not entry:

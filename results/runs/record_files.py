@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from railyard.core.errors import BadInput
@@ -31,6 +32,9 @@ OLD_COLUMNS: Final = {
 }  # fmt: skip
 """Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
 MOST_ROWS: Final = 5_000_000  # of a table: each takes a kilobyte of memory
+_ROW_BYTES: Final = 1000
+_ROWS_PER_BYTE: Final = 4  # of a compressed file: each row has a measured value
+_FEW_ROWS: Final = 10_000
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
@@ -183,14 +187,35 @@ def text_of(data: bytes, file: str) -> str:
 
 
 def from_parquet(data: bytes, file: str) -> list[Plain]:
-    """Return the rows of a table. BadInput if it is none, or too large."""
+    """Return the rows of a table. BadInput if it is none, or too large: a few bytes can stand for gigabytes of rows."""
     try:
-        table = pq.ParquetFile(pa.BufferReader(data))
-        if table.metadata.num_rows > MOST_ROWS:
-            raise BadInput(file, f"{table.metadata.num_rows} rows", f"must be {MOST_ROWS:,} or less")
-        return table.read().to_pylist()  # type: ignore[no-any-return]
-    except (pa.ArrowException, ValueError, OSError, OverflowError, MemoryError) as error:
+        columns = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
+        texts = [c.name for c in columns if pa.types.is_string(c.type)]
+        if odd := [
+            c
+            for c in columns
+            if c.name not in texts and not (pa.types.is_primitive(c.type) or pa.types.is_null(c.type))
+        ]:
+            raise BadInput(f"{file}, column {odd[0].name[:40]}", str(odd[0].type)[:40], "is no type of a record")
+        table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+        rows, groups = table.metadata.num_rows, range(table.metadata.num_row_groups)
+        if rows > min(MOST_ROWS, _FEW_ROWS + _ROWS_PER_BYTE * len(data)):
+            raise BadInput(file, f"{rows} rows", f"must be {MOST_ROWS:,} or less, and fewer in a file as small as this")
+        most = _ROW_BYTES * (rows + _FEW_ROWS)
+        if sum(table.metadata.row_group(group).total_byte_size for group in groups) > most:
+            raise BadInput(file, f"{rows} rows", f"must have {_ROW_BYTES} bytes or fewer each")
+        found = table.read()
+        if sum(_characters(found.column(name)) for name in texts) > most:
+            raise BadInput(file, f"{rows} rows", f"must have {_ROW_BYTES} bytes or fewer each")
+        return found.cast(columns).to_pylist()  # type: ignore[no-any-return]
+    except (pa.ArrowException, ValueError, KeyError, OSError, OverflowError, MemoryError) as error:
         raise BadInput(file, str(error).partition("\n")[0][:60], "is no Parquet file that can be read") from error
+
+
+def _characters(column: "pa.ChunkedArray") -> int:
+    """Return the bytes of all texts of a column, of which the distinct ones were read."""
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
+    return sum(pc.sum(found).as_py() or 0 for found in lengths)
 
 
 def to_parquet(kind: type, rows: Sequence[object], extra: Mapping[str, type] | None = None) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import yaml
 from rich.console import Console
 
+from railyard.core import crash
 from railyard.core.config import parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import Recovery
@@ -94,11 +95,7 @@ def redraw(run: Run, folder: Folder, console: Console) -> None:
             drawn += with_manifest(_recorded(run, analysis.judgement))
         drawn += _drawn(analysis, folder)
     except Exception as error:
-        if run.verified and not run.damaged:
-            raise  # they are as Railyard wrote them
-        line = f"{type(error).__name__}: {error}".partition("\n")[0]
-        problem = BadInput("DIR", str(folder.path), f"can't be drawn from the records that it has: {line[:80]}")
-        problem.__cause__ = error
+        problem = unfit("DIR", str(folder.path), "drawn from", error, run)
         if run.damaged:
             drawn = [("summary.json", rows.to_json({"name": run.name, **report.completeness(run), "passed": False}))]
     if run.damaged:
@@ -110,6 +107,21 @@ def redraw(run: Run, folder: Folder, console: Console) -> None:
     if problem:
         raise problem
     folder.remove(journal.NAME)
+
+
+def unfit(field: str, given: str, what: str, error: Exception, run: Run | None = None) -> BadInput:
+    """Return the error for records that an exception shows to make no sense. Limits of the machine are raised again.
+
+    Records that are as the manifest has them may show a defect of ours, or be forged: there is a crash report, too.
+    """
+    if crash.from_system(error):
+        raise error
+    line = f"{type(error).__name__}: {error}".partition("\n")[0][:80]
+    if run is None or (run.verified and not run.damaged):
+        line = f"{line} ({crash.write_report(crash.crash_text(error))})"
+    problem = BadInput(field, given, f"can't be {what} the records that it has: {line}")
+    problem.__cause__ = error
+    return problem
 
 
 def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int | None]]:
@@ -177,6 +189,8 @@ def load(folder: Path | Folder) -> Run:
         raise BadInput("DIR", str(path), NO_RUN) from error
     except RailyardError as error:
         raise BadInput("DIR", str(path), f"can't be read back: {error}") from error
+    except Exception as error:
+        raise unfit("DIR", str(path), "read back from", error) from error
 
 
 def _load(folder: Folder, path: Path) -> Run:
@@ -217,7 +231,7 @@ def _load(folder: Folder, path: Path) -> Run:
             old_format.read_multirail(run, multirail)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         if verified:
-            raise  # they are as Railyard wrote them
+            raise  # they are as Railyard wrote them, or forged: see `unfit`
         line = str(error).partition("\n")[0]
         raise RailyardError(f"the records don't fit together: {type(error).__name__}: {line}") from error
     return run

@@ -248,7 +248,7 @@ def add_links(root: Track, record: bytes) -> None:
     It ends at a line that isn't of that form, such as the last one of a run that was killed.
     """
     found: list[tuple[Track, float]] = []  # of the fabric's links, with the bit/s of a thousandth of their rates
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for kind, data in ((line["kind"], line["data"]) for line in map(json.loads, record.splitlines())):
             if kind == "fabric":
                 label, links = (data["label"], data["links"]) if data else ("", ())

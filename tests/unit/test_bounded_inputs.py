@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core import config, plugins
+from railyard.core import config, plugins, safe_files
 from railyard.core.config import parse_yaml, read_yaml
 from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
 from railyard.experiments.commands import dry_run, lint, search
@@ -17,7 +17,7 @@ from railyard.experiments.families import gpus
 from railyard.experiments.spec import experiment, faults
 from railyard.experiments.spec.experiment import parse
 from railyard.failure.scenario import random_faults
-from railyard.results.runs import manifest, record_files
+from railyard.results.runs import record_files
 from railyard.topologies import addresses
 from railyard.topologies.multirail import spec as multirail
 from railyard.workloads import schedule
@@ -40,7 +40,7 @@ LIMITS: Final = {
     "bytes of a plugin file": plugins.MAX_BYTES,
     "bytes of a trace, its files together": common.MAX_BYTES,
     "operations of a trace whose file stands for all ranks": common.MAX_OPERATIONS,
-    "bytes of a file in a run's folder": manifest.MOST_BYTES,
+    "bytes of a file in a run's folder": safe_files.MOST_BYTES,
     "rows of a table in a run's folder": record_files.MOST_ROWS,
     "fabrics, workloads, faults, scripts and backgrounds, each": experiment.MAX_ITEMS,
     "random faults, or faults of a script": random_faults.MAX_FAULTS,

@@ -1,18 +1,25 @@
 """Damaged run folders: every damage is named, no summary of them passes, and nothing ends in a traceback."""
 
+import hashlib
 import io
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
 from railyard.results.runs import manifest, store
+from railyard.results.runs.record_files import from_parquet, to_json
 from railyard.results.runs.records import Run
 from railyard.results.views import report
 from tests.unit.allreduce_sample import run_of, sample
@@ -208,6 +215,63 @@ def test_a_deleted_manifest_is_noticed(saved: Mapping[str, Path], tmp_path: Path
     shutil.copytree(saved["grid"], folder)
     (folder / "manifest.json").unlink()
     assert _damage_found(folder) == ["manifest.json is missing, so nothing can be verified"]
+
+
+def _forge(folder: Path, name: str, sizes: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Make the manifest fit a record that was changed."""
+    plain = json.loads((folder / manifest.NAME).read_text())
+    entry, data = plain["files"][name], (folder / name).read_bytes() if name not in sizes else b""
+    entry |= {"bytes": sizes.get(name, len(data)), "sha256": hashlib.sha256(data).hexdigest()}
+    plain["sha256"] = hashlib.sha256(to_json(plain["files"])).hexdigest()
+    (folder / manifest.NAME).write_bytes(to_json(plain))
+
+
+@pytest.mark.parametrize("name", ["run.json", "spec.yaml", "provenance.json"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_forged_records_are_no_defect(
+    kind: str, name: str, saved: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest can be written by anyone: it shows damage, and does not vouch for the types of values."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number, odd in enumerate(([1], {"a": 1}, "x", None, 1e308)):
+        folder = tmp_path / str(number)
+        shutil.copytree(saved[kind], folder)
+        record = yaml.safe_load((folder / name).read_text())
+        (folder / name).write_text(
+            json.dumps({key: odd if key != "format" else value for key, value in record.items()})
+        )
+        _forge(folder, name)
+        message = _redraw(folder)
+        assert isinstance(message, Run) or "\n" not in message
+        if isinstance(message, str) and "records that it has" in message:
+            assert "Traceback" in Path(message.rpartition("the crash report is ")[2].rstrip(")")).read_text()
+
+
+def test_no_more_is_read_than_a_record_can_be(saved: Mapping[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "huge"
+    shutil.copytree(saved["grid"], folder)
+    _huge(folder / "results.csv")
+    _huge(folder / "summary.json")
+    _forge(folder, "results.csv", {"results.csv": 3_000_000_000})
+    (line,) = store.load(folder).damaged
+    assert line.startswith("results.csv can't be read: it has 3,000,000,000 bytes, more than")
+    with pytest.raises(OSError, match="more than the 256,000,000 expected"), Folder(folder) as opened:
+        store.redraw(store.load(opened), opened, Console(file=io.StringIO()))
+
+
+def test_a_few_bytes_stand_for_no_gigabytes() -> None:
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 8000), ["x" * 1_000_000])
+    for table, problem in (
+        (pa.table({"a": repeated}), "must have 1000 bytes or fewer each"),
+        (pa.table({"a": pa.repeat(1.5, 4_000_000)}), "must be 5,000,000 or less"),
+        (pa.table({"a": pa.array([[1] * 1000])}), "is no type of a record"),
+        (pa.table([pa.array(["1"])] * 2, names=["a", "a"]), "is no Parquet file that can be read"),
+    ):
+        data = io.BytesIO()
+        pq.write_table(table, data, compression="zstd", store_schema=False)
+        assert len(data.getvalue()) < 2_000_000
+        with pytest.raises(BadInput, match=problem):
+            from_parquet(data.getvalue(), "flows.parquet")
 
 
 def test_a_whole_folder_is_complete_and_stays_so(saved: Mapping[str, Path]) -> None:
