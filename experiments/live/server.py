@@ -63,7 +63,7 @@ HEADERS: Final = {
 }
 
 
-class Connection(H11Protocol):
+class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn has no types here
     """A connection, and in `scope["state"]["user"]` of its requests the user at its other end.
 
     It is cut off if the head of a request doesn't come in `HEAD_S`, and if there are too many.
@@ -71,13 +71,14 @@ class Connection(H11Protocol):
 
     def __init__(self, serve: Serve, diagnosis: socket.socket, **options: Any) -> None:
         super().__init__(**options)
+        self.app_state: dict[str, Any]
         self._serve, self._diagnosis = serve, diagnosis
         self._waits: asyncio.TimerHandle | None = None  # for a request's head
         self.is_strange = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Look who it is: here, where no header of a request can say otherwise."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)
         user = None
         if self.client:  # None if it is closed again
             with contextlib.suppress(OSError):

@@ -108,7 +108,7 @@ BOMB = "[&a [x, x], " + ", ".join(f"&{b} [{f'*{a}, ' * 9}]" for a, b in pairwise
 )
 @pytest.mark.parametrize("what", ["workload", "background", "policy"])
 def test_a_hostile_text_is_refused(what: str, text: str, capfd: pytest.CaptureFixture[str]) -> None:
-    clicks = Controls(lambda *_: None, {"name": "two"})  # type: ignore[arg-type, misc]
+    clicks = Controls(lambda *_: None, {"name": "two"})
     with clicks.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
         error = clicks.carry_out({"do": "start", "what": what, "text": text})["error"]
     assert error.startswith(what)
@@ -118,7 +118,7 @@ def test_a_hostile_text_is_refused(what: str, text: str, capfd: pytest.CaptureFi
 
 @pytest.mark.parametrize("odd", [[1], {"a": 1}, None, 1.5, "\x1b[31m" * 1000])
 def test_odd_values_of_a_request_are_named(odd: object, capfd: pytest.CaptureFixture[str]) -> None:
-    clicks = Controls(lambda *_: None, {"name": "two"})  # type: ignore[arg-type, misc]
+    clicks = Controls(lambda *_: None, {"name": "two"})
     with clicks.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
         for request in (
             {"do": odd},
@@ -135,7 +135,7 @@ def test_odd_values_of_a_request_are_named(odd: object, capfd: pytest.CaptureFix
 
 
 def test_a_defect_of_a_control_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    clicks = Controls(lambda *_: None, {"name": "two"})  # type: ignore[arg-type, misc]
+    clicks = Controls(lambda *_: None, {"name": "two"})
     monkeypatch.setattr(clicks, "_carry_out", lambda request: 1 / 0)
     assert clicks.carry_out({"do": "x" * 1000}) == {"error": "ZeroDivisionError: division by zero"}
     (line,) = capfd.readouterr().err.splitlines()

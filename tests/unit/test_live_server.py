@@ -106,7 +106,7 @@ def test_no_header_says_whose_a_connection_is(served: Served) -> None:
         request = served.head("/", f"X-Forwarded-For: {access.HOST}:{ours.getsockname()[1]}", "Connection: close")
         code = (
             "import os, socket; os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
-            f"s = socket.create_connection(('127.0.0.1', {served.port})); s.send({request.encode()})\n"
+            f"s = socket.create_connection(('127.0.0.1', {served.port})); s.send({request.encode()!r})\n"
             "print(s.makefile().read())"
         )
         answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
