@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import select
 import signal
 import sys
@@ -314,11 +315,19 @@ class _Terminal:
             os.close(self._ours)
 
 
-def run(entry: Entry, name: str, command: Sequence[str], node: str | None, variables: Mapping[str, str]) -> int:
+def run(
+    entry: Entry,
+    name: str,
+    command: Sequence[str],
+    node: str | None,
+    variables: Mapping[str, str],
+    most: int | None = None,
+) -> int:
     """Run a command in the network of a node, or (None) of process 1, and return its exit status.
 
     If the run can't be entered, one line with its name says so, and the status is 2. As another user's, the command
     gets a clean environment and a terminal of its own; signals are passed on to it. `variables` come on top.
+    `most`: bytes of a file that it writes, our own that it inherits included.
     """
     own = entry.account.is_ours
     environment = {**os.environ, "PATH": SEARCH_PATH} if own else clean_environment(entry.account)
@@ -337,7 +346,7 @@ def run(entry: Entry, name: str, command: Sequence[str], node: str | None, varia
     if keeper == 0:
         ignored = [number for number, handler in old.items() if handler == signal.SIG_IGN]
         defaults: dict[int, Any] = {n: signal.SIG_IGN if n in ignored else signal.SIG_DFL for n in old}
-        started = partial(_keep, entry, command, node, {**environment, **variables}, defaults, terminal)
+        started = partial(_keep, entry, command, node, {**environment, **variables}, defaults, terminal, most)
         _in_child(started, f"RUN: {name!r}")
     try:
         if terminal:
@@ -356,6 +365,7 @@ def _keep(
     environment: Mapping[str, str],
     defaults: Mapping[int, Any],
     terminal: _Terminal | None,
+    most: int | None,
 ) -> int:
     """Enter, start the command as a child, since only children are in the PID namespace, and wait for it."""
     own = entry.account.is_ours
@@ -363,6 +373,8 @@ def _keep(
         os.setsid()  # or the command could push characters into the terminal's input (TIOCSTI)
         if terminal:
             terminal.attach()
+    if most is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # of root: its user can't raise it again
     _enter(entry, node)
     hidden.drop_capabilities()
 

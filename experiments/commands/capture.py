@@ -4,13 +4,16 @@ A child process enters the run and captures with scapy into an unnamed file; the
 out here, with the credentials of its folder's owner, so the run never has access to that folder.
 """
 
+import io
 import os
 import socket
+import struct
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -21,7 +24,7 @@ from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
 from railyard.experiments.commands import ps
 from railyard.experiments.commands.ps import LiveRunName
-from railyard.experiments.options import console, plain_table
+from railyard.experiments.options import console, plain_table, shows_progress
 from railyard.experiments.run import folder
 from railyard.topologies.addresses import gpu_of_ip
 from railyard.topologies.multirail.spec import nic_of_mac
@@ -29,6 +32,10 @@ from railyard.topologies.multirail.spec import nic_of_mac
 if TYPE_CHECKING:
     import pandas as pd
 
+MAX_BYTES: Final = 256_000_000  # of the file, which is in memory before it is written
+MAX_PACKET: Final = 1 << 20
+MAX_PACKETS: Final = 1_000_000  # of the summary
+PCAP: Final = tuple(bytes.fromhex(magic) for magic in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1"))
 MAX_FLOWS: Final = 20  # rows of the table; all flows are in the file
 FLOW: Final = ["src", "dst", "protocol", "ports"]  # columns that identify a flow
 
@@ -50,7 +57,7 @@ def command(
         stdout = os.dup(1)
         os.dup2(sink.fileno(), 1)  # the child writes the pcap to its stdout
         try:
-            status = ps.run_inside(chosen, argv, {"PYTHONPATH": str(PROJECT)}, node)
+            status = ps.run_inside(chosen, argv, {"PYTHONPATH": str(PROJECT)}, node, MAX_BYTES + MAX_PACKET)
         finally:
             os.dup2(stdout, 1)
             os.close(stdout)
@@ -60,7 +67,10 @@ def command(
         return status
     with folder.reporting_path_errors("--out", path):
         write_file(path, pcap)
-    print_summary(read(path), link, console())
+    packets = shows_progress(read)(pcap)
+    print_summary(packets, link, console())
+    if len(packets) == MAX_PACKETS:
+        print(f"the summary is of the first {MAX_PACKETS:,} packets", file=sys.stderr)
     print(path)
     return 0
 
@@ -89,34 +99,54 @@ def main(arguments: Sequence[str]) -> int:
         raise BadInput("LINK", link, unknown_name_hint(link, names))
     with PcapWriter(sys.stdout.buffer, linktype=1, nano=True) as writer, L2ListenSocket(iface=interface) as source:
         writer.write_header(None)
-        sniff(opened_socket=source, timeout=float(seconds), store=False, prn=writer.write)
+
+        def is_full(_: object = None) -> bool:
+            return sys.stdout.buffer.tell() > MAX_BYTES
+
+        sniff(opened_socket=source, timeout=float(seconds), store=False, prn=writer.write, stop_filter=is_full)
+        if is_full():
+            print(f"the capture ended early: it has {format_size(MAX_BYTES)}", file=sys.stderr)
     return 0
 
 
-def read(path: Path) -> "pd.DataFrame":
+def read(pcap: bytes) -> "pd.DataFrame":
     """Return a row for each packet of a pcap file: src, dst, protocol, ports, bytes on the wire, time in s.
 
-    Addresses of GPUs, and of nodes with several rails, become their names. `ports`: `source > destination`.
+    Addresses of GPUs, and of nodes with several rails, become their names. `ports`: `source > destination`. Of the
+    first `MAX_PACKETS`. RailyardError for what is no pcap file of Ethernet: another user's run may send anything.
     """
     import pandas as pd
-    from scapy.layers.inet import IP, TCP, UDP
-    from scapy.layers.l2 import Ether
+    from scapy.error import Scapy_Exception
+    from scapy.layers.l2 import Dot3, Ether
     from scapy.utils import PcapReader
 
     rows = list[tuple[object, ...]]()
-    with PcapReader(str(path)) as packets:
-        for packet in packets:
-            link, ports = packet[Ether], ""
-            if IP in packet:
-                ip = packet[IP]
-                layer = next((layer for layer in (TCP, UDP) if layer in ip), None)
-                protocol = layer.__name__ if layer else ip.payload.name or str(ip.proto)
-                ports = f"{ip[layer].sport} > {ip[layer].dport}" if layer else ""
-                ends = _node_name(ip.src, link.src), _node_name(ip.dst, link.dst)
-            else:
-                protocol, ends = packet.lastlayer().name if packet.payload else "Ethernet", (link.src, link.dst)
-            rows.append((*ends, protocol, ports, packet.wirelen or len(packet), float(packet.time)))
+    if pcap[:4] not in PCAP:
+        raise RailyardError("what the run sent is no capture")
+    try:
+        with PcapReader(io.BytesIO(pcap)) as packets:
+            for packet in islice(packets, MAX_PACKETS):
+                if not isinstance(packet, Ether | Dot3):
+                    raise RailyardError("the run sent no packets of Ethernet")
+                rows.append(_row(packet))
+    except (Scapy_Exception, EOFError, ValueError, struct.error) as error:
+        raise RailyardError(f"what the run sent can't be read as packets: {str(error)[:80]}") from error
     return pd.DataFrame(rows, columns=[*FLOW, "bytes", "time"])
+
+
+def _row(packet: Any) -> tuple[object, ...]:
+    from scapy.layers.inet import IP, TCP, UDP
+
+    link, ports = packet, ""
+    if IP in packet:
+        ip = packet[IP]
+        layer = next((layer for layer in (TCP, UDP) if layer in ip), None)
+        protocol = layer.__name__ if layer else ip.payload.name or str(ip.proto)
+        ports = f"{ip[layer].sport} > {ip[layer].dport}" if layer else ""
+        ends = _node_name(ip.src, link.src), _node_name(ip.dst, link.dst)
+    else:
+        protocol, ends = packet.lastlayer().name if packet.payload else "Ethernet", (link.src, link.dst)
+    return (*ends, protocol, ports, packet.wirelen or len(packet), float(packet.time))
 
 
 def _node_name(ip: str, mac: str) -> str:

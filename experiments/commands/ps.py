@@ -114,13 +114,15 @@ def choose_up(wanted: str) -> tuple[LiveRun, list[str]]:
     return run, nodes
 
 
-def run_inside(run: LiveRun, command: Sequence[str], variables: Mapping[str, str], node: str | None = None) -> int:
+def run_inside(
+    run: LiveRun, command: Sequence[str], variables: Mapping[str, str], node: str | None = None, most: int | None = None
+) -> int:
     """Run a command in a live run's sandbox, in the network of a node, or (None) of its process 1; return its status.
 
-    In another user's run it has that user's credentials.
+    In another user's run it has that user's credentials. `most`: bytes of a file that it writes.
     """
     assert run.entry is not None, "`choose` returns no run that is refused"
-    return entry.run(run.entry, run.name, command, node, variables)
+    return entry.run(run.entry, run.name, command, node, variables, most)
 
 
 def print_table(runs: Sequence[LiveRun], console: Console) -> None:

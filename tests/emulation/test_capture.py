@@ -21,7 +21,7 @@ def test_ping_is_captured_at_both_ends_of_a_link(tmp_path: Path, slow: float) ->
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith(f"{link}: ")
             assert done.stdout.endswith(f"{out}\n")
-            sent = Counter(read(out)[FLOW].itertuples(index=False, name=None))
+            sent = Counter(read(out.read_bytes())[FLOW].itertuples(index=False, name=None))
             assert sent["d0g1", "d1g1", "ICMP", ""] > 5
             assert sent["d1g1", "d0g1", "ICMP", ""] > 5
         for link in links:

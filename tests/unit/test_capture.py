@@ -1,5 +1,9 @@
 """`capture`: names of links, and the summary of a pcap file that scapy made."""
 
+import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +12,18 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.utils import wrpcap
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, RailyardError
+from railyard.experiments.commands import capture
 from railyard.experiments.commands.capture import print_summary, read, split_link
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.multirail.spec import Nic
+
+
+def raw_pcap(linktype: int, count: int = 1) -> bytes:
+    """A file of packets of zeros."""
+    head = struct.pack("=IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, linktype)
+    return head + (struct.pack("=IIII", 1, 0, 60, 60) + b"\0" * 60) * count
+
 
 NODES = ["d0g0", "d0g1", "hb0", "rail1"]
 
@@ -47,7 +59,7 @@ def test_summary_counts_flows_protocols_and_wire_bytes(tmp_path: Path) -> None:
     for n, frame in enumerate(frames):
         frame.time = 100.0 + n
     wrpcap(str(tmp_path / "a.pcap"), frames)
-    packets = read(tmp_path / "a.pcap")
+    packets = read((tmp_path / "a.pcap").read_bytes())
     assert [*packets.iloc[0]] == ["d0g1", "d1g1", "TCP", "5000 > 6000", 1000, 100.0]
     console = Console(width=120)
     with console.capture() as shown:
@@ -60,7 +72,7 @@ def test_empty_capture_has_no_table(tmp_path: Path) -> None:
     console = Console(width=120)
     wrpcap(str(tmp_path / "a.pcap"), [])
     with console.capture() as shown:
-        print_summary(read(tmp_path / "a.pcap"), "d0g1:rail0", console)
+        print_summary(read((tmp_path / "a.pcap").read_bytes()), "d0g1:rail0", console)
     assert shown.get() == "d0g1:rail0: 0 packets, 0B, 0 flows\n"
 
 
@@ -69,5 +81,38 @@ def test_nodes_of_a_multi_rail_fabric_are_named(tmp_path: Path) -> None:
     pairs = [(nics[0], nics[1]), (nics[1], nics[2])]
     frames = [Ether(src=a.mac, dst=b.mac) / IP(src=a.ip, dst=b.ip) / UDP(sport=1, dport=2) for a, b in pairs]
     wrpcap(str(tmp_path / "a.pcap"), frames)
-    packets = read(tmp_path / "a.pcap")
+    packets = read((tmp_path / "a.pcap").read_bytes())
     assert [*zip(packets["src"], packets["dst"], strict=True)] == [("n0", "n2"), ("n2", "agg1")]
+
+
+@pytest.mark.parametrize(
+    "pcap", [b"", b"x" * 100, b"\x1f\x8b" + b"\0" * 100, b"\xd4\xc3\xb2\xa1", raw_pcap(101), raw_pcap(9999)]
+)
+def test_what_is_no_capture_is_one_line(pcap: bytes) -> None:
+    """Another user's run may send anything to root."""
+    with pytest.raises(RailyardError) as caught:
+        read(pcap)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_summary_is_of_so_many_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "MAX_PACKETS", 2)
+    assert len(read(raw_pcap(1, 5))) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")
+def test_another_users_run_writes_no_more_than_asked(tmp_path: Path) -> None:
+    code = f"""
+import os
+from railyard.core.safe_files import account_of
+from railyard.core.sandbox.entry import Entry, run
+entry = Entry(os.getpid(), os.pidfd_open(os.getpid()), account_of(65534), {{}})
+os.dup2(os.open({str(tmp_path / "sink")!r}, os.O_RDWR | os.O_CREAT), 1)
+command = ["sh", "-c", "ulimit -f unlimited; exec head -c 9000000 /dev/zero"]
+raise SystemExit(run(entry, "it", command, None, {{}}, 5000))
+"""
+    project = Path(__file__).parents[2]
+    found = subprocess.run([sys.executable, "-c", code], cwd=project, stderr=subprocess.DEVNULL, check=False)
+    assert found.returncode
+    assert (tmp_path / "sink").stat().st_size == 5000
