@@ -58,14 +58,17 @@ def unknown_name_hint(word: str, known: Iterable[str]) -> str:
 
 
 def print_error(message: str, status: int) -> int:
-    """Print one printable line of `MAX_LINE` characters at most to stderr, without its middle if need be; return the
-    exit status.
-    """
-    line = printable(" ".join(f"error: {message}".split()))
+    """Print a message on stderr, as `one_line`; return the exit status."""
+    print(one_line(f"error: {message}"), file=sys.stderr)
+    return status
+
+
+def one_line(text: str) -> str:
+    """Return text as one printable line of `MAX_LINE` characters at most, without its middle if need be."""
+    line = printable(" ".join(text.split()))
     if len(line) > MAX_LINE:  # the field is at the start, and what is allowed at the end
         line = f"{line[: MAX_LINE // 2]} ... {line[5 - MAX_LINE // 2 :]}"
-    print(line, file=sys.stderr)
-    return status
+    return line
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
-from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.errors import BadInput, MissingRequirement, one_line
 from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder, write_file
 from railyard.experiments.labs import checking, pages
@@ -116,6 +116,6 @@ def _grade(folder: Path, csv: Path) -> int:
         write_file(csv, checking.to_csv(rows).encode())
     for row in rows:
         if row["problem"]:
-            print(f"{row['folder']}: {row['problem']}", file=sys.stderr)
+            print(one_line(f"{row['folder']}: {row['problem']}"), file=sys.stderr)
     print(csv)
     return 0

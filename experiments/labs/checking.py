@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from railyard.core.config import read_yaml
-from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
+from railyard.core.errors import BadInput, RailyardError, one_line, printable, unknown_name_hint
 from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, find, name_of
 from railyard.experiments.labs.pages import numbered
+from railyard.results.runs import store
 
 ANSWERS: Final = "answers.yaml"
 _NUMBER: Final = (
@@ -63,8 +64,15 @@ def read_answers(path: Path, lab: Lab | None = None) -> tuple[Lab, str, dict[str
 
 
 def check(setting: Setting, answers: dict[str, Any]) -> list[Outcome]:
-    """Return an outcome for each run that the lab asks for, then for each question."""
-    return [*_runs(setting), *(judge(setting, q, answers.get(q.name)) for q in setting.lab.questions)]
+    """Return an outcome for each run that the lab asks for, then for each question. BadInput for records without sense:
+    a student may have changed them, and their manifest.
+    """
+    try:
+        return [*_runs(setting), *(judge(setting, q, answers.get(q.name)) for q in setting.lab.questions)]
+    except RailyardError:
+        raise
+    except Exception as error:
+        raise store.unfit("FOLDER", str(setting.folder), "checked by", error) from error
 
 
 def _runs(setting: Setting) -> Iterator[Outcome]:
@@ -133,12 +141,12 @@ def grades(folder: Path) -> list[dict[str, Any]]:
 
 
 def _grade(path: Path) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(GRADE_COLUMNS, "") | {"folder": path.name}
+    row: dict[str, Any] = dict.fromkeys(GRADE_COLUMNS, "") | {"folder": printable(path.name)}
     try:
         lab, student, answers = read_answers(path / ANSWERS)
         outcomes = check(Setting.of(lab, student, path), answers)
     except RailyardError as error:
-        return row | {"problem": str(error)}
+        return row | {"problem": one_line(str(error))}
     asked = outcomes[len(lab.runs) :]
     return row | {
         "lab": lab.number,
@@ -158,5 +166,7 @@ def to_csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, GRADE_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: f"'{value}" if str(value)[:1] in tuple("=+-@") else value for key, value in row.items()})
+        writer.writerow(
+            {key: f"'{value}" if str(value).lstrip()[:1] in tuple("=+-@") else value for key, value in row.items()}
+        )
     return text.getvalue()

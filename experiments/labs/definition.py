@@ -185,10 +185,7 @@ class Setting:
             elif _asked(found.spec, run) != _asked(wanted, run):
                 problem = f"the run in {path} is of another experiment than the lab asks for"
             else:
-                try:
-                    return Analysis(found)
-                except Exception as error:
-                    problem = str(store.unfit("DIR", str(path), "checked by", error, found))
+                return Analysis(found)
         raise NotDone(problem)
 
     def measurement(self, run: str, **keys: Any) -> Measurement:

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,31 @@ def test_lab_guides_checks_and_grades(here: Path, capsys: pytest.CaptureFixture[
     rows = {row["folder"]: row for row in csv.DictReader(io.StringIO((here / "grades.csv").read_text()))}
     assert (rows["lab1-ada"]["right"], rows["lab1-ada"]["questions"]) == ("9", "9")
     assert "is not a lab" in rows["bad"]["problem"]
+
+
+def test_no_students_folder_ends_the_grading(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names and records are a student's, and all of them may be forged."""
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
+    for name, text in (
+        (b"a\xff\x1b[31m", "lab: 77"),
+        (b"b\nc", "lab: 1\nanswers: {" + "x" * 5000 + ": 1}"),
+        (b" =1+1", "lab: 1"),
+        (b"d", f"lab: '{'9' * 5000}'"),
+        (b"e", "lab: 3\nstudent: eve"),
+    ):
+        folder = here / os.fsdecode(name)
+        folder.mkdir()
+        (folder / "answers.yaml").write_text(text)
+    monkeypatch.setattr(Setting, "records", lambda *_: {}["forged"])
+    assert cli.main(["lab", "grade", "."]) == 0
+    text = capsys.readouterr().err
+    assert "\x1b" not in text
+    assert all(len(line) <= 300 for line in text.splitlines())
+    rows = list(csv.DictReader(io.StringIO((here / "grades.csv").read_text())))
+    assert sorted(row["folder"] for row in rows) == ["' =1+1", "a\\udcff\\x1b[31m", "b\\nc", "d", "e"]
+    assert "can't be checked by the records that it has: KeyError" in rows[-1]["problem"]
 
 
 def test_a_lab_of_ones_own_is_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
