@@ -16,9 +16,10 @@ from railyard.core.errors import unknown_name_hint
 from railyard.core.installation import data_file
 
 SYSTEMS: Final = data_file("topologies/systems")
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Share = Annotated[float, Field(gt=0, le=1)]
-_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_MOST: Final = 1e24  # and no more, nor far less than 1: products and quotients in the formulas stay finite
+_Positive = Annotated[float, Field(ge=1, le=_MOST)]
+_Share = Annotated[float, Field(ge=1e-6, le=1)]
+_NotNegative = Annotated[float, Field(ge=0, le=_MOST)]
 
 
 class Platform(ConfigModel):

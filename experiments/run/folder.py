@@ -62,7 +62,9 @@ def check(out: Path) -> None:
 def check_outputs(files: Mapping[str, Path | None]) -> None:
     """Check the files that options name, by option, before anything is run. BadInput if one can't be written."""
     for field, path in files.items():
-        if path is not None:
+        if path is None:
+            continue
+        with reporting_path_errors(field, path):  # such as of a name that is too long
             if path.is_dir():
                 raise BadInput(field, str(path), "is a folder: name a file")
             if not path.absolute().parent.is_dir():

@@ -141,7 +141,7 @@ def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterab
         key = rest[0] if rest else ""
         having = [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[kind].model_fields]
         return having or range(len(items))
-    if step.isascii() and step.isdigit() and int(step) < len(items):
+    if step.isascii() and step.isdigit() and len(step) < 9 and int(step) < len(items):
         return [int(step)]
     raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")
 

@@ -105,7 +105,10 @@ def test_outputs_are_written_from_the_runs_folder(tmp_path: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "out/summary.json").read_text())
 
 
-@pytest.mark.parametrize(("name", "message"), [("", "is a folder"), ("no/junit.xml", "there is no folder")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("", "is a folder"), ("no/junit.xml", "there is no folder"), ("x" * 5000, "file name too long")],
+)
 def test_a_file_that_cannot_be_written_is_refused_at_once(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--junit: .*{message}"):
         folder.check_outputs({"--junit": tmp_path / name, "--markdown": None})

@@ -57,6 +57,10 @@ def test_the_data_given_is_left_alone_and_the_last_override_wins() -> None:
     [
         ("seed", "-o: 'seed' must be key=value, such as fabrics.0.domains=8"),
         ("=3", "-o: '=3' must be key=value, such as fabrics.0.domains=8"),
+        (
+            f"workloads.{'0' * 5000}.duration=1s",
+            f"-o workloads.{'0' * 5000}.duration: {'0' * 5000!r} must be 0 to 0, or * for all",
+        ),
         ("seed=[1", "-o seed: '[1' is not YAML: line 2, column 1: did not find expected ',' or ']'"),
         ("fabrics.2.domains=8", "-o fabrics.2.domains: '2' must be 0 to 1, or * for all"),
         ("fabrics.x.domains=8", "-o fabrics.x.domains: 'x' must be 0 to 1, or * for all"),

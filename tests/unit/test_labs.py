@@ -212,7 +212,7 @@ def test_no_students_folder_ends_the_grading(
         folder = here / os.fsdecode(name)
         folder.mkdir()
         (folder / "answers.yaml").write_text(text)
-    monkeypatch.setattr(Setting, "records", lambda *_: {}["forged"])
+    monkeypatch.setattr(Setting, "records", lambda *_: dict[str, Analysis]()["forged"])
     assert cli.main(["lab", "grade", "."]) == 0
     text = capsys.readouterr().err
     assert "\x1b" not in text

@@ -55,6 +55,12 @@ def test_a_platform_of_your_own_is_a_file(tmp_path: Path) -> None:
         (("domain_gpus", "rail_latency_s: -1.0\ndomain_gpus"), "mine.yaml.rail_latency_s: -1.0 must be 0.0 or more"),
         (("domain_gpus", "domain_gpu"), "platform mine.yaml.domain_gpu: 16 is not a known key: did you mean"),
         (("rail_bps: 200_000", "rail_bps: 5_000_000"), "must not be above hb_bps, 4000000000000"),
+        (("flops: 1.0e+15", "flops: 1.0e-300"), "platform mine.yaml.flops: 1e-300 must be 1.0 or more"),
+        (("flops: 1.0e+15", "flops: .inf"), "platform mine.yaml.flops: inf must be 1e+24 or less"),
+        (
+            ("domain_gpus", "memory_efficiency: 1.0e-300\ndomain_gpus"),
+            "memory_efficiency: 1e-300 must be 1e-06 or more",
+        ),
         (("flops: 1.0e+15\n", ""), "platform mine.yaml.flops: nothing given, but this key is needed"),
         (("# mine", "{"), "is not YAML"),
     ],
