@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.workloads.traces import common
 from railyard.workloads.traces.formats import chakra
 from tests.unit.traces import TRACES, read, replayable
 
@@ -125,3 +126,10 @@ def test_more_than_one_trace_and_none_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "one.et").write_bytes(b"")
     with pytest.raises(BadInput, match=r"must be NAME\.<rank>\.et"):
         read(tmp_path / "one.et")
+
+
+def test_half_of_a_surrogate_pair_is_no_text() -> None:
+    assert common.parse_json(rb'["\ud83d\ude82", "\u00e9"]', "ring.0.json") == ["🚂", "é"]
+    for text in (rb'["\ud83d"]', rb'{"\uDE82": 1}'):
+        with pytest.raises(BadInput, match=r"ring\.0\.json: 'its content' is no JSON in UTF-8"):
+            common.parse_json(text, "ring.0.json")

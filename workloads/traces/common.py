@@ -24,6 +24,7 @@ Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_BYTES: Final = 2**24  # of a trace's files together: decoded, they take up to 50 times as much memory
 MAX_OPERATIONS: Final = 2**19
 Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
@@ -213,7 +214,10 @@ def check_rank(where: str, rank: int, ranks: int) -> int:
 def parse_json(content: bytes, where: str) -> Any:
     """Plain data of a JSON file. BadInput says where it breaks off."""
     try:
-        return json.loads(content)
+        found = json.loads(content)
+        if _HALF.search(content):  # of a surrogate pair: JSON lets it stand alone, where no name can be printed
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except json.JSONDecodeError as error:
         location = f"line {error.lineno}, column {error.colno}"
         raise BadInput(where, location, f"is cut off or no JSON: {error.msg}") from error
