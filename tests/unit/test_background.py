@@ -96,6 +96,21 @@ def test_a_link_that_several_load_at_a_time_is_reported(second: dict[str, Any], 
             check_background(specs, fabric)
 
 
+def test_a_hundred_waves_are_checked_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of an experiment's, each with a period of its own: they begin at 100,000 times."""
+    calls, is_on = 0, Wave.is_on
+
+    def counted(wave: Wave, at: float) -> bool:
+        nonlocal calls
+        calls += 1
+        return is_on(wave, at)
+
+    monkeypatch.setattr(Wave, "is_on", counted)
+    waves = [spec(rails=[0], load=0.001, duration=f"{n}ms", period=f"{1000 + 7 * n}ms") for n in range(1, 101)]
+    check_background(waves, FabricSpec(kind="rail-optimized"))
+    assert 100_000 < calls <= 1_000_000
+
+
 @given(domains=st.integers(2, 5), rails=st.integers(2, 5), thin=st.sampled_from([1.0, 2.0, 3.0]), data=st.data())
 def test_every_link_of_what_is_hot_has_its_share_both_ways(
     domains: int, rails: int, thin: float, data: st.DataObject

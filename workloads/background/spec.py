@@ -141,6 +141,7 @@ MAX_LOAD: Final = 0.95
 window of W bytes makes a queue of W / (1 - L), which grows without end towards 1.
 """
 _CHECKED_PERIODS: Final = 1000  # of each wave, within which loads that meet are found
+_CHECKED: Final = 10**6  # waves at all beginnings of others: fewer periods of many waves
 UpToOneHour = Annotated[Time, Field(le=3600)]
 
 
@@ -220,19 +221,17 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     """
     for i, spec in enumerate(specs):
         check_patterns(spec.patterns, fabric, f"{field}.{i}")
-    starts = {
-        spec.wave.first + n * (spec.wave.every or 0.0)
-        for spec in specs
-        for n in range(_CHECKED_PERIODS if spec.wave.every else 1)
-    }
+    waves, shares = [spec.wave for spec in specs], [spec.shares(fabric) for spec in specs]
+    periods = min(_CHECKED_PERIODS, _CHECKED // max(1, len(specs)) ** 2)
+    starts = {wave.first + n * (wave.every or 0.0) for wave in waves for n in range(periods if wave.every else 1)}
     for at_s in sorted(starts):  # only where a load begins can a sum grow
         sums: dict[str, float] = {}
-        for i, spec in enumerate(specs):
-            for element, share in spec.shares(fabric).items() if spec.wave.is_on(at_s) else ():
+        for i, wave in enumerate(waves):
+            for element, share in shares[i].items() if wave.is_on(at_s) else ():
                 sums[element] = sums.get(element, 0.0) + share
                 if sums[element] > MAX_LOAD + 1e-9:
                     reason = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
-                    raise BadInput(f"{field}.{i}.load", spec.load, f"{reason}: {MAX_LOAD} at most")
+                    raise BadInput(f"{field}.{i}.load", specs[i].load, f"{reason}: {MAX_LOAD} at most")
 
 
 def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) -> None:
