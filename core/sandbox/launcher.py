@@ -54,12 +54,13 @@ def enter(
     interactive: bool = False,
     visible: Iterable[Path] = (),
     inherited: Sequence[int] = (),
+    folder: Path | None = None,
 ) -> int:
     """Run one of our programs, which must call `init.prepare` first, in a sandbox; return its exit status.
 
     `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
     `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs;
-    `inherited`: open files.
+    `inherited`: open files; `folder`: the program's working folder, if not ours.
     """
     _die_with_sudo()
     user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
@@ -70,6 +71,7 @@ def enter(
     with parent_socket, signals, RunSocket(run) as found_by:
         process = subprocess.Popen(
             ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
+            cwd=folder,
             env=environment,
             pass_fds=[child_socket.fileno(), *inherited],
             preexec_fn=partial(_prepare_child, os.getpid()),

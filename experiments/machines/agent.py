@@ -16,7 +16,7 @@ import psutil
 import railyard
 from railyard.core.errors import BadInput, MissingRequirement, print_error
 from railyard.core.host import detect, require, usable_cores
-from railyard.core.installation import module_command
+from railyard.core.installation import PROJECT, module_command
 from railyard.core.remote import NotAuthentic, authenticate, read_line, read_token, send_line, tuned
 from railyard.core.sandbox import launcher
 
@@ -117,7 +117,8 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
     try:
         argv = module_command("railyard.experiments.machines.part")
         title = f"{answer['experiment']} machine-{answer['machine']}"
-        status = launcher.enter(argv, task, run=title, inherited=[sock.fileno(), machine_net])
+        inherited = [sock.fileno(), machine_net]
+        status = launcher.enter(argv, task, run=title, inherited=inherited, folder=PROJECT)
     finally:
         os.close(machine_net)
     print(f"the run has ended ({status})", file=sys.stderr, flush=True)

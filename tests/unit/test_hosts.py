@@ -1,11 +1,16 @@
 """Keys `hosts` and `underlay`: what can't be on several machines is refused in one line, before anything is built."""
 
+import socket
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
+from railyard.core.sandbox import launcher
+from railyard.experiments.machines import agent
 from railyard.experiments.machines.agent import parse_join
 from railyard.experiments.machines.joining import mtu_problem
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
@@ -92,3 +97,19 @@ def test_clocks_that_are_apart_degrade_an_interval(uncertainty_s: float, verdict
     run.measurements.append(Measurement(IntervalId("f", "w"), "", CLOCK_UNCERTAINTY, uncertainty_s, "s"))
     found = [finding for finding in judge(run).evidence if finding.limit is CLOCKS]
     assert [finding.verdict for finding in found] == [verdict]
+
+
+def test_an_agent_runs_no_file_of_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is root's, and the folder may be any user's."""
+    (tmp_path / "psutil.py").write_text("raise SystemExit(99)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(agent, "authenticate", lambda *_, **__: None)
+    monkeypatch.setattr(agent, "read_line", lambda _: {"experiment": "x", "machine": 2})
+
+    def entered(argv: list[str], *_: object, folder: Path | None = None, **__: object) -> int:
+        return subprocess.run(argv, cwd=folder, capture_output=True, check=False).returncode
+
+    monkeypatch.setattr(launcher, "enter", entered)
+    monkeypatch.setattr(agent, "about_machine", lambda *_: {})
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        assert agent._take_part(sock, ("127.0.0.1", 1), b"token", "it") == 1  # it is in no sandbox
