@@ -117,6 +117,7 @@ def read(pcap: bytes) -> "pd.DataFrame":
     """
     import pandas as pd
     from scapy.error import Scapy_Exception
+    from scapy.layers import inet  # noqa: F401 (makes IP known to scapy before the first packet is read)
     from scapy.layers.l2 import Dot3, Ether
     from scapy.utils import PcapReader
 

@@ -8,14 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core.errors import MissingRequirement
 from railyard.core.installation import program_command, python_extra
 from railyard.core.remote import TOKEN_VARIABLE
 from railyard.core.sandbox.launcher import die_with_parent
 from railyard.core.units import format_time
+from railyard.core.wait import poll
 from railyard.experiments.spec.experiment import ExperimentSpec
+
+if TYPE_CHECKING:
+    from railyard.experiments.sweep.cluster import Cluster
 
 END_S: Final = 10.0  # for an agent to end after its run
 
@@ -25,28 +29,35 @@ def agents(on: str, spec: ExperimentSpec, join: str, token: str) -> Iterator[Non
     """Let workers on other machines start an agent each, which joins at `join`. MissingRequirement for too few."""
     if find_spec("distributed") is None:
         raise MissingRequirement("--on: this machine lacks Dask's package distributed", python_extra("cluster"))
-    from railyard.experiments.sweep.cluster import Cluster  # Dask takes a second to load
-    from railyard.experiments.sweep.machine import identify
+    from railyard.experiments.sweep.cluster import ASK_EVERY_S, Cluster  # Dask takes a second to load
 
     cluster = Cluster(on)
     try:
-        others = [name for name in cluster.names() if name != identify()["machine"]]
-        named = cluster.worker_names()
-        if isinstance(spec.hosts, tuple):
-            others = [name for name in others if named[name] in spec.hosts[1:]]
         needed = spec.machine_count - 1
+        poll(lambda: len(_others(cluster, spec)) >= needed, spec.underlay.wait, ASK_EVERY_S)  # workers may be starting
+        others = _others(cluster, spec)
         if len(others) < needed:
             wanted = f" of {', '.join(spec.hosts[1:])}" if isinstance(spec.hosts, tuple) else ""
             what = f"--on: {on} has workers on {len(others)} other machines{wanted}, and hosts needs {needed}"
             raise MissingRequirement(what, "start a worker on each of the others")
         wait = format_time(spec.underlay.wait)
-        runs = [cluster.start(name, execute, join, named[name], token, wait) for name in others[:needed]]
+        runs = [cluster.start(name, execute, join, others[name], token, wait) for name in [*others][:needed]]
         yield
         for run in runs:
             if line := run.result(END_S):
                 print(line, file=sys.stderr)
     finally:
         cluster.close()
+
+
+def _others(cluster: "Cluster", spec: ExperimentSpec) -> dict[str, str]:
+    """Return the other machines that may take part now, each with the name of its worker."""
+    from railyard.experiments.sweep.machine import identify
+
+    found, own = cluster.names(), identify()["machine"]
+    named = cluster.worker_names()
+    asked = set(spec.hosts[1:]) if isinstance(spec.hosts, tuple) else set(named.values())
+    return {name: named[name] for name in found if name != own and named[name] in asked}
 
 
 def ensure_token() -> None:

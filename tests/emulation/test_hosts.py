@@ -36,6 +36,7 @@ print("listening", flush=True)
 print(*(sock.recv(9).decode() for _ in range({})), flush=True)
 """
 DASK = f"{sys.executable.rpartition('/')[0]}/dask"
+LATE_S = 6.0  # the second worker starts after the run has asked for workers
 SCHEDULER = f"tcp://{NETWORK}.1:8786"
 WORKER_OPTIONS = ("--nthreads", "1", "--no-dashboard", "--resources", "railyard=1")
 SMALL: dict[str, Any] = {
@@ -158,24 +159,27 @@ def test_workers_of_a_dask_cluster_start_the_agents(
     monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path))
     before = machine_state()
     with ExitStack() as cluster:
-        for number, *argv in (
-            (1, "scheduler", "--host", f"{NETWORK}.1", "--no-dashboard"),
-            (2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS),
-            (3, "worker", SCHEDULER, "--name", "m3", *WORKER_OPTIONS),
-        ):
+
+        def start_dask(number: int, *argv: str) -> None:
             cluster.enter_context(Program(three.command(number, DASK, *argv, token="")))
+
+        start_dask(1, "scheduler", "--host", f"{NETWORK}.1", "--no-dashboard")
+        start_dask(2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS)
         keys = {"hosts": ["m1", "m3", "m2"]}
         run = start(three, stack, tmp_path, keys, "--on", SCHEDULER)
+        time.sleep(LATE_S)
+        start_dask(3, "worker", SCHEDULER, "--name", "m3", *WORKER_OPTIONS)
         assert run.end(RUN_S) in (0, 1), run.output
         provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
         assert [machine["name"] for machine in provenance["machines"]] == keys["hosts"]
+        soon = {"underlay": SMALL["underlay"] | {"wait": "2s"}}
         (tmp_path / "more").mkdir()
-        run = start(three, stack, tmp_path / "more", {"hosts": 4}, "--on", SCHEDULER)
+        run = start(three, stack, tmp_path / "more", soon | {"hosts": 4}, "--on", SCHEDULER)
         assert run.end(RUN_S) == 3
         line = f"error: --on: {SCHEDULER} has workers on 2 other machines, and hosts needs 3"
         assert run.output.splitlines()[-1].startswith(line), run.output
         (tmp_path / "other").mkdir()
-        run = start(three, stack, tmp_path / "other", {"hosts": ["m1", "m9"]}, "--on", SCHEDULER)
+        run = start(three, stack, tmp_path / "other", soon | {"hosts": ["m1", "m9"]}, "--on", SCHEDULER)
         assert run.end(RUN_S) == 3
         line = f"error: --on: {SCHEDULER} has workers on 0 other machines of m9, and hosts needs 1"
         assert run.output.splitlines()[-1].startswith(line), run.output

@@ -68,6 +68,17 @@ def test_summary_counts_flows_protocols_and_wire_bytes(tmp_path: Path) -> None:
     assert "5000 > 6000" in shown.get()
 
 
+def test_first_packet_is_read_by_a_program_without_scapy_yet(tmp_path: Path) -> None:
+    wrpcap(str(tmp_path / "a.pcap"), [Ether() / IP(src=Gpu(0, 1).ip, dst=Gpu(1, 1).ip) / UDP(sport=1, dport=2)])
+    code = f"""
+from pathlib import Path
+from railyard.experiments.commands.capture import read
+print(*read(Path({str(tmp_path / "a.pcap")!r}).read_bytes()).iloc[0][["src", "dst", "protocol"]])
+"""
+    argv, project = [sys.executable, "-c", code], Path(__file__).parents[2]
+    assert subprocess.run(argv, cwd=project, capture_output=True, text=True, check=True).stdout == "d0g1 d1g1 UDP\n"
+
+
 def test_empty_capture_has_no_table(tmp_path: Path) -> None:
     console = Console(width=120)
     wrpcap(str(tmp_path / "a.pcap"), [])
