@@ -19,7 +19,7 @@ import typer
 
 from benchmarks import pairs as pairs_of_runs
 from benchmarks.command import run_benchmark
-from benchmarks.live_page import ADDRESS, read_page, server_of
+from benchmarks.live_page import ADDRESS, WARM_UP_S, read_page, server_of
 from railyard.core.errors import RailyardError
 from railyard.experiments.live.server import NICENESS
 
@@ -29,28 +29,31 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 
 def run_with_its_page_open(run: pairs_of_runs.Run) -> tuple[float, float]:
-    """Make a run whose page is read until it ends; return its seconds, and the page's process's share of a core."""
-    used_s = 0.0
+    """Make a run whose page is read until it ends; return its seconds, and the page's process's share of a core.
+
+    The share is of the time from `WARM_UP_S` after the page opened: its process starts before anything is measured.
+    """
+    used = list[tuple[float, float]]()  # monotonic s, CPU time s
 
     def read(output: Path, process: "subprocess.Popen[str]") -> None:
-        nonlocal used_s
-        server: psutil.Process | None = None
+        server, opened_s = None, 0.0
         while process.poll() is None:
             time.sleep(POLL_S)
             found = re.search(ADDRESS, output.read_text())
             if server is None and found:
                 holder = server_of(int(found[2]))
                 if holder.nice() >= NICENESS:  # before the server starts, others hold the socket
-                    server = holder
+                    server, opened_s = holder, time.monotonic()
                     read_page(found[1], int(found[2]), found[3])
-            elif server is not None:
+            elif server is not None and time.monotonic() > opened_s + WARM_UP_S:
                 with suppress(psutil.NoSuchProcess):
-                    used_s = sum(server.cpu_times()[:2])
+                    used.append((time.monotonic(), sum(server.cpu_times()[:2])))
 
     took_s = run("--live", while_running=read)
-    if used_s == 0:
+    if len(used) < 2:
         raise RailyardError("the run's page was not found")
-    return took_s, used_s / took_s
+    (start_s, start_cpu_s), (end_s, end_cpu_s) = used[0], used[-1]
+    return took_s, (end_cpu_s - start_cpu_s) / (end_s - start_s)
 
 
 @app.command()

@@ -216,12 +216,13 @@ UNSHAPED_BPS: Final = 20_000_000_000
 SECONDS: Final = 1
 WINDOWS: Final = 8  # in which CPU time and frames are counted; the dearest quarter of them doesn't count
 STEPS: Final = (1, 2, 5)  # rates that people like to read
-SHARE: Final = 0.27
+SHARE: Final = 0.13
 """Of the capacity that `auto` uses for rails; the rest is for acknowledgements, and for frames that come singly.
 
 Shaped links hand a switch one frame at a time, and each wakes it: a frame costs 3 to 6 times as much as those of
 `measure`, which come many at once. 16 GPUs at 20 Mbit/s, 4,400 frames/s, keep 0.6 to 0.75 of two cores busy that carry
-35,800 by `measure`, and at 50 Mbit/s 1.0 (2026-11-24).
+35,800 by `measure`. At 50 Mbit/s they keep 0.85 to 1.0 busy, also of two cores that carry 65,000, as 30 GPUs do at 20
+Mbit/s, 8,300 frames/s (2026-11-24).
 """
 FURTHER_SWITCH: Final = 0.7
 """CPU time of a further switch on a frame's path, in that of the first with sender and receiver: in an all-to-all of 64
