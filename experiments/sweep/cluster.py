@@ -195,6 +195,7 @@ class Run:
             self._future.cancel()
             raise FutureCancelledError(self._future.key, GONE)
         outcome: Outcome = self._future.result()
+        self._future.release()  # Dask would do the run again if the worker that has its result died
         return outcome
 
 

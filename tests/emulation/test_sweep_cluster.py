@@ -41,7 +41,7 @@ ADDRESS = f"tcp://{HOST}:8786"
 RUN_S = 1.0
 PRELOAD = """
 from railyard.experiments.sweep import machine
-SCRIPT = 'sleep {seconds}; cp -r {sample} "$3"'
+SCRIPT = 'echo "$PPID $3" >>{log}; sleep {seconds}; cp -r {sample} "$3"'
 machine.program_command = lambda *words: ["sh", "-c", SCRIPT, *words]
 """
 OTHER_VERSION = "import railyard; railyard.__version__ = '9.9'"
@@ -84,7 +84,8 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.machines: dict[str, list[str]] = {}  # name -> a command line that enters it
         self.preload = folder / "preload.py"
-        self.preload.write_text(PRELOAD.format(seconds=RUN_S, sample=sample))
+        self.log = folder / "log"  # of the runs: a line with the worker's process id and the run's folder
+        self.preload.write_text(PRELOAD.format(seconds=RUN_S, sample=sample, log=self.log))
         (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
         ip("link", "add", "br0", "type", "bridge")
         stack.callback(ip, "link", "del", "br0")
@@ -232,6 +233,19 @@ def test_every_run_is_there_once_whatever_is_killed(cluster: Cluster, tmp_path: 
     with sweep(cluster, out / str(round_number), runs) as program:
         assert program.end(120 * slow) in (0, 1), program.output
     assert_one_at_a_time(records(out / str(round_number), runs))
+
+
+def test_a_run_that_is_kept_is_not_done_again(cluster: Cluster, tmp_path: Path, slow: float) -> None:
+    """Two workers share a machine; that of the first run, which is over, is killed."""
+    cluster.heal({"a0": "m0", "a1": "m0"})
+    with sweep(cluster, tmp_path / "out", 4) as program:
+        program.await_text("[1/4]", 60 * slow)
+        _, (pid, first), *_ = (line.split() for line in cluster.log.read_text().splitlines())
+        os.kill(int(pid), signal.SIGKILL)
+        assert program.end(60 * slow) in (0, 1), program.output
+    records(tmp_path / "out", 4)
+    done = [Path(line.split()[1]).name for line in cluster.log.read_text().splitlines()]
+    assert done.count(Path(first).name) == 1, done
 
 
 def test_ctrl_c_leaves_another_sweep_on_the_same_worker(cluster: Cluster, tmp_path: Path, slow: float) -> None:
