@@ -20,6 +20,7 @@ from railyard.results.runs.records import (
     PROCESS,
     REPEATED,
     RUN,
+    UNDERLAY_BYTES,
     VERDICTS,
     ByteCheck,
     Event,
@@ -103,15 +104,19 @@ PROCESS_MISSING: Final = Limit("processes interrupted", 0.0, 0.0, "", "machine",
     "what a stopped or dead process should have sent, received or forwarded meanwhile is missing from the result")
 CLOCKS: Final = Limit("clocks apart", 100e-6, math.inf, "s", "machine",
     "a transfer begins by one machine's clock and ends by another's; the shortest phases that are judged take ms")
+UNDERLAY: Final = Limit("underlay bytes off", 0.25, math.inf, "share", "machine",
+    "headers are counted, acknowledgements and control add up to 10%; what is more shares interfaces with the cables")
 BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
     "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS,
     NEEDLESS, DROPS, PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED,
-    PROCESS_MISSING, BACKGROUND, CLOCKS)
+    PROCESS_MISSING, BACKGROUND, CLOCKS, UNDERLAY)
 # fmt: on
 
 
+UNDERLAY_FLOOR_BYTES: Final = 1e6
+"""Of fewer bytes between machines, control messages may be most."""
 _BUSY: Final = (CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE)
 """Limits that a machine exceeds which is busy with something else than the run."""
 
@@ -180,6 +185,7 @@ def judge(run: Run) -> Judgement:
         *(f for load in run.loads for f in load_findings(load)),
         *(f for row, found in times for f in found if _counts(row, f)),
         *(_clocks(row) for row in run.measurements if row.metric == CLOCK_UNCERTAINTY),
+        *(_underlay(row, row.predicted) for row in run.measurements if row.metric == UNDERLAY_BYTES and row.predicted),
         *map(_lost, lost_rails(run.events)),
         *(f for event in run.events for f in _of_event(event)),
         *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
@@ -261,6 +267,12 @@ def load_findings(load: Load) -> Iterator[Finding]:
 def _clocks(row: Measurement) -> Finding:
     text = f"clocks of its machines known to {digits(row.value * 1e6, 3)} us"
     return Finding(row.interval, CLOCKS, row.value, text)
+
+
+def _underlay(row: Measurement, predicted: float) -> Finding:
+    off = abs(row.value - predicted) / max(predicted, UNDERLAY_FLOOR_BYTES)
+    text = f"interfaces between the machines sent {size(row.value)}, expected {size(predicted)} ({percent(off)} off)"
+    return Finding(row.interval, UNDERLAY, off, text)
 
 
 def _bytes(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ from railyard.experiments.machines import agent
 from railyard.experiments.machines.agent import parse_join
 from railyard.experiments.machines.joining import mtu_problem
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
-from railyard.results.runs.fidelity import CLOCKS, judge
-from railyard.results.runs.records import CLOCK_UNCERTAINTY, Measurement, Run
+from railyard.results.runs.fidelity import CLOCKS, UNDERLAY, judge
+from railyard.results.runs.records import CLOCK_UNCERTAINTY, UNDERLAY_BYTES, Measurement, Run
 
 FABRIC = {"kind": "rail-only", "domains": 4, "rails": 2}
 CUT = {"kind": "link-down", "target": "d0g1"}
@@ -96,6 +96,17 @@ def test_clocks_that_are_apart_degrade_an_interval(uncertainty_s: float, verdict
     run = Run("x", {}, {}, "")
     run.measurements.append(Measurement(IntervalId("f", "w"), "", CLOCK_UNCERTAINTY, uncertainty_s, "s"))
     found = [finding for finding in judge(run).evidence if finding.limit is CLOCKS]
+    assert [finding.verdict for finding in found] == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("sent", "predicted", "verdict"),
+    [(11e6, 10e6, "ok"), (13e6, 10e6, "degraded"), (1e6, 10e6, "degraded"), (3e5, 1e5, "ok")],
+)
+def test_other_traffic_between_machines_degrades_an_interval(sent: float, predicted: float, verdict: str) -> None:
+    run = Run("x", {}, {}, "")
+    run.measurements.append(Measurement(IntervalId("f", "w"), "", UNDERLAY_BYTES, sent, "B", predicted))
+    found = [finding for finding in judge(run).evidence if finding.limit is UNDERLAY]
     assert [finding.verdict for finding in found] == [verdict]
 
 
