@@ -189,6 +189,8 @@ def _resolved(data: dict[str, Any], name_or_file: str, values: Mapping[str, Any]
     except BadInput as error:
         error.args = (re.sub("^-o(?=[ :])", "axis", str(error)),)
         raise
+    if spec.machine_count > 1:
+        raise BadInput("hosts", spec.machine_count, "is for run: a run of a sweep is on one machine")
     return spec.resolved()
 
 

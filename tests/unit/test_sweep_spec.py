@@ -91,6 +91,10 @@ def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[in
         (["--axis", "domans=2,4"], "axis: 'domans' is not a known key: did you mean 'domains'?"),
         (["--axis", "domains=2,2"], "axis domains: 2 is there twice"),
         (["--axis", "domains=2,x"], "fabrics.0.domains: 'x' must be a whole number"),
+        (
+            ["--axis", "hosts=2", "-o", "underlay.interface=eth0"],
+            "hosts: 2 is for run: a run of a sweep is on one machine",
+        ),
         (["--axis", "domains="], "axis domains: [] must have one value or more"),
         (["--axis", "domains"], "--axis: 'domains' must be KEY=V1,V2"),
         (["--axis", "rail_rate=20Mbit,20000kbit"], "axis rail_rate: '20000kbit' makes the same run as '20Mbit'"),
