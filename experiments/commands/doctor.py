@@ -13,9 +13,9 @@ from railyard.core.config import parse_model
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.installation import PROJECT, module_command
+from railyard.core.sandbox.run_queue import runs_at_once
 from railyard.core.units import format_size, format_time
 from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
-from railyard.experiments.run.sandboxed import runs_at_once
 
 TIMEOUT_S: Final = 60.0
 

@@ -1,7 +1,8 @@
 """`run`: run an experiment in a sandbox and write its folder."""
 
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -57,6 +58,10 @@ def command(
     )
 
 
+def _tell(line: str) -> None:
+    print(f"{line} (--no-queue starts at once)", file=sys.stderr, flush=True)
+
+
 def run(
     name: str,
     overrides: Sequence[str] = (),
@@ -71,12 +76,16 @@ def run(
     as_json: bool = False,
     no_queue: bool = False,
     on: str = "",
+    tell: Callable[[str], object] = _tell,
 ) -> int:
-    """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
+    """Check whatever can be checked before the sandbox is made, then run the experiment in one.
+
+    `tell` is called with each change of its place in the queue.
+    """
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
     from railyard.experiments.machines import dask, joining
-    from railyard.experiments.run.sandboxed import check_machine, own_command, runs_at_once
+    from railyard.experiments.run.sandboxed import check_machine, own_command
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
     spec = load_any(name, overrides, seed)
@@ -90,10 +99,10 @@ def run(
     several = joining.prepare(spec)
     if several and live is not None:
         joining.refuse_several(spec, "--live")
-    at_once = 0 if no_queue else runs_at_once(machine.cores, psutil.virtual_memory().total)
+    at_once = 0 if no_queue else run_queue.runs_at_once(machine.cores, psutil.virtual_memory().total)
     with (
         folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once
-        run_queue.turn(spec.name, at_once),
+        run_queue.turn(spec.name, at_once, tell=tell),
         dask.agents(on, spec, *joining.address_and_token(several, spec)) if several and on else nullcontext(),
         opened_page(live, save_script) as page,
         folder.Spare() as spare,

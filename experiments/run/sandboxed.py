@@ -9,12 +9,11 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from railyard.core import crash
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import Machine, datapath_choice, detect, require
-from railyard.core.host_load import FOREIGN_LIMIT
 from railyard.core.installation import INSTALL, program_command
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
@@ -22,9 +21,6 @@ from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
-
-CORES_PER_RUN: Final = 2
-MEMORY_PER_RUN_BYTES: Final = 700_000_000  # an estimate for quickstart with its switches
 
 
 def main() -> int:
@@ -96,12 +92,6 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     if spec.needs_etcd and not machine.programs.get("etcd"):
         raise MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
     return machine
-
-
-def runs_at_once(cores: float, memory_bytes: float) -> int:
-    """Return how many small runs a machine carries at once, so that each takes the others for little foreign load."""
-    by_cores = 1 + int(FOREIGN_LIMIT * cores / CORES_PER_RUN)
-    return max(1, min(by_cores, int(memory_bytes // MEMORY_PER_RUN_BYTES)))
 
 
 def own_command() -> list[str]:

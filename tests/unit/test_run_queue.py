@@ -12,7 +12,6 @@ import pytest
 
 from railyard.core.sandbox import run_queue
 from railyard.experiments.commands.doctor import class_size
-from railyard.experiments.run.sandboxed import runs_at_once
 
 HOLDER = """
 import sys, time
@@ -123,9 +122,9 @@ def test_another_socket_is_no_ticket(queue: str) -> None:
 
 
 def test_a_machine_carries_more_runs_with_more_cores_and_memory() -> None:
-    assert runs_at_once(2, 4e9) == 1
-    assert runs_at_once(64, 128e9) == 5
-    assert runs_at_once(64, 1.5e9) == 2
+    assert run_queue.runs_at_once(2, 4e9) == 1
+    assert run_queue.runs_at_once(64, 128e9) == 5
+    assert run_queue.runs_at_once(64, 1.5e9) == 2
 
 
 def test_class_size_says_how_a_class_shares_the_machine() -> None:
