@@ -138,6 +138,8 @@ class PrintableConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text with our few tags as markup, and any other bracket as it is."""
         text = _escaped(text)
+        if options.get("markup") is False:
+            return super().render_str(text, **options)
         try:
             return super().render_str(_NO_TAG.sub(r"\1\1\[", text), **options)
         except MarkupError:  # a name with a closing tag

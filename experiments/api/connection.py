@@ -14,6 +14,7 @@ from typing import Any, Final
 from railyard.core.config import parse_model
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Pipe
+from railyard.experiments.api import machine
 from railyard.experiments.api import messages as m
 
 END_S: Final = 10.0  # for a sandbox to end by itself
@@ -27,7 +28,7 @@ class Connection:
         ours, theirs = socket.socketpair()
         self.files, their_files = socket.socketpair()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
-        self._pipe = Pipe(ours, [m.Answer, m.Refused], reads_ahead=True)
+        self._pipe = Pipe(ours, [m.Answer, m.Refused, m.Queued], reads_ahead=True)
         self._owner, self._numbers = os.getpid(), count(1)
         self._lock, self._sending = threading.Lock(), threading.Lock()
         started: Future[Any] = Future()
@@ -78,6 +79,9 @@ class Connection:
         with suppress(EOFError, OSError):
             while True:
                 reply = self._pipe.receive()
+                if isinstance(reply, m.Queued):
+                    machine.tell(reply.line)
+                    continue
                 with self._lock:
                     future = self._waiting.pop(reply.number, None)
                 if future is not None and isinstance(reply, m.Refused):

@@ -13,6 +13,7 @@ from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import CANCEL_S, Connection
+from railyard.experiments.api.machine import TURN
 from railyard.experiments.api.results import Results, load
 
 
@@ -23,18 +24,21 @@ def run(
     out: str | Path | None = None,
     seed: int | None = None,
     check: bool = False,
+    no_queue: bool = False,
 ) -> Results:
     """Run an experiment, by name or file, and return its results; `overrides` are those of `-o`.
 
-    Its folder is `out`, by default runs/<utc time>-NAME. BadInput, MachineLacks; with `check`, CheckFailed if a check
-    of the experiment failed. KeyboardInterrupt stops the run, and its folder has what was measured until then.
+    Its folder is `out`, by default runs/<utc time>-NAME. `no_queue`: start at once, also while other runs measure on
+    this machine. BadInput, MachineLacks; with `check`, CheckFailed if a check of the experiment failed.
+    KeyboardInterrupt stops the run, and its folder has what was measured until then.
     """
     if not isinstance(overrides, Mapping | None):
         raise BadInput("overrides", overrides, "must be a mapping of keys to values")
     changes = tuple(f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items())
     folder = None if out is None else m.path_text("out", out)
     given = {"name": m.path_text("NAME", name), "overrides": changes, "out": folder, "seed": seed}
-    order = parse_model(m.RunExperiment, {**given, "caller": os.getpid()})
+    queue = {"no_queue": no_queue or TURN.is_held}
+    order = parse_model(m.RunExperiment, {**given, **queue, "caller": os.getpid()})
     connection = Connection(order)
     try:
         folder, status = connection.started.result()

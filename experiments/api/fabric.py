@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.records import Recovery
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import Connection
-from railyard.experiments.api.processes import Process, Processes
+from railyard.experiments.api.machine import CAPACITY, TURN
+from railyard.experiments.api.processes import PORT, Process, Processes
 from railyard.experiments.api.results import Results
 from railyard.results.runs.records import Run
 from railyard.topologies.spec import FabricSpec as BaseSpec
@@ -24,9 +25,7 @@ from railyard.workloads.spec import Workload
 
 NAME: Final = "script"
 """The experiment's name in the records of a fabric that a script built."""
-PORT: Final = 29500
 _numbers: Final = count(1)
-_carries: Final[dict[str, float]] = {}  # frames a second that this machine was measured to carry
 
 
 class Fabric:
@@ -36,7 +35,15 @@ class Fabric:
     threads may use it: workloads, faults and measurements are served one after the other, programs at once.
     """
 
-    def __init__(self, connection: Connection, info: m.FabricInfo, spec: BaseSpec, seed: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        info: m.FabricInfo,
+        spec: BaseSpec,
+        seed: int,
+        turn: AbstractContextManager[object],
+    ) -> None:
+        """`turn` is entered while anything is measured."""
         self._connection, self._info, self.spec, self.seed = connection, info, spec, seed
         self.addresses, self.switches = dict(info.addresses), info.switches
         self.rail_bps, self.hb_bps, self.datapath, self.build_s = (
@@ -48,9 +55,10 @@ class Fabric:
         self.live_url = info.live_url
         """Address of its live page; empty without one."""
         self.on_result: Callable[[Results], object] = lambda _: None  # called with whatever is measured
-        self.turn: AbstractContextManager[object] = nullcontext()  # entered while anything is measured
         self._started: list[Process] = []
-        self._close = weakref.finalize(self, connection.close)
+        self._turn = turn
+        self._turns: list[ExitStack] = []  # of faults, which hold one until their repair
+        self._close = weakref.finalize(self, _end, connection, self._turns)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -101,7 +109,7 @@ class Fabric:
             raise BadInput("workload", workload, 'must be one such as ry.AllToAll(bytes="8MB")')
         data = workload.model_dump(mode="json", exclude_none=True)
         seed = self.seed if seed is None else seed
-        with self.turn:
+        with self._turn:
             return self._result(self._ask(m.RunWorkload, workload=data, repeats=repeats, seed=seed))
 
     def fault(self, kind: str, target: str, **parameters: Any) -> "Fault":
@@ -162,7 +170,7 @@ class Fabric:
 
     def _measure(self, kind: type[m.Request], **fields: Any) -> Any:
         """Return the value of a measurement; its records, with the machine's load, go to `on_result`."""
-        with self.turn:
+        with self._turn:
             value, run = self._ask(kind, **fields)
         self._result(run)
         return value
@@ -188,11 +196,11 @@ class Fault:
     def __init__(self, fabric: Fabric, data: dict[str, Any]) -> None:
         self._fabric, self._data = fabric, data
         self._repaired: Results | None = None
-        self._turn = ExitStack()
         with ExitStack() as on_error:
-            on_error.enter_context(fabric.turn)
+            on_error.enter_context(fabric._turn)
             self._number: int = fabric._ask(m.InjectFault, fault=data)
             self._turn = on_error.pop_all()
+        fabric._turns.append(self._turn)
 
     @property
     def results(self) -> Results:
@@ -224,6 +232,19 @@ class Fault:
         return f"<Fault {self._data['kind']} {self._data['target']}: {'repaired' if self._repaired else 'active'}>"
 
 
+class MakeFault(Protocol):
+    """`Fabric.fault`, or the fixture `fault`."""
+
+    def __call__(self, kind: str, target: str, **parameters: Any) -> Fault: ...
+
+
+def _end(connection: Connection, turns: Iterable[ExitStack]) -> None:
+    """End a sandbox, and the turns that faults in it still hold."""
+    connection.close()
+    for turn in turns:
+        turn.close()
+
+
 def fabric(
     spec: BaseSpec,
     *,
@@ -231,35 +252,37 @@ def fabric(
     seed: int = 1,
     visible: Iterable[str | Path] = (),
     live: bool | Literal["control"] = False,
+    no_queue: bool = False,
 ) -> Fabric:
     """Build a fabric in a sandbox of its own and return it when traffic can flow.
 
     `reroute`: the controller finds detours around faults. `visible`: folders of /tmp and /var/tmp that programs need,
-    besides the working folder. `live`: serve its live page and print the address; "control": with controls. BadInput,
-    MachineLacks with the remedy, or another RailyardError.
+    besides the working folder. `live`: serve its live page and print the address; "control": with controls. `no_queue`:
+    build and measure at once, also while other runs measure on this machine. BadInput, MachineLacks with the remedy, or
+    another RailyardError.
     """
     if not isinstance(spec, BaseSpec):
         raise BadInput("spec", spec, 'must be one such as ry.FabricSpec(kind="rail-only", domains=2, rails=4)')
     if isinstance(visible, str) or not isinstance(visible, Iterable):
         raise BadInput("visible", visible, "must be a list of paths")
+    if not isinstance(live, bool) and live != "control":
+        raise BadInput("live", live, 'must be True, False or "control"')
     mode = live if isinstance(live, str) else "" if live else None
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
-    frames = _carries.get("frames_per_s")
     shown = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
     for path in shown:
         if not Path(path).exists():
             raise BadInput("visible", path, "doesn't exist")
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
-    how = {"reroute": reroute, "frames_per_s": frames, "visible": shown, "live": mode}
+    how = {"reroute": reroute, "visible": shown, "live": mode}
     order = parse_model(m.Build, {"spec": data, "caller": os.getpid(), "name": name, **how})
-    connection = Connection(order)
-    try:
+    turn: AbstractContextManager[object] = nullcontext() if no_queue else TURN
+    with turn, CAPACITY.shared(), ExitStack() as on_error:
+        connection = Connection(order.model_copy(update={"frames_per_s": CAPACITY.frames_per_s}))
+        on_error.callback(connection.close)
         info: m.FabricInfo = connection.started.result()
-    except BaseException:
-        connection.close()
-        raise
-    if info.frames_per_s:
-        _carries["frames_per_s"] = info.frames_per_s
+        on_error.pop_all()
+        CAPACITY.frames_per_s = info.frames_per_s or CAPACITY.frames_per_s
     if info.live_url:
         print(f"live page: {info.live_url}", file=sys.stderr)
-    return Fabric(connection, info, spec, seed)
+    return Fabric(connection, info, spec, seed, turn)

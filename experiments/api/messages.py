@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from railyard.core import crash
 from railyard.core.crash import known_error
@@ -82,7 +82,7 @@ class Build(Message):
     spec: dict[str, Any]
     caller: int
     name: str
-    reroute: bool = True
+    reroute: StrictBool = True
     frames_per_s: float | None = None
     visible: tuple[str, ...] = ()
     live: str | None = None
@@ -97,6 +97,7 @@ class RunExperiment(Message):
     out: str | None = None
     seed: int | None = None
     quiet: bool = True
+    no_queue: StrictBool = False
 
 
 class Request(Message):
@@ -188,6 +189,12 @@ class Answer(Message):
 
     number: int
     value: Any = None
+
+
+class Queued(Message):
+    """A line on the place of a run in the machine's queue."""
+
+    line: str
 
 
 class Refused(Message):

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from select import select
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Protocol, Self
 
 from railyard.core.errors import BadInput, RailyardError
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import END_S
 
+PORT: Final = 29500  # of torch.distributed
 Ask = Callable[..., Any]  # a method of the fabric, which so stays while one of its programs is in use
 
 
@@ -189,3 +190,16 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<Process {self.pid} at {self.node}: {shlex.join(self.args)}>"
+
+
+class MakeRanks(Protocol):
+    """`Fabric.ranks`, or the fixture `ranks`."""
+
+    def __call__(
+        self,
+        args: Sequence[str],
+        gpus: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        port: int = PORT,
+        **options: Any,
+    ) -> list[Process]: ...

@@ -7,23 +7,15 @@
 docs/api.md describes fixtures, marker and option. Light to import: every session of pytest imports it.
 """
 
-import fcntl
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from inspect import signature
+from typing import Any, Final
 
 import pytest
 
 import railyard as ry
-
-if TYPE_CHECKING:
-    from railyard.experiments.api.fabric import Fabric, Fault
-    from railyard.experiments.api.processes import Process
-
-    MakeFault = Callable[..., Fault]
-    MakeRanks = Callable[..., list[Process]]
 
 INCONCLUSIVE_STATUS: Final = 6  # exit status with --railyard-strict; pytest's own end at 5
 INVALID: Final = "invalid"
@@ -34,7 +26,7 @@ SCOPES: Final[dict[str, type[pytest.Item | pytest.Collector]]] = {
     "session": pytest.Session,
 }
 MEASURED: Final = pytest.StashKey["list[ry.Results]"]()  # of a test: what it measured
-_FABRICS: Final = pytest.StashKey["dict[str, Fabric]"]()  # of a test, class, module or session, by their keys
+_FABRICS: Final = pytest.StashKey["dict[str, ry.Fabric]"]()  # of a test, class, module or session, by their keys
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Fabric"]:
+def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["ry.Fabric"]:
     """Return the fabric of the test's marker, built once for its scope; rail-only 2x2 without a marker.
 
     The test is skipped where the machine can't run it. Programs that it started are killed at its end.
@@ -62,18 +54,19 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     owner, temporary = _owner(request.node, keys.pop("scope", "function")), tmp_path_factory.getbasetemp()
     fabrics = owner.stash.setdefault(_FABRICS, {})
     if (name := repr(sorted(keys.items()))) not in fabrics:
-        options = {key: keys.pop(key) for key in ("reroute", "seed", "visible") if key in keys}
+        if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the machine: all take the same `auto` rates
+            from railyard.experiments.api.machine import CAPACITY
+
+            CAPACITY.file = temporary.parent / "railyard-capacity"
+        options = {key: keys.pop(key) for key in signature(ry.fabric).parameters if key in keys}
         visible = [temporary, request.config.rootpath, *options.pop("visible", ())]
         try:
-            fabrics[name] = built = ry.fabric(ry.FabricSpec(**keys), visible=visible, **options)
+            fabrics[name] = ry.fabric(ry.FabricSpec(**keys), visible=visible, **options)
         except ry.MachineLacks as error:
             pytest.skip(str(error))
         except (ry.BadInput, TypeError) as error:
             pytest.fail(f"marker fabric: {error}", pytrace=False)
         owner.addfinalizer(lambda: fabrics.pop(name).close())
-        if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the machine: they measure one at a time
-            built.turn = turn = _Turn(temporary.parent / "railyard.lock")
-            owner.addfinalizer(turn.close)
     found = fabrics[name]
     found.on_result = request.node.stash.setdefault(MEASURED, []).append
     yield found
@@ -81,14 +74,14 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def fault(fabric: "Fabric") -> Iterator["MakeFault"]:
+def fault(fabric: "ry.Fabric") -> Iterator["ry.MakeFault"]:
     """Return `fabric.fault`; what is still active at the end of the test is repaired."""
     with ExitStack() as repairs:
         yield lambda kind, target, **parameters: repairs.enter_context(fabric.fault(kind, target, **parameters))
 
 
 @pytest.fixture
-def ranks(fabric: "Fabric") -> "MakeRanks":
+def ranks(fabric: "ry.Fabric") -> "ry.MakeRanks":
     """Return `fabric.ranks`, which starts a program at each GPU; they are killed at the end of the test."""
     return fabric.ranks
 
@@ -99,28 +92,6 @@ def _owner(item: pytest.Item, scope: str) -> pytest.Item | pytest.Collector:
         pytest.fail(f"marker fabric: scope: {scope!r} is not known: allowed are {', '.join(SCOPES)}", pytrace=False)
     found = item if scope == "function" else item.getparent(SCOPES[scope])
     return found or item.getparent(pytest.Module) or item
-
-
-class _Turn:
-    """Context, also within itself, in which no other process of the test session measures."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w")
-        self._depth = 0
-
-    def close(self) -> None:
-        """Close its file: without that, a session in which warnings are errors would fail."""
-        self._file.close()
-
-    def __enter__(self) -> None:
-        if self._depth == 0:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
 class _Inconclusive:

@@ -92,7 +92,10 @@ def _run_experiment(order: m.RunExperiment, pipe: Pipe) -> int:
     spec = load_any(order.name, order.overrides, order.seed)
     out = Path(order.out) if order.out else folder.default_choices(spec.name)[0]
     sys.argv = ["railyard", "run", order.name]  # as `ps` shows it
-    status = run(order.name, order.overrides, out, order.seed, order.quiet)
+    status = run(
+        order.name, order.overrides, out, order.seed, order.quiet,
+        no_queue=order.no_queue, tell=lambda line: pipe.send(m.Queued(line=line)),
+    )  # fmt: skip
     pipe.send(m.Answer(number=m.STARTED, value=[str(out.absolute()), status]))
     return status
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from railyard.controller.health.estimator import HealthSpec
@@ -17,6 +18,7 @@ from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
 from railyard.experiments.run.fault_script import RESTORE_S, heartbeats_running
 from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
+from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import FabricSession, built, check_links
 from railyard.experiments.run.traffic import Workload, expected, record, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
@@ -74,10 +76,10 @@ class LiveFabric:
         run, started = self._new_run(spec), time.monotonic()
         for made in make_workloads(spec, self._session.plan, self._session.label, run, seed):
             for repeat in range(repeats):
+                measure = partial(run_workload, self._session, made, repeat, seed, run, lambda _: None)
                 if self._faults:
-                    self._run_broken(made, repeat, seed, run)
-                else:
-                    run_workload(self._session, made, repeat, seed, run, lambda _: None)
+                    measure = partial(self._run_broken, made, repeat, seed, run)
+                measure_undisturbed(run, measure)
         run.duration_s = time.monotonic() - started
         return self._with_clicks(run)
 

@@ -1,18 +1,24 @@
 """Fabrics from a script: measurements, faults, programs, errors, and what is left when the script ends or is killed."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 import railyard as ry
-from railyard.results.analysis.comparison import MIN_VALUES
+from railyard.core.host import usable_cores
+from railyard.core.sandbox import run_queue
+from railyard.experiments.api.machine import TURN
+from railyard.experiments.spec.loading import load_any
+from railyard.results.analysis.comparison import MIN_VALUES, RowKey, Values, compare, values_of
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
@@ -57,6 +63,7 @@ def test_workload_has_predictions_and_a_verdict(fabric: ry.Fabric) -> None:
 
 def test_fault_is_rerouted_and_repaired(fabric: ry.Fabric) -> None:
     with fabric.fault("link-down", "d0g1") as fault:
+        assert len(run_queue.tickets()) == 1
         assert "NO-CARRIER" in fabric.exec("d0g1", "ip link show rail0").stdout
         recovery = fault.recovery
         assert fabric.ping("d0g1", "d1g1")
@@ -68,6 +75,7 @@ def test_fault_is_rerouted_and_repaired(fabric: ry.Fabric) -> None:
     assert fault.recovery.primary_path_ms is not None
     assert "NO-CARRIER" not in fabric.exec("d0g1", "ip link show rail0").stdout
     assert list(fault.results.recoveries.fault) == ["link-down"]
+    assert run_queue.tickets() == []
 
 
 def test_program_has_pipes_signals_and_an_exit_status(fabric: ry.Fabric) -> None:
@@ -87,7 +95,7 @@ def test_program_has_pipes_signals_and_an_exit_status(fabric: ry.Fabric) -> None
     eventually(lambda: "sleep 4711" not in fabric.exec("d1g0", "ps -e -o args").stdout)  # SIGKILL takes a moment
 
 
-def test_ranks_know_each_other(ranks: "Callable[..., list[ry.Process]]") -> None:
+def test_ranks_know_each_other(ranks: ry.MakeRanks) -> None:
     code = (
         "import os, socket; rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
         "at = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
@@ -107,7 +115,7 @@ def test_ranks_know_each_other(ranks: "Callable[..., list[ry.Process]]") -> None
     assert started[0].stdout.read() == "[1, 2, 3]\n"
 
 
-def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: "Callable[..., ry.Fault]") -> None:
+def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: ry.MakeFault) -> None:
     cut = fault("link-down", "d1g0")
     assert "NO-CARRIER" in fabric.exec("d1g0", "ip link show rail0").stdout
     assert list(cut.repair().recoveries.target) == ["d1g0"]
@@ -162,12 +170,14 @@ def test_interrupted_workload_leaves_a_usable_fabric(fabric: ry.Fabric) -> None:
 def test_two_fabrics_side_by_side_and_a_closed_one(fabric: ry.Fabric) -> None:
     before = machine_state()
     with ry.fabric(SPEC) as closed:
+        closed.fault("link-down", "d1g0")  # which has its turn until the fabric is closed
         closed.exec("d0g0", "ip link set rail0 down")
         assert fabric.ping("d0g0", "d1g0")
         assert fabric.addresses == closed.addresses
         assert closed.ping("d0g1", "d1g1")
         assert "<svg" in closed._repr_html_()
     assert_as_before(before, 2.0)
+    assert not TURN.is_held
     for refused in (lambda: closed.ping("d0g1", "d1g1"), lambda: closed.exec("d0g0", "true")):
         with pytest.raises(ry.RailyardError, match="has ended"):
             refused()
@@ -201,7 +211,8 @@ def test_experiment_returns_its_tables_and_a_scripts_figures(fabric: ry.Fabric, 
         "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
         "workloads: [{kind: collective, collective: all-to-all, bytes: 400KB}]\n"
     )
-    found = ry.run(spec, overrides={"repeats": 2, "attempts": 1}, out=tmp_path / "out")
+    with TURN:  # the run of a script that has its turn doesn't wait for it
+        found = ry.run(spec, overrides={"repeats": 2, "attempts": 1}, out=tmp_path / "out")
     assert found.folder == tmp_path / "out"
     assert set(found.results["repeat"]) == {0, 1}
     assert ry.load(tmp_path / "out").results.equals(found.results)
@@ -214,24 +225,43 @@ def test_experiment_returns_its_tables_and_a_scripts_figures(fabric: ry.Fabric, 
     assert list(found.results.metric) == list(script.results.metric)
 
 
+def test_run_waits_for_other_runs_and_says_so(tmp_path: Path) -> None:
+    at_once = run_queue.runs_at_once(usable_cores(), psutil.virtual_memory().total)
+    with ExitStack() as others:
+        for number in range(at_once):
+            others.enter_context(run_queue.turn(f"run {number}", at_once))
+        with Program(
+            [sys.executable, "-c", "import railyard as ry; ry.run('idle', out='out')"], cwd=tmp_path
+        ) as script:
+            script.await_text("(no_queue=True starts at once)", 60)
+            script.process.send_signal(signal.SIGINT)
+            script.end(30)
+    assert script.output.startswith("place 1 in the queue, running now: ")
+    assert run_queue.tickets() == []
+
+
 @pytest.mark.alone
 def test_figures_of_a_script_are_those_of_the_command_line(tmp_path: Path) -> None:
-    """Compared as two runs of the command line are. A variant: test_experiment_returns_its_tables_and_a_scripts_figures
-    has the same predictions and metrics, unit tests compare times.
+    """Of the four collectives of `collectives`, compared as two runs of the command line are. A variant:
+    test_experiment_returns_its_tables_and_a_scripts_figures has the same predictions and metrics.
     """
-    (tmp_path / "small.yaml").write_text(
-        "name: small\nfabrics: [{kind: rail-only, domains: 2, rails: 2, rail_rate: 20Mbit, hb_rate: 200Mbit}]\n"
-        "workloads: [{kind: collective, collective: all-to-all, duration: 500ms}]\nrepeats: 6\nattempts: 1\n"
-    )
-    with Program([*RUN_EXPERIMENT, "run", "small.yaml", "--out", "a"], cwd=tmp_path) as command:
-        assert command.end(120) in (0, 1), command.output  # 1: the machine was too busy
-    ry.run(tmp_path / "small.yaml", out=tmp_path / "b")
-    with Program([*RUN_EXPERIMENT, "compare", "a", "b", "--limit", "0.1", "--json"], cwd=tmp_path) as compare:
-        compare.end(60)
-    rows = json.loads(compare.output[compare.output.index("{") : compare.output.rindex("}") + 1])["rows"]
-    assert rows
-    assert [row for row in rows if row["verdict"] in ("slower", "faster")] == []
-    whole = next(row for row in rows if (row["metric"], row["phase"]) == ("completion_time", ""))
-    if min(whole["n_a"], whole["n_b"]) < MIN_VALUES:
-        pytest.skip(f"too few repeats are believable: {whole['reason']}")
-    assert whole["verdict"] == "same"
+    changes = ["rail_rate=20Mbit", "hb_rate=200Mbit", "duration=1s"]
+    options = [word for change in changes for word in ("-o", change)]
+    with Program([*RUN_EXPERIMENT, "run", "collectives", *options, "--out", str(tmp_path / "run")]) as command:
+        assert command.end(150) in (0, 1), command.output  # 1: the machine was too busy
+    spec, of_script = load_any("collectives", changes), dict[RowKey, Values]()
+    with ry.fabric(spec.gpu_fabrics[0], seed=spec.seed) as net:
+        for label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+            for key, values in values_of(net.run(workload, spec.repeats).analysis.run).items():
+                of_script[replace(key, where=replace(key.where, workload=label))] = values
+    of_command = values_of(ry.load(tmp_path / "run").analysis.run)
+    assert of_script.keys() == of_command.keys()
+    rows = compare([of_command], [of_script], limit=0.05).rows
+    for row in rows:
+        print(row.key.label, row.key.metric, row.n_a, row.n_b, row.median_a, row.median_b, row.interval, row.verdict)
+    assert [row for row in rows if row.verdict in ("slower", "faster")] == []
+    whole = [row for row in rows if (row.key.metric, row.key.phase) == ("completion_time", "")]
+    assert len(whole) == len(spec.workloads)
+    if few := [row.reason for row in whole if min(row.n_a, row.n_b) < MIN_VALUES]:
+        pytest.skip(f"too few repeats are believable: {few[0]}")
+    assert {row.verdict for row in whole} == {"same"}

@@ -1,5 +1,8 @@
 """The pytest plugin: outcomes of tests after measurements on a busy machine, and mistakes in the marker."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.unit.api_examples import PLUGIN, ROOT
@@ -87,3 +90,16 @@ def test_wrong_marker_fails_in_one_line(pytester: pytest.Pytester) -> None:
     )
     result.stdout.fnmatch_lines(lines)
     result.assert_outcomes(errors=3)
+
+
+def test_machine_that_lacks_programs_skips_as_doctor_says(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    pytester.makepyfile("def test_packets(fabric): ...")
+    result = pytester.runpytest_subprocess(*OPTIONS, "-rs")
+    result.assert_outcomes(skipped=1)
+    doctor = subprocess.run([sys.executable, "-m", "railyard", "doctor"], capture_output=True, text=True, check=False)
+    reason = doctor.stdout.splitlines()[-1].removeprefix("Nothing runs here yet: ")
+    assert reason.startswith("this machine lacks ")
+    assert f"SKIPPED [1] test_machine_that_lacks_programs_skips_as_doctor_says.py:1: {reason}" in result.outlines
