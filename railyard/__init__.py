@@ -8,25 +8,43 @@ Everything is imported when it is first used. Every workload and collective of t
 AllReduce, Gpt, Moe, ... docs/api.md describes the rest. The sub-packages are the top-level folders of the checkout.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from railyard.core.errors import BadInput, CheckFailed, RailyardError
     from railyard.core.errors import MissingRequirement as MachineLacks
     from railyard.experiments.api.experiment import run
-    from railyard.experiments.api.fabric import Fabric, Fault, fabric
-    from railyard.experiments.api.processes import Process
+    from railyard.experiments.api.fabric import Fabric, Fault, MakeFault, fabric
+    from railyard.experiments.api.processes import MakeRanks, Process
     from railyard.experiments.api.results import Results, load
     from railyard.experiments.api.specs import FabricSpec
     from railyard.workloads.spec import Workload
+
+    MakeWorkload = Callable[..., Workload]  # its arguments are the workload's keys in YAML
+    AllGather: MakeWorkload
+    AllReduce: MakeWorkload
+    AllToAll: MakeWorkload
+    Allreduce: MakeWorkload
+    Collective: MakeWorkload
+    DataParallel: MakeWorkload
+    Ddp: MakeWorkload
+    Gpt: MakeWorkload
+    Moe: MakeWorkload
+    ReduceScatter: MakeWorkload
+    Trace: MakeWorkload
+    Training: MakeWorkload
+    Transfers: MakeWorkload
 
 _EXPORTS: Final = {
     "BadInput": "core.errors.BadInput",
     "CheckFailed": "core.errors.CheckFailed",
     "Fabric": "experiments.api.fabric.Fabric",
     "Fault": "experiments.api.fabric.Fault",
+    "MakeFault": "experiments.api.fabric.MakeFault",
+    "MakeRanks": "experiments.api.processes.MakeRanks",
     "Process": "experiments.api.processes.Process",
     "fabric": "experiments.api.fabric.fabric",
     "run": "experiments.api.experiment.run",
@@ -38,12 +56,12 @@ _EXPORTS: Final = {
 }
 __version__ = "0.1.0"
 __all__ = [
-    "BadInput", "CheckFailed", "Fabric", "FabricSpec", "Fault", "MachineLacks", "Process", "RailyardError", "Results",
-    "fabric", "load", "run",
+    "BadInput", "CheckFailed", "Fabric", "FabricSpec", "Fault", "MachineLacks", "MakeFault", "MakeRanks", "Process",
+    "RailyardError", "Results", "fabric", "load", "run",
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:
+if not TYPE_CHECKING:  # or every name would be one of the package for a type checker
 
     def __getattr__(name: str) -> Any:
         """Import an exported name, or return the constructor of the workload that has this name."""
@@ -56,11 +74,6 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'railyard' has no attribute {name!r}")
         globals()[name] = found
         return found
-
-else:
-
-    def __getattr__(name: str) -> Callable[..., Workload]:
-        raise NotImplementedError
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
 """The exported names: specifications, workloads by their Python names, errors, and results of a saved run."""
 
+import ast
 import subprocess
 import sys
 from inspect import signature
@@ -40,9 +41,17 @@ def test_constructor_takes_the_keys_of_the_yaml() -> None:
     assert list(signature(ry.AllToAll).parameters) == ["bytes", "duration", "algorithm", "in_flight"]
 
 
+def test_type_checkers_know_every_workload() -> None:
+    tree = ast.parse(Path(ry.__file__).read_text())
+    declared = {
+        ast.unparse(node.target) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and not node.value
+    }
+    assert declared == specs.workload_names().keys()
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'AllToNone'"):
-        ry.AllToNone()
+        ry.AllToNone()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +70,9 @@ def test_unknown_name_is_an_attribute_error() -> None:
         (lambda: ry.run("idle", seed="x"), "seed: 'x' must be a whole number"),  # type: ignore[arg-type]
         (lambda: ry.run("idle", overrides=["seed=1"]), "overrides: ['seed=1'] must be a mapping"),  # type: ignore[arg-type]
         (lambda: ry.fabric("rail-only"), "spec: 'rail-only' must be one such as ry.FabricSpec"),  # type: ignore[arg-type]
+        (lambda: ry.fabric(ry.FabricSpec(), live="x"), "live: 'x' must be True, False or \"control\""),  # type: ignore[arg-type]
+        (lambda: ry.fabric(ry.FabricSpec(), live=5), "live: 5 must be True"),  # type: ignore[arg-type]
+        (lambda: ry.fabric(ry.FabricSpec(), reroute="x"), "reroute: 'x' must be"),  # type: ignore[arg-type]
         (lambda: ry.fabric(ry.FabricSpec(), visible="/tmp/a"), "visible: '/tmp/a' must be a list of paths"),
         (lambda: ry.fabric(ry.FabricSpec(), visible=[5]), "visible: 5 must be a path"),  # type: ignore[list-item]
     ],
