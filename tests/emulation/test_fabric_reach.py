@@ -60,6 +60,18 @@ def test_it_is_a_mininet_network() -> None:
     )
 
 
+@pytest.mark.parametrize(("rate", "own_queue"), [("1Mbit", True), ("100Mbit", False)])
+def test_slow_hb_links_have_receive_queues_of_their_own(rate: str, own_queue: bool) -> None:
+    """1.2 Gbit/s: several frames in a packet, which segmentation offload carries; 12 Mbit/s: single frames."""
+    fabric = build("rail-only", 2, 2, rail_rate=rate)
+    for node, interface in (("d1g0", "hb0"), ("hb1", "d1g0")):
+        offloads = fabric.in_node(node, "ethtool", "-k", interface)
+        assert ("\ttx-tcp-segmentation: off" in offloads) == own_queue
+        assert ("\ngeneric-receive-offload: on" in offloads) == own_queue
+    rail = fabric.in_node("d1g0", "ethtool", "-k", "rail0")
+    assert "\ngeneric-receive-offload: off" in rail
+
+
 def test_switches_have_priority_and_nothing_is_left_at_the_end() -> None:
     fabric = build("rail-optimized", 2, 2)
     fabric.net.get("d0g0").cmd("true")

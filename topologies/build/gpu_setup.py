@@ -70,6 +70,11 @@ def link_up(index: int) -> bytes:
     return _message(_NEWLINK, 0, LINK.pack(0, 0, index, IFF_UP, IFF_UP))
 
 
+def max_joined(index: int, size: int) -> bytes:
+    """Limit the packets into which an interface may join received frames, bytes. Kernels before 5.19 ignore it."""
+    return _message(_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + _attribute(58, struct.pack("=I", size)))
+
+
 def bridge_message(name: str, mtu: int) -> bytes:
     """Add a bridge without multicast snooping."""
     info = _attribute(1, b"bridge\0") + _attribute(2, _attribute(23, b"\0"))  # kind, data: multicast snooping

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
-from railyard.topologies.build import gpu_setup, namespaces, ovs
+from railyard.topologies.build import gpu_setup, namespaces, ovs, queues
 from railyard.topologies.build.mininet_import import without_setuptools
 from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.build.shaping import (
@@ -373,10 +373,15 @@ class FabricNet(EmulatedNet):
         return htb_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:
-        if node in self._gpus:
-            gpu_setup.send(self._setup.messages(self._gpus[node]), node)
+        gpu, mtu = self._gpus.get(node), self.plan.spec.mtu
+        for interface, (_, rate_bps) in self._ends[node].items():
+            is_hb = gpu is None or interface == "hb0"
+            if is_hb and max_gso_segments(rate_bps, mtu) == 1:
+                queues.give_own_queue(interface, mtu)
+        if gpu:
+            gpu_setup.send(self._setup.messages(gpu), node)
             return
-        gpu_setup.send([gpu_setup.bridge_message(node, self.plan.spec.mtu)], node)
+        gpu_setup.send([gpu_setup.bridge_message(node, mtu)], node)
         macs = {socket.if_nametoindex(port): self._gpus[port].mac("hb") for port in self._ends[node]}
         gpu_setup.send(gpu_setup.bridge_port_messages(socket.if_nametoindex(node), macs), node)
 
