@@ -34,7 +34,16 @@ from railyard.experiments.run.training import run_trainings
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Choice, Event, HealthSample, Measurement, Run
+from railyard.results.runs.records import (
+    BACKGROUND_SENT,
+    PROCESS,
+    SLOWDOWN,
+    Choice,
+    Event,
+    HealthSample,
+    Measurement,
+    Run,
+)
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.background.flows import Background, reserved
@@ -187,7 +196,7 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
     run_replacements(spec, replacements, datapath, run, steps)
     run_trainings(spec, plans, datapath, run, steps)
     for s in Analysis(run).slowdowns:
-        run.measurements.append(Measurement(s.interval, s.row.phase, "slowdown", s.measured, "ratio", s.predicted))
+        run.measurements.append(Measurement(s.interval, s.row.phase, SLOWDOWN, s.measured, "ratio", s.predicted))
 
 
 def check_rate(plan: Plan, number: int, frames_per_s: float) -> None:

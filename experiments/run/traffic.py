@@ -15,6 +15,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
+    THROUGHPUT,
     UNDERLAY_BYTES,
     UPLINK_BYTES,
     UPLINK_IMBALANCE,
@@ -212,7 +213,7 @@ def record(
     )
     if times:
         rate = sum(done.delivered.values()) * 8 / done.seconds
-        run.measurements.append(Measurement(interval, WHOLE, "throughput", rate, "bit/s"))
+        run.measurements.append(Measurement(interval, WHOLE, THROUGHPUT, rate, "bit/s"))
     loads = _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run) if uplinks else None
     exact, fabric = known and bool(predicted) and not session.steered_by, session.plan.spec
     schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)

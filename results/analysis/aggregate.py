@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isclose, isnan, log, nan
+from math import inf, isclose, isnan, log, nan
 from operator import attrgetter
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -12,7 +12,16 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import pandas as pd
 
 from railyard.core.records import IntervalId
-from railyard.results.runs.records import NOT_COMPARED, FabricRun, Flow, Measurement, Run, Verdict, worst_verdict
+from railyard.results.runs.records import (
+    NOT_COMPARED,
+    THROUGHPUT,
+    FabricRun,
+    Flow,
+    Measurement,
+    Run,
+    Verdict,
+    worst_verdict,
+)
 from railyard.results.views.format import ratio, workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
@@ -20,6 +29,9 @@ Grouped = TypeVar("Grouped")
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
 FULL_SIZE = "projected_full_size"
+FOLLOW_FROM_TIME: Final = (SAME_SHAPE, FULL_SIZE, THROUGHPUT)
+"""Metrics that are computed from the time of the same interval and phase alone."""
+MAX_UNEXPLAINED: Final = 0.05  # share by which a time may be off what its formula explains
 FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
 HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
 
@@ -32,12 +44,13 @@ def grouped(rows: Sequence[Grouped], *keys: str) -> dict[Any, list[Grouped]]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The repeats of one measurement."""
+    """The repeats of one measurement, their worst verdict, and the ratios that the theory explains of them."""
 
     values: tuple[float, ...]
     predicted: float | None
     verdict: Verdict = "ok"
     with_latency: float | None = None  # the prediction with the latency of its steps
+    explained: tuple[float, float] = (0.0, inf)
 
     @property
     def median(self) -> float:
@@ -99,6 +112,7 @@ class Slowdown:
     """The time of a row on a rail-only fabric over that on the rail-optimized fabric of the same size and rates.
 
     `nominal` is the paper's C_S/C_F (Rail-only IV-B): the share by which all-to-all is slower, once x, y >> 1.
+    `explained`: the least and the most that the theory explains, of measured over predicted.
     """
 
     interval: IntervalId  # on the rail-only fabric
@@ -108,11 +122,34 @@ class Slowdown:
     measured: float
     predicted: float | None
     nominal: float
+    explained: tuple[float, float]
+
+    @property
+    def of_times(self) -> Verdict:
+        """The worst verdict of all repeats on both fabrics."""
+        return worst_verdict(self.row.by_fabric[name].verdict for name in (self.rail_only, self.rail_optimized))
+
+    @property
+    def off(self) -> float:
+        """The share by which it is off what the formulas explain; 0 if it isn't compared with them."""
+        is_compared = self.predicted and self.of_times not in NOT_COMPARED
+        return unexplained(self.measured / self.predicted, *self.explained) if is_compared and self.predicted else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the times, or degraded if it is off its formula."""
+        own: Verdict = "degraded" if self.off > MAX_UNEXPLAINED else "ok"
+        return worst_verdict((self.of_times, own))
 
     @property
     def is_all_to_all(self) -> bool:
         """True for an all-to-all, which `nominal` is about, that the two fabrics carry differently."""
         return self.row.operations == ("all-to-all",) and (self.predicted is None or not isclose(self.predicted, 1))
+
+
+def unexplained(ratio: float, least: float, most: float) -> float:
+    """Return the share by which measured over predicted is off the ratios that the theory explains; `least` 0: none."""
+    return max(0.0, ratio / most - 1, 1 - ratio / least if least else 0.0)
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
@@ -150,12 +187,14 @@ def measurements_frame(run: Run, verdict_of: Callable[[Measurement], Verdict]) -
         "ratio",
         "verdict",
         "with_latency",
+        "explained_least",
+        "explained_most",
     )
     rows = [
         (
             *(names[m.fabric, m.policy], m.fabric, m.policy, works[m.interval], m.phase, m.metric, m.unit, m.repeat),
             *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan, verdict_of(m)),
-            m.predicted_with_latency or nan,
+            *(m.predicted_with_latency or nan, m.explained_least, m.explained_most),
         )
         for m in run.measurements
     ]
@@ -176,9 +215,10 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
         spreads = {
             str(label): Spread(
                 tuple(repeats.value),
-                none_if_nan(repeats.predicted.iloc[-1]),
+                none_if_nan(repeats.predicted.median()),
                 worst_verdict(repeats.verdict),
-                none_if_nan(repeats.with_latency.iloc[-1]),
+                none_if_nan(repeats.with_latency.median()),
+                (float(repeats.explained_least.min()), float(repeats.explained_most.max())),
             )
             for label, repeats in rows.groupby("label", sort=False)
         }
@@ -208,7 +248,12 @@ def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
                     expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
                     interval = replace(row.work, fabric=a.label, policy=own)
                     measured = slow.median / fast.median
-                    found.append(Slowdown(interval, row, one, other, measured, expected, a.rail_bps / a.hb_bps))
+                    (slow_least, slow_most), (fast_least, fast_most) = slow.explained, fast.explained
+                    explained = (0.0, inf)
+                    if slow_least and fast_least:
+                        explained = (slow_least / fast_most, slow_most / fast_least)
+                    nominal = a.rail_bps / a.hb_bps
+                    found.append(Slowdown(interval, row, one, other, measured, expected, nominal, explained))
     return tuple(found)
 
 
@@ -222,29 +267,36 @@ class Outlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many medians of times were compared with a formula, and those outside FAITHFUL_RATIO, worst first."""
+    """How many medians of times were compared with a formula, and those outside FAITHFUL_RATIO, worst first.
+
+    `invalid`: how many more were not, since the machine was measured, and not the fabric.
+    """
 
     compared: int
     outliers: tuple[Outlier, ...]
+    invalid: int = 0
 
     @property
     def text(self) -> str:
         """`6 of 8 within 0.97-1.05, worst 1.080 (moe moe-a2a on rail-optimized)`."""
+        left_out = f"; {self.invalid} more are invalid" if self.invalid else ""
         if not self.compared:
-            return "no time has a formula to compare with"
+            return f"no time has a formula to compare with{left_out}"
         within = f"{self.compared - len(self.outliers)} of {self.compared} within {'{:g}-{:g}'.format(*FAITHFUL_RATIO)}"
         worst = next(iter(self.outliers), None)
-        return f"{within}, worst {ratio(worst.ratio)} ({worst.what})" if worst else within
+        return (f"{within}, worst {ratio(worst.ratio)} ({worst.what})" if worst else within) + left_out
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
         outliers = [outlier._asdict() for outlier in self.outliers]
-        return {"compared": self.compared, "within": self.compared - len(outliers), "outliers": outliers}
+        within = self.compared - len(outliers)
+        return {"compared": self.compared, "within": within, "outliers": outliers, "invalid": self.invalid}
 
 
 def agreement(timed: Iterable[Row]) -> Agreement:
-    """Compare every time that has a prediction with it."""
-    compared = [(row, fabric, s, s.ratio) for row in timed for fabric, s in row.by_fabric.items() if s.ratio]
+    """Compare every time that has a prediction with it, unless it is invalid."""
+    known = [(row, fabric, s, s.ratio) for row in timed for fabric, s in row.by_fabric.items() if s.ratio]
+    compared = [found for found in known if found[2].verdict != "invalid"]
     low, high = FAITHFUL_RATIO
 
     def outlier(row: Row, fabric: str, spread: Spread, found: float) -> Outlier:
@@ -256,7 +308,8 @@ def agreement(timed: Iterable[Row]) -> Agreement:
         return Outlier(f"{what} on {fabric}", found, "; ".join(reasons))
 
     outliers = [outlier(*found) for found in compared if not low <= found[3] <= high]
-    return Agreement(len(compared), tuple(sorted(outliers, key=lambda o: -abs(log(o.ratio)))))
+    worst_first = tuple(sorted(outliers, key=lambda o: -abs(log(o.ratio))))
+    return Agreement(len(compared), worst_first, len(known) - len(compared))
 
 
 def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:

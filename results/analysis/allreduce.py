@@ -3,7 +3,7 @@
 Where Nezha's text states a figure, it is what a target asks for; the rest is asked of a correct implementation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Record
 from railyard.core.units import size_name
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point
-from railyard.results.runs.records import Rails
+from railyard.results.runs.records import Rails, Verdict, worst_verdict
 from railyard.results.runs.targets import Outcome, Sample, Target
 from railyard.results.views.format import times
 
@@ -150,26 +150,37 @@ _MEASURES: Final[dict[Target, tuple[Scope, Measure]]] = {}
 _LOSSES: Final = "DDP: losses differ from Gloo's by"
 
 
-def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
-    """Return every target, once for each part on which it was measured, or else once as not measured."""
-    faults = grouped(found.cuts, "fabric", "name").items()
-    parts: dict[Scope, list[tuple[IntervalId, Any]]] = {
-        "run": [(IntervalId(), found)],
-        "fabric": [(IntervalId(m.rails.label), m) for m in by_fabric(found)],
-        "fault": [(IntervalId(fabric, part=name), cuts) for (fabric, name), cuts in faults],
-        "DDP run": [(ddp_run.interval, ddp_run) for ddp_run in found.ddp_runs],
-    }
+def outcomes(found: AllreduceResults, verdicts: Mapping[IntervalId, Verdict] | None = None) -> tuple[Outcome, ...]:
+    """Return every target, once for each part on which it was measured, or else once as not measured.
+
+    `verdicts` of the intervals: what is invalid is left out, but for targets of correctness, which hold on any machine.
+    """
+    verdicts = verdicts or {}
+    everything = _parts(found)
+    valid = _parts(found.without({interval for interval, verdict in verdicts.items() if verdict == "invalid"}))
     outcomes: list[Outcome] = []
     for target, (scope, measure) in _MEASURES.items():
         measured = []
-        for interval, part in parts[scope]:
+        for interval, part, rows in (everything if target.claim else valid)[scope]:
             figure = measure(part)
             if figure is not None:
                 value, of = figure if isinstance(figure, tuple) else (figure, "")
                 place = ": ".join(filter(None, (interval.fabric, interval.part))) or "all"
-                measured.append(Outcome(target, place, samples=(Sample(value, of, interval),)))
+                verdict = "ok" if target.claim else worst_verdict(verdicts.get(row.interval, "ok") for row in rows)
+                measured.append(Outcome(target, place, samples=(Sample(value, of, interval),), verdict=verdict))
         outcomes += measured or [Outcome(target)]
     return tuple(outcomes)
+
+
+def _parts(found: AllreduceResults) -> "dict[Scope, list[tuple[IntervalId, Any, Sequence[Record]]]]":
+    """Return what targets are measured on: its name, itself, and the rows that it consists of."""
+    faults = grouped(found.cuts, "fabric", "name").items()
+    return {
+        "run": [(IntervalId(), found, found.points)],
+        "fabric": [(IntervalId(m.rails.label), m, m.points) for m in by_fabric(found)],
+        "fault": [(IntervalId(fabric, part=name), cuts, cuts) for (fabric, name), cuts in faults],
+        "DDP run": [(ddp_run.interval, ddp_run, [ddp_run]) for ddp_run in found.ddp_runs],
+    }
 
 
 def _target(scope: Scope, quantity: str, unit: str, **more: Any) -> Callable[[Measure], Target]:

@@ -68,10 +68,12 @@ class Analysis:
     allreduce = _of(lambda a: AllreduceResults.of(a.run))  # allreduces on several rails
     rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
     policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
-    cells = _of(lambda a: spine_condition.cells(a.run, a.intervals))  # the papers' condition for the spine, by scene
+    cells = _of(lambda a: spine_condition.cells(a.run, a.intervals, a.judgement.intervals))  # of the papers' condition
     replacement_rows = _of(lambda a: recovery.replacement_rows(a.run, a.judgement))  # of GPUs and domains
-    outcomes = _of(lambda a: recovery_outcomes(a.run, a.recovery_rows, a.script_rows, a.judgement.disturbed))
-    performance = _of(lambda a: allreduce.outcomes(a.allreduce) if a.allreduce else ())  # of targets, measured or not
+    outcomes = _of(lambda a: recovery_outcomes(a.run, a.recovery_rows, a.script_rows, a.judgement))
+    performance = _of(
+        lambda a: allreduce.outcomes(a.allreduce, a.judgement.intervals) if a.allreduce else ()
+    )  # targets
     heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
     slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
     agreement = _of(lambda a: aggregate.agreement(a.times))  # of measured times with the formulas

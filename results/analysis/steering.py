@@ -17,7 +17,7 @@ import pandas as pd
 
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
-from railyard.results.runs.records import Choice, Event, HealthSample, Run
+from railyard.results.runs.records import Choice, Event, HealthSample, Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Fabric, path_names, policy_shares
 
@@ -157,6 +157,7 @@ class PolicyRow:
 
     `times`: s, a repeat each. `predicted` (s) is the median of the repeats', whose traffic may differ; `ratio` the
     median of measured over predicted. `changes_per_s`: routes of all pairs. `most_changed`: None without a dwell time.
+    `verdict`: the worst of its times, and of those that it is set against.
     """
 
     fabric: str
@@ -171,6 +172,7 @@ class PolicyRow:
     most_changed: MostChangedPair | None
     reaction_ms: float | None
     worst_reaction_ms: float | None
+    verdict: Verdict = "ok"
 
     @property
     def median(self) -> float:
@@ -231,6 +233,12 @@ def _row(
         most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
         reaction_ms=none_if_nan(reactions_ms.median()),
         worst_reaction_ms=none_if_nan(reactions_ms.max()),
+        verdict=worst_verdict(
+            verdict
+            for name in (policy, BASELINE_POLICY, ORACLE_POLICY)
+            if name in by_policy
+            for verdict in by_policy[name].verdict
+        ),
     )
 
 

@@ -8,13 +8,13 @@ clock showed. Lists by rail are in the fabric's order.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 from railyard.core.records import IntervalId, Record, Recovery
 from railyard.core.units import size_name
-from railyard.results.runs.records import Event, GoodputTrace, Measurement, Rails, Run
+from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Rails, Run
 
 MIN_SHARE: Final = 0.005  # of what was sent: a rail that carried less counts as unused
 SOURCE: Final = "allreduce"
@@ -106,7 +106,7 @@ class Point(_Row):
         bits, predicted = 8 * self.size, self.predicted_s
         _Row.add_to(self, run)
         throughput = (bits / self.mean_s, "bit/s", bits / predicted if predicted else None)
-        run.measurements.append(Measurement(self.interval, "", "throughput", *throughput))
+        run.measurements.append(Measurement(self.interval, "", THROUGHPUT, *throughput))
         for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
             for name, value in zip(names, values, strict=False) if self.policy != "virtual" else ():
                 run.measurements.append(Measurement(self.interval, "", f"{metric}_{name}", value, unit))
@@ -205,6 +205,12 @@ def _beside_gloo(interval: IntervalId) -> IntervalId:
     return replace(interval, policy="gloo", part=interval.policy)
 
 
+def watched_interval(interval: IntervalId) -> IntervalId:
+    """Return the interval that has the record of the machine's load: of Gloo's training, that of the DDP run."""
+    is_gloos = interval.policy == "gloo" and interval.part
+    return replace(interval, policy=interval.part, part="") if is_gloos else interval
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A policy that didn't run: something is missing on this machine, or (`failed`) it broke down."""
@@ -261,6 +267,12 @@ class AllreduceResults:
 
     def __bool__(self) -> bool:
         return bool(self.fabrics)
+
+    def without(self, intervals: Collection[IntervalId]) -> "AllreduceResults":
+        """Return what was measured in other intervals."""
+        names = ("points", "cuts", "trainings", "ddp_runs")
+        kept = {name: [row for row in getattr(self, name) if row.interval not in intervals] for name in names}
+        return replace(self, **kept)
 
     @classmethod
     def of(cls, run: Run) -> "AllreduceResults":

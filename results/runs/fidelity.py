@@ -11,8 +11,20 @@ from typing import Any, Final, Literal
 
 from railyard.core.host_load import FOREIGN_LIMIT
 from railyard.core.records import IntervalId, Record
-from railyard.results.analysis.aggregate import grouped, labels
-from railyard.results.runs.allreduce import LostRails, lost_rails
+from railyard.results.analysis.aggregate import (
+    FOLLOW_FROM_TIME,
+    MAX_UNEXPLAINED,
+    TIME_METRICS,
+    Slowdown,
+    grouped,
+    labels,
+    measurements_frame,
+    pairs,
+    rows_of,
+    slowdowns,
+    unexplained,
+)
+from railyard.results.runs.allreduce import LostRails, lost_rails, watched_interval
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
     CLOCK_UNCERTAINTY,
@@ -20,6 +32,7 @@ from railyard.results.runs.records import (
     PROCESS,
     REPEATED,
     RUN,
+    SLOWDOWN,
     UNDERLAY_BYTES,
     VERDICTS,
     ByteCheck,
@@ -90,7 +103,7 @@ PAUSE: Final = Limit("longest pause", 10.0, 40.0, "ms", "machine",
     "in intervals with faults: half a bin of 20 ms of goodput may be missing; a link may take 40 ms to recover (p95)")
 FOREIGN_BURST: Final = Limit("busiest 100 ms of others", 0.50, math.inf, "share", "machine",
     "a recovery or a short phase lies in a few of these windows; without other programs they show up to 21%")
-UNEXPLAINED: Final = Limit("off its prediction, unexplained", 0.05, math.inf, "share", "run",
+UNEXPLAINED: Final = Limit("off its prediction, unexplained", MAX_UNEXPLAINED, math.inf, "share", "run",
     "an exact formula predicts this very time, and links are within 3 to 5% of theirs; what is more has another cause")
 TOO_FAST: Final = Limit("faster than its links allow", 0.03, 0.03, "share", "run",
     "a shaper passes its rate and its idle credit, no more; rates are within 3%, so the clock or the count is wrong")
@@ -180,7 +193,7 @@ def judge(run: Run) -> Judgement:
     """Return the worst of all findings; a run with no evidence at all is invalid, one with gaps at best degraded."""
     faulted = {x.interval for x in run.loads if x.transfers_faulted}
     times = tuple(_times(run))
-    findings = (
+    own = (
         *link_findings(run.links),
         *(f for load in run.loads for f in load_findings(load)),
         *(f for row, found in times for f in found if _counts(row, f)),
@@ -191,14 +204,20 @@ def judge(run: Run) -> Judgement:
         *(f for check in run.bytes if check.interval not in faulted for f in _bytes(check, run.is_steered)),
     )
     missing_records = tuple(_missing_records(run))
-    if not findings:
-        return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
+    if not own:
+        nothing = "nothing was recorded that could vouch for this run"
+        unknown: dict[IntervalId, Verdict] = dict.fromkeys((m.interval for m in run.measurements), "invalid")
+        return Judgement("invalid", (nothing, *missing_records), (), unknown)
+    intervals = _interval_verdicts(run, own)
+    rows = {(row.interval, row.phase, row.metric): _of_time(row, found) for row, found in times}
+    compared = _slowdowns(run, Judgement("ok", (), (), intervals, rows))
+    findings = (*own, *_of_slowdowns(run, compared))
     verdict = worst_verdict((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
     reasons = (*_reasons(findings, labels(run)), *missing_records)
-    rows = {(row.interval, row.phase, row.metric): _of_time(row, found) for row, found in times}
+    rows |= _of_derived(run, rows, compared)
     machine = (f for f in findings if f.limit.origin == "machine" and f.verdict == "invalid")
     disturbed = frozenset(f.interval for f in machine)
-    return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings), rows, disturbed)
+    return Judgement(verdict, reasons, findings, intervals, rows, disturbed)
 
 
 def disturbance(run: Run) -> str:
@@ -297,20 +316,23 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
     # times are of the fabric, where time may pass slower than by the clock
     lag_s = {load.interval: load.lag_p99_ms / 1e3 / load.dilation for load in run.loads}
     for row in run.measurements:
-        if not (row.predicted and row.ratio and row.unit == "s"):
+        if row.ratio is None or row.unit != "s":
             continue
         name, found = row.phase or "the whole", list[Finding]()
+        late = lag_s.get(row.interval, 0.0) / row.value if row.value else math.inf
         if row.frames is not None:  # what its links' shapers could pass at once was recorded
-            share = max(row.credit_share, lag_s.get(row.interval, 0.0) / row.value)
+            share = max(row.credit_share, late)
             text = f"idle credit or a late thread may change {name} by {percent(share)}"
             found.append(Finding(row.interval, RESOLUTION, share, text, phase=row.phase))
             if row.explained_least and row.credit_share < 1:
                 fast = max(0.0, 1 - row.ratio / row.explained_least / (1 - row.credit_share))
                 text = f"{name} took {digits(row.ratio, 4)} of its prediction, which its links do not allow"
                 found.append(Finding(row.interval, TOO_FAST, fast, text, phase=row.phase))
-        if row.explained_least and not row.shares_links_with and all(f.verdict == "ok" for f in found):
-            off = max(0.0, row.ratio / row.explained_most - 1, 1 - row.ratio / row.explained_least)
-            most = row.explained_most
+        if row.explained_least and not row.shares_links_with:
+            most, is_coarse = row.explained_most, any(f.verdict != "ok" for f in found)
+            # below resolution it may be as much slower as threads are late; how fast it may be was judged above
+            ratio, least = (row.ratio / (1 + late), 0.0) if is_coarse else (row.ratio, row.explained_least)
+            off = unexplained(ratio, least, most)
             beyond = f" beyond {digits(most, 4)}" if 1.005 < most < math.inf else ""
             text = f"{name} took {digits(row.ratio, 4)} of its prediction, unexplained{beyond}"
             found.append(Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase))
@@ -325,13 +347,51 @@ def _counts(row: Measurement, finding: Finding) -> bool:
 
 
 def _of_time(row: Measurement, found: Iterable[Finding]) -> Verdict:
-    """Return a time's own verdict: invalid, then below resolution, then not compared, then its deviation's."""
+    """Return a time's own verdict: invalid, then its deviation's, then below resolution, then not compared."""
     verdicts = {f.limit: f.verdict for f in found}
     if verdicts.get(TOO_FAST, "ok") != "ok":
         return "invalid"
+    if verdicts.get(UNEXPLAINED, "ok") != "ok":
+        return "degraded"
     if verdicts.get(RESOLUTION, "ok") != "ok":
         return "below resolution"
-    return "not compared" if row.shares_links_with else verdicts.get(UNEXPLAINED, "ok")
+    return "not compared" if row.shares_links_with else "ok"
+
+
+def _slowdowns(run: Run, judged: Judgement) -> tuple[Slowdown, ...]:
+    """Return the comparisons of fabrics, of times with their verdicts."""
+    if not pairs(run):
+        return ()
+    rows = rows_of(run, measurements_frame(run, judged.of_row))
+    return slowdowns(run, [row for row in rows if row.metric in TIME_METRICS])
+
+
+def _of_slowdowns(run: Run, compared: Iterable[Slowdown]) -> Iterator[Finding]:
+    """Yield what comparisons are off their formulas; as of times, not of phases whose resolution is not known."""
+    resolved = {(m.interval.work, m.phase) for m in run.measurements if m.frames is not None}
+    for s in compared:
+        if s.predicted and (not s.row.phase or (s.row.work, s.row.phase) in resolved):
+            off = digits(s.measured / s.predicted, 4)
+            text = (
+                f"{s.row.phase or 'the whole'} over that on {s.rail_optimized} is {off} of its prediction, unexplained"
+            )
+            yield Finding(s.interval, UNEXPLAINED, s.off, text, phase=s.row.phase)
+
+
+_Rows = dict[tuple[IntervalId, str, str], Verdict]
+
+
+def _of_derived(run: Run, times: Mapping[tuple[IntervalId, str, str], Verdict], compared: Iterable[Slowdown]) -> _Rows:
+    """Return the verdicts of rows that were computed from times: the worst of those times."""
+    found: _Rows = {}
+    for m in run.measurements:
+        if m.metric in FOLLOW_FROM_TIME:
+            own = (times.get((m.interval, m.phase, metric), "ok") for metric in TIME_METRICS)
+            found[m.interval, m.phase, m.metric] = worst_verdict(own)
+    for s in compared:
+        key = (s.interval, s.row.phase, SLOWDOWN)
+        found[key] = worst_verdict((found.get(key, "ok"), s.verdict))
+    return found
 
 
 def _lost(lost: LostRails) -> Finding:
@@ -355,30 +415,43 @@ def _missing_records(run: Run) -> Iterator[str]:
         yield INTERRUPTED
     elif run.failed:
         yield f"it failed, and only what was measured until then is here: {run.failed}"
+    yield from (f"{fabric}: its links were not calibrated" for fabric in _uncalibrated(run))
+    names = labels(run)
+    yield from (f"{place(interval, names)}: the machine's load was not recorded" for interval in _unwatched(run))
+
+
+def _uncalibrated(run: Run) -> list[str]:
+    """Return the fabrics whose links were not calibrated."""
     calibrated = {link.fabric for link in run.links}
-    for fabric in run.fabrics:
-        if fabric.label not in calibrated:
-            yield f"{fabric.label}: its links were not calibrated"
-    watched, names = {load.interval for load in run.loads}, labels(run)
-    for check in run.bytes:
-        if check.interval not in watched:
-            yield f"{place(check.interval, names)}: the machine's load was not recorded"
+    return [fabric.label for fabric in run.fabrics if fabric.label not in calibrated]
+
+
+def _unwatched(run: Run) -> list[IntervalId]:
+    """Return the intervals with bytes or a predicted time in which the machine's load was not recorded."""
+    watched = {load.interval for load in run.loads}
+    timed = (m.interval for m in run.measurements if m.unit == "s" and m.predicted)
+    return [i for i in dict.fromkeys((*(check.interval for check in run.bytes), *timed)) if i not in watched]
 
 
 def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
-    """Return the verdict of every interval with load or byte records: of its own findings and its fabric's links.
+    """Return the verdict of every interval with records: of its own findings and its fabric's links.
 
-    A fabric that is measured in slow motion is calibrated as often as it is built.
+    A fabric that is measured in slow motion is calibrated as often as it is built. A gap in the records degrades.
     """
     dilations = {load.interval: load.dilation for load in run.loads}
     of_links = grouped([f for f in findings if f.interval == IntervalId(f.fabric)], "fabric", "dilation")
     own = grouped([f for f in findings if f.interval != IntervalId(f.fabric)], "interval")
     verdicts: dict[IntervalId, Verdict] = {}
     interrupted = [f for f in findings if f.limit is PROCESS_MISSING and f.interval != IntervalId(f.fabric)]
-    for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes, *interrupted)):
+    unwatched, uncalibrated = _unwatched(run), _uncalibrated(run)
+    for key in dict.fromkeys((*(x.interval for x in (*run.loads, *run.bytes, *interrupted)), *unwatched)):
         # a step of a GPU replacement has a fabric of its own, with spares
         links = [] if key.script and key.part else of_links.get((key.fabric, dilations.get(key, 1.0)), [])
-        verdicts[key] = worst_verdict(f.verdict for f in (*own.get(key, ()), *links))
+        gap: Verdict = "degraded" if key in unwatched or key.fabric in uncalibrated else "ok"
+        verdicts[key] = worst_verdict((gap, *(f.verdict for f in (*own.get(key, ()), *links))))
+    for key in dict.fromkeys(m.interval for m in run.measurements):
+        if key not in verdicts and (watched := verdicts.get(watched_interval(key))):
+            verdicts[key] = watched
     return verdicts
 
 

@@ -6,7 +6,7 @@ leave what a dead link or switch served unavailable until the repair.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -18,7 +18,8 @@ from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery import Figure, RecoveryRow, ScriptRow, Side
-from railyard.results.runs.records import Run
+from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.records import Run, Verdict, worst_verdict
 from railyard.results.views import format as fmt
 
 MAX_RETURN_MS: Final = 500
@@ -88,7 +89,7 @@ class Outcome:
     """A target, and what was measured of it on a fabric (by its label); no samples where nothing was.
 
     `part`: the target of the fault, where that fabric had several of the kind. `not_judged`: how many samples were left
-    out, since the machine was disturbed in their intervals.
+    out, since the machine was disturbed in their intervals. `verdict`: the worst of the other samples' intervals.
     """
 
     target: Target
@@ -96,6 +97,7 @@ class Outcome:
     part: str = ""
     samples: tuple[Sample, ...] = ()
     not_judged: int = 0
+    verdict: Verdict = "ok"
 
     @property
     def name(self) -> str:
@@ -164,6 +166,7 @@ class Outcome:
             "goal": target.goal,
             "met": self.met,
             "not_judged": self.not_judged,
+            "verdict": self.verdict,
         }
 
 
@@ -223,11 +226,14 @@ Found = Iterator[tuple[str, str, Sample]]
 
 
 def recovery_outcomes(
-    run: Run, rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow], disturbed: Collection[IntervalId] = ()
+    run: Run,
+    rows: Sequence[RecoveryRow],
+    scripts: Sequence[ScriptRow],
+    judgement: Judgement,
 ) -> tuple[Outcome, ...]:
     """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures.
 
-    Samples of `disturbed` intervals are not judged.
+    Samples of disturbed intervals are not judged; the others have the verdicts of theirs.
     """
     rows, names = [row for row in rows if row.reroute == "on"], labels(run)
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
@@ -257,8 +263,9 @@ def recovery_outcomes(
         for fabric, part, sample in found:
             places[fabric, part].append(sample)
         for place, samples in places.items():
-            judged = tuple(sample for sample in samples if sample.interval not in disturbed)
-            outcomes.append(Outcome(target, *place, judged, len(samples) - len(judged)))
+            judged = tuple(sample for sample in samples if sample.interval not in judgement.disturbed)
+            verdict = worst_verdict(judgement.intervals.get(sample.interval, "ok") for sample in judged)
+            outcomes.append(Outcome(target, *place, judged, len(samples) - len(judged), verdict))
         outcomes += [] if places else [Outcome(target)]
     return tuple(outcomes)
 

@@ -193,7 +193,7 @@ def explained_ratios(
     Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything. `measured`:
     `imbalance` of uplinks while it ran. Where flows are hashed over uplinks, a phase takes what the busiest of them
     needs for that load: no less, and what is more is not explained. Of an iteration, Eq. 6 leaves out a term and adds
-    up what overlaps: it may take what its tasks take at line rate.
+    up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
     """
     spread: Spread = (
         measured if measured and is_hashed(fabric) else "expected"
@@ -211,7 +211,7 @@ def explained_ratios(
             predicted_s = predict_iteration(schedule.iteration, rates, fabric)
             line_rate = at_line_rate(schedule, rates, fabric).seconds / predicted_s
             loaded = predict_iteration(schedule.iteration, rates, fabric, spread=spread) / predicted_s
-            least, most = min(least, line_rate), max(1.0, line_rate) * loaded
+            least, most = min(least, line_rate), line_rate * loaded
         known[WHOLE] = least, most
     return known
 

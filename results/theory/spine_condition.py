@@ -16,7 +16,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.steering import MeasurementInterval
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.spec import GridSpec, Scene
 from railyard.workloads.jobs.transfers import RECEIPT
@@ -73,6 +73,7 @@ class Cell:
     scores: Scores
     rates: Rates
     latency: Mapping[Path, float]
+    verdict: Verdict = "ok"  # the worst of the intervals of both paths
 
     @property
     def predicted(self) -> Winner:
@@ -118,8 +119,13 @@ class Cell:
         return "lowest score" if by_score == self.measured else "HB rate"
 
 
-def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...]:
-    """Return the cells in the order of the grid; none without a grid, or without both paths on one fabric."""
+def cells(
+    run: Run, intervals: Iterable[MeasurementInterval], verdicts: Mapping[IntervalId, Verdict]
+) -> tuple[Cell, ...]:
+    """Return the cells in the order of the grid; none without a grid, or without both paths on one fabric.
+
+    `verdicts`: of the intervals.
+    """
     grid = run.spec.get("grid")
     if not grid:
         return ()
@@ -139,7 +145,8 @@ def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...
         if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
             rates = Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
-            found.append(Cell(place.fabric, place.workload, scenes[place.scene], src, dst, scores, rates, latency))
+            scene, verdict = scenes[place.scene], worst_verdict(verdicts.get(s.interval, "ok") for s in own)
+            found.append(Cell(place.fabric, place.workload, scene, src, dst, scores, rates, latency, verdict))
     return tuple(found)
 
 
@@ -199,6 +206,7 @@ def as_dict(found: Sequence[Cell]) -> dict[str, Any]:
             "rail_only_s": c.latency["rail-only"],
             "spine_s": c.latency["spine"],
             **{name: getattr(c, name) for name in ("predicted", "by_slowest_link", "measured", "agrees", "reason")},
+            "verdict": c.verdict,
         }
         for c in found
     ]

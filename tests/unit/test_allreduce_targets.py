@@ -13,7 +13,7 @@ from railyard.results.analysis.allreduce import (
 )
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import Run, Verdict
 from railyard.results.runs.targets import Outcome, Target
 from railyard.results.views.format import NOTHING
 from railyard.results.views.sections import allreduce as tables
@@ -54,6 +54,20 @@ def test_targets_are_met_or_marked_as_not_measured() -> None:
     assert [o.target.quantity for o in found if o.samples and not o.met] == []
     assert [o.target for o in found if not o.samples] == [allreduce.PAIR[8]]
     assert all(passed for _, passed, _ in requirements(sample()))
+
+
+def test_what_is_invalid_is_in_no_figure_of_speed() -> None:
+    """A point that gives a gain which no rails have; a degraded one marks the target."""
+    found = with_seconds(UNLIKE.label, "nezha", 1e-9, 1e-9)
+    bad = {p.interval for p in found.points if (p.fabric, p.policy) == (UNLIKE.label, "nezha")}
+
+    def gains(verdict: Verdict) -> list[Outcome]:
+        of_intervals = dict.fromkeys(bad, verdict)
+        return [o for o in outcomes(found, of_intervals) if o.target == allreduce.unlike and o.samples]
+
+    assert [o.verdict for o in gains("ok")] == ["ok"]
+    assert [o.verdict for o in gains("degraded")] == ["degraded"]
+    assert not gains("invalid")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from railyard.core.records import IntervalId
 from railyard.results.runs.allreduce import LostRails, allreduce_interval
 from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Measurement, Run, Verdict
+from railyard.results.runs.records import ByteCheck, FabricRun, LinkCheck, Load, Measurement, Run, Verdict
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
 
@@ -53,7 +53,7 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
         ({"retransmits": 200}, "degraded", "200 of 100,000 segments retransmitted (0.20%), 0.10% is the limit"),
         ({"retransmits": 2_100}, "invalid", "(2.10%), 2.00% is the limit"),
         ({"drops": 200}, "degraded", "200 packets dropped"),
-        ({"drops": 2_100}, "invalid", "2,100 packets dropped"),
+        ({"drops": 2_100}, "invalid", "2,100 packets dropped for 100,000 segments sent (2.10%), 2.00%"),
         ({"needless_retransmits": 1_000}, "ok", ""),
         (
             {"needless_retransmits": 2_000},
@@ -207,7 +207,10 @@ def test_row_that_deviates_unexplained_is_not_ok(row: Measurement, verdict: Verd
         (1.02, 0.04, "", "ok", "ok"),
         (1.08, 0.04, "", "degraded", "degraded"),
         (1.08, 0.04, "dp", "not compared", "ok"),
-        (1.08, 0.06, "", "below resolution", "ok"),
+        (1.04, 0.06, "", "below resolution", "ok"),
+        (1.08, 0.06, "", "degraded", "degraded"),  # idle credit makes nothing slower
+        (3.5, 0.45, "", "degraded", "degraded"),
+        (3.5, 0.45, "dp", "below resolution", "ok"),
         (0.61, 0.45, "", "below resolution", "ok"),
         (0.61, 0.05, "", "invalid", "invalid"),
         (0.5, 0.45, "dp", "invalid", "invalid"),
@@ -230,6 +233,14 @@ def test_late_threads_put_a_short_row_below_resolution() -> None:
     loads = [replace(CALM, lag_p99_ms=lag) for lag in (0.1, 1.0)]
     runs = [Run("r", {}, {}, "now", loads=[x], links=[TRUE_LINK], measurements=[row]) for x in loads]
     assert [judge(run).of_row(row) for run in runs] == ["ok", "below resolution"]
+    for value, verdict in ((0.0112, "below resolution"), (0.0125, "degraded")):  # 10% late; 5% beyond that
+        slower = replace(row, value=value)
+        assert judge(replace(runs[1], measurements=[slower])).of_row(slower) == verdict
+
+
+def test_a_time_of_nothing_is_invalid() -> None:
+    row = replace(measured(0.0), frames=7.0)
+    assert judge(Run("r", {}, {}, "now", loads=[CALM], links=[TRUE_LINK], measurements=[row])).of_row(row) == "invalid"
 
 
 def test_pause_of_the_machine_disturbs_its_interval() -> None:
@@ -245,3 +256,100 @@ def test_short_allreduce_is_marked_and_degrades_nothing() -> None:
     judgements = [judge(replace(run, measurements=[row])) for run in runs]
     assert [judgement.of_row(row) for judgement in judgements] == ["below resolution", "ok"]
     assert [judgement.verdict for judgement in judgements] == ["ok", "ok"]
+
+
+KINDS = {"rail-only": "dr", "rail-optimized": "spine"}
+PHASES = ("", "a2a")
+
+
+def compared_run(change: dict[tuple[str, int], dict[str, Any]] | None = None, times: Any = None) -> Run:
+    """Three repeats of a whole and its phase on both fabrics, with their slowdown; `change` of loads, by place.
+
+    `times`: measured over predicted by fabric; predicted are 1.08 and 1 s.
+    """
+    run, predicted = Run("r", {}, {}, "now"), {"rail-only": 1.08, "rail-optimized": 1.0}
+    ratios = {"rail-only": 1.0, "rail-optimized": 1.0, **(times or {})}
+    for kind, policy in KINDS.items():
+        size = (4, 4, 100, 1200, 9000, "a100", 0, 0)
+        run.fabrics.append(FabricRun(kind, policy, kind, *size, (), "kernel", 1.0, 1.0))
+        run.links.append(replace(TRUE_LINK, fabric=kind))
+        for repeat in range(3):
+            where = IntervalId(kind, "moe", policy, repeat=repeat)
+            run.loads.append(replace(CALM, interval=where, **(change or {}).get((kind, repeat), {})))
+            run.bytes.append(replace(EXACT, interval=where))
+            for phase in PHASES:
+                metric, s = "completion_time" if phase else "iteration_time", predicted[kind]
+                run.measurements.append(
+                    Measurement(where, phase, metric, s * ratios[kind], "s", s, 1.0, 1.0, frames=99.0)
+                )
+    measured = 1.08 * ratios["rail-only"] / ratios["rail-optimized"]
+    where = IntervalId("rail-only", "moe", "dr")
+    run.measurements += [Measurement(where, phase, "slowdown", measured, "ratio", 1.08) for phase in PHASES]
+    return run
+
+
+def of_slowdown(run: Run) -> set[Verdict]:
+    judgement = judge(run)
+    return {judgement.of_row(m) for m in run.measurements if m.metric == "slowdown"}
+
+
+@pytest.mark.parametrize(("kind", "repeat"), [("rail-only", 0), ("rail-only", 2), ("rail-optimized", 1)])
+@pytest.mark.parametrize(("busy", "verdict"), [(0.99, "invalid"), (0.9, "degraded"), (0.5, "ok")])
+def test_slowdown_has_the_worst_verdict_of_both_sides(kind: str, repeat: int, busy: float, verdict: Verdict) -> None:
+    assert of_slowdown(compared_run({(kind, repeat): {"cpu_busy": busy}})) == {verdict}
+
+
+def test_slowdown_off_its_formula_is_degraded_and_says_so() -> None:
+    run = compared_run(times={"rail-only": 1.04, "rail-optimized": 0.975})
+    judgement = judge(run)
+    assert of_slowdown(run) == {"degraded"}
+    assert judgement.verdict == "degraded"
+    assert "over that on rail-optimized is 1.067 of its prediction, unexplained" in judgement.reasons[0]
+    assert set(judgement.intervals.values()) == {"ok"}
+    assert of_slowdown(compared_run(times={"rail-only": 1.04, "rail-optimized": 1.0})) == {"ok"}
+
+
+def test_slowdown_of_times_with_explained_deviations_is_ok() -> None:
+    """What explains the time on a fabric explains the comparison; a bound explains any on one side."""
+    run = compared_run(times={"rail-optimized": 1.3})
+    for most, verdict in ((1.3, "ok"), (inf, "ok"), (1.0, "degraded")):
+        explained = [
+            replace(m, explained_most=most, explained_least=1.0) if m.fabric == "rail-optimized" else m
+            for m in run.measurements
+        ]
+        assert of_slowdown(replace(run, measurements=explained)) == {verdict}
+
+
+def test_slowdown_of_a_row_below_resolution_is_not_compared() -> None:
+    run = compared_run()
+    run.measurements = [
+        replace(m, credit_share=0.2) if m.phase and m.fabric == "rail-optimized" else m for m in run.measurements
+    ]
+    judgement = judge(run)
+    verdicts = {m.phase: judgement.of_row(m) for m in run.measurements if m.metric == "slowdown"}
+    assert verdicts == {"": "ok", "a2a": "below resolution"}
+
+
+def test_rows_that_follow_from_a_time_have_its_verdict() -> None:
+    time = replace(measured(1.0, phase="pp"), frames=7.0, credit_share=0.06)
+    rows = [time, *(Measurement(GPT, phase, "projected_full_size", 9.0, "s") for phase in ("pp", "tp"))]
+    judgement = judge(Run("r", {}, {}, "now", loads=[CALM], bytes=[EXACT], links=[TRUE_LINK], measurements=rows))
+    assert [judgement.of_row(row) for row in rows] == ["below resolution", "below resolution", "ok"]
+
+
+def test_time_without_evidence_of_its_interval_is_not_ok() -> None:
+    row, other = measured(1.0), replace(measured(1.0), interval=replace(GPT, repeat=1))
+    run = Run("r", {}, {}, "now", loads=[CALM], links=[TRUE_LINK], measurements=[row, other])
+    judgement = judge(run)
+    assert [judgement.of_row(row), judgement.of_row(other)] == ["ok", "degraded"]
+    assert judgement.reasons == ("rail-only, gpt, repeat 1: the machine's load was not recorded",)
+    assert judge(Run("r", {}, {}, "now", measurements=[row])).of_row(row) == "degraded"
+    alone = replace(row, predicted=None)
+    assert judge(Run("r", {}, {}, "now", measurements=[alone])).of_row(alone) == "invalid"
+
+
+def test_row_of_gloo_has_the_verdict_of_its_ddp_run() -> None:
+    ddp = IntervalId("two rails", "ddp", "nezha")
+    row = Measurement(replace(ddp, policy="gloo", part="nezha"), "", "iteration_time", 1.0, "s")
+    run = Run("r", {}, {}, "now", loads=[replace(CALM, interval=ddp, cpu_busy=0.99)], measurements=[row])
+    assert judge(run).of_row(row) == "invalid"

@@ -231,10 +231,10 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
     rows = Analysis(run).rows
     table = conditions.projections_table(rows, ["rail-only", "other"])
     assert [column.title for column in table.shown[2:5]] == ["emulated", "same shape", "full size"]
-    assert [c.group for c in table.columns] == ["", "", *["rail-only"] * 3, *["other"] * 3]
+    assert [c.group for c in table.columns] == ["", "", *["rail-only"] * 4, *["other"] * 4]
     assert [tuple(c.replace("\u00a0", " ") for c in r) for r in table.cells] == [
-        ("w", "iteration", "4.000 s", "2.000 s", "8.000 s", "3.000 s", "1.500 s", "–"),
-        ("w", "p", "500.0 ms", "250.0 ms", "–", "–", "–", "–"),
+        ("w", "iteration", "4.000 s", "2.000 s", "8.000 s", "invalid", "3.000 s", "1.500 s", "–", "invalid"),
+        ("w", "p", "500.0 ms", "250.0 ms", "–", "invalid", "–", "–", "–", "–"),
     ]
     others = workloads.others_table(rows)
     assert [column.title for column in others.shown[:2]] == ["workload", "metric"]  # no phase, so no column for it

@@ -58,6 +58,16 @@ def test_policies_are_compared_by_repeat_in_spec_order() -> None:
     assert (found["dr"].over_dr, found["dr"].over_oracle, found["dr"].predicted) == (1, 5, 10)
 
 
+@pytest.mark.parametrize(("policy", "doubtful"), [("dr", set(POLICIES)), ("health-drd", {"health-drd"})])
+def test_policy_has_the_worst_verdict_of_its_ratios(policy: str, doubtful: set[str]) -> None:
+    run = small(2)
+    at = max(n for n, load in enumerate(run.loads) if load.policy == policy)
+    run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
+    assert {name for name, row in rows(run).items() if row.verdict != "ok"} == doubtful
+    shown = summarise(run)["headline"]["steering"]
+    assert {row["policy"] for row in shown if row["verdict"] == "invalid"} == doubtful
+
+
 def test_a_policy_without_its_like_has_no_ratio() -> None:
     row = rows(timed(small(), {"health-drd": [3.0]}))["health-drd"]
     assert (row.over_dr, row.over_oracle) == (None, None)

@@ -11,7 +11,7 @@ from rich.console import Console
 from railyard.core.records import IntervalId
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import judge
-from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Measurement, Run
 from railyard.results.views import format as fmt
 from railyard.results.views.sections.workloads import terminal_times
 from tests.unit.replaced import replaced
@@ -31,6 +31,8 @@ def two_fabrics() -> Run:
         for repeat, value in enumerate(values):
             interval = IntervalId(kind, "moe", policy, repeat=repeat)
             run.measurements.append(Measurement(interval, "a2a", "completion_time", value, "s", predicted))
+            run.loads.append(Load(interval, 0.4, 0.01, 1.0, retransmits=0, segments=100_000, drops=0))
+        run.links.append(LinkCheck(kind, "rail", "d0g0:rail0", 100, 100))
         run.flows.append(Flow(IntervalId(kind, "moe", policy), "a2a", "EP", "d0g0", "d1g1", 8, 8, 0, 9, "all-to-all"))
     return run
 
@@ -57,6 +59,23 @@ def test_slowdown_is_rail_only_over_rail_optimized() -> None:
     (slow,) = summarise(two_fabrics())["headline"]["slowdown"]
     assert (slow["of"], slow["over"]) == ("rail-only", "rail-optimized")
     assert (slow["measured"], slow["predicted"], slow["nominal_cs_over_cf"]) == (1.1, 1.08, pytest.approx(1 / 12))
+
+
+def test_what_is_derived_from_an_invalid_interval_says_so() -> None:
+    """One of the three repeats on the other fabric; the median of its times is in no agreement with theory."""
+    run = two_fabrics()
+    assert summarise(run)["agreement"] == {"compared": 2, "within": 2, "outliers": [], "invalid": 0}
+    run.loads[-1] = replace(run.loads[-1], cpu_busy=0.99)
+    summary = summarise(run)
+    (slow,), (times,) = summary["headline"]["slowdown"], summary["headline"]["times"]
+    assert slow["verdict"] == "invalid"
+    assert {name: found["verdict"] for name, found in times["fabrics"].items()} == {
+        "rail-only": "ok",
+        "rail-optimized": "invalid",
+    }
+    assert summary["agreement"] == {"compared": 1, "within": 1, "outliers": [], "invalid": 1}
+    (line,) = (line for line in screen(run) if "slower by" in line)
+    assert line.endswith("invalid")
 
 
 def test_fabrics_of_different_rates_are_not_compared() -> None:
@@ -169,7 +188,9 @@ def test_four_fabrics_fit_the_screen_too() -> None:
 @pytest.mark.parametrize(("width", "columns"), [(120, "all"), (100, "all"), (80, "fewer")])
 def test_no_cell_of_a_table_is_cut(width: int, columns: str) -> None:
     run = sample_run(2, 2, 1)
-    run.measurements = [replaced(m, workload=f"{m.workload}-145.6b") for m in run.measurements]
+    for name in ("measurements", "loads", "bytes"):
+        records = getattr(run, name)
+        records[:] = [replaced(r, workload=f"{r.workload}-145.6b") if r.workload else r for r in records]
     run.flows = []
     lines = screen(run, width)
     assert max(map(len, lines)) <= width

@@ -52,10 +52,12 @@ class _Allreduces(Section):
                 o.text,
                 f"target {'≤' if o.target.least is None else '≥'} {o.target.limits_text}",
                 spread_text(values, o.target.text) if values else "",
+                o.verdict,
             )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         found, (invalid, coarse) = analysis.allreduce, _doubtful_points(analysis)
+        believable = _believable(analysis)
         places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
         drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
         return {
@@ -65,15 +67,15 @@ class _Allreduces(Section):
                     (m.rails.label, plots.latency(m), benchmark_table(m, invalid, coarse), starts_text(m))
                     for m in by_fabric(found)
                 ],
-                "thresholds": thresholds_table(found),
+                "thresholds": thresholds_table(believable),
                 "shares": plots.shares(found),
                 "channels": plots.channels(found),
-                "gains": gains_table(found),
-                "table_1": table_1(found),
+                "gains": gains_table(believable),
+                "table_1": table_1(believable),
                 "cuts": cuts_table(found.cuts),
                 "rates": [(name, plot) for name, plot in drawn if plot],
                 "speeds": plots.trainings(found),
-                "trainings": trainings_table(found),
+                "trainings": trainings_table(believable),
                 "ddp_runs": ddp_runs_table(found),
                 "losses": plots.losses(found),
                 "slow_motion_note": SLOW_MOTION_NOTE if is_slowed((*found.points, *found.trainings)) else "",
@@ -99,10 +101,12 @@ class _Allreduces(Section):
         if not analysis.allreduce:
             return
         found, (invalid, coarse) = analysis.allreduce, _doubtful_points(analysis)
-        paper, measured = table_1(found), [o for o in analysis.performance if o.samples]
+        believable = _believable(analysis)
+        paper, measured = table_1(believable), [o for o in analysis.performance if o.samples]
         tables = (
             *(*(benchmark_table(m, invalid, coarse) for m in by_fabric(found)), *((paper,) if paper else ())),
-            *(thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found)),
+            *(thresholds_table(believable), gains_table(believable)),
+            *(cuts_table(found.cuts), trainings_table(believable)),
             *(ddp_runs_table(found), targets_table(measured, "Performance targets")),
         )
         for table in tables:
@@ -331,6 +335,12 @@ def fabrics_table(found: AllreduceResults) -> Table:
             rows.append([*(fabric if n == 0 else [""] * 4), *cells])
     titles = ("fabric", "nodes", "times slower", "built in", "rail", "kind", "payload a NIC", "set-up a message")
     return text_table(titles, rows, numbers=1)
+
+
+def _believable(analysis: Analysis) -> AllreduceResults:
+    """Return what was measured in intervals that are not invalid: what gains and thresholds are computed from."""
+    intervals = analysis.judgement.intervals
+    return analysis.allreduce.without({each for each, verdict in intervals.items() if verdict == "invalid"})
 
 
 def _doubtful_points(analysis: Analysis) -> tuple[frozenset[IntervalId], frozenset[IntervalId]]:

@@ -99,13 +99,14 @@ def projections_table(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
         found = projected.get((row.workload, row.phase, metric)) if metric else row
         return found.by_fabric[fabric].median if found and fabric in found.by_fabric else None
 
+    def verdict(fabric: str, row: Row) -> str:
+        return row.by_fabric[fabric].verdict if fabric in row.by_fabric else fmt.NOTHING
+
     titles = {"": "emulated"} | {m: name for m, name in _PROJECTED.items() if any(m == p for *_, p in projected)}
-    columns = (
-        Column(name, partial(cell, fabric, m), unit="s", group=fabric)
-        for fabric in fabrics
-        for m, name in titles.items()
-        if any(fabric in r.by_fabric for r in timed)
-    )
+    columns = list[Column]()
+    for fabric in (fabric for fabric in fabrics if any(fabric in r.by_fabric for r in timed)):
+        columns += (Column(name, partial(cell, fabric, m), unit="s", group=fabric) for m, name in titles.items())
+        columns.append(text("verdict", partial(verdict, fabric), group=fabric))
     return Table([text("workload"), text("phase", plot_times.label), *columns], timed)
 
 

@@ -288,7 +288,7 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
         return f"{'≤' if o.target.least is None else '≥'} {o.target.limits_text}{goal}"
 
-    columns = (
+    columns = [
         text("", lambda o: _MARK[o.met]),
         text("target", "name"),
         text("fabric", lambda o: o.fabric or None),
@@ -297,8 +297,11 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         Column("measured", "text"),
         Column("of", lambda o: o.worst.of, drop=1),
         text("source", lambda o: o.target.source, drop=2),
-    )
-    return Table(columns, [o for o in outcomes if o.samples or o.not_judged], title)
+    ]
+    shown = [o for o in outcomes if o.samples or o.not_judged]
+    if any(o.verdict != "ok" for o in shown):
+        columns.append(text("fidelity", "verdict"))
+    return Table(columns, shown, title)
 
 
 def published_table(rows: Iterable[RecoveryRow]) -> Table:

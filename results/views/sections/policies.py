@@ -1,6 +1,6 @@
 """Health-routing policies in the report: what each achieved, over time, and rail-only's path beside the spine's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -20,6 +20,7 @@ from railyard.results.analysis.steering import (
 )
 from railyard.results.plots import steering
 from railyard.results.plots import times as plots
+from railyard.results.runs.records import Verdict, worst_verdict
 from railyard.results.theory.spine_condition import TIE, Cell, as_dict
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Card, Section, section, spread_text
@@ -53,7 +54,8 @@ class _Comparison(Section):
         agreeing, cells = sum(c.agrees for c in analysis.cells), len(analysis.cells)
         by_bottleneck = sum(c.by_slowest_link == c.measured for c in analysis.cells)
         theory = f"the slowest link of each path does in {by_bottleneck}"
-        return [Card("Cells in which the papers' condition names the faster path", f"{agreeing} of {cells}", theory)]
+        title, verdict = "Cells in which the papers' condition names the faster path", _worst(analysis.cells)
+        return [Card(title, f"{agreeing} of {cells}", theory, verdict=verdict)]
 
     def headline(self, analysis: Analysis) -> list[str]:
         return [finding(analysis.cells)]
@@ -87,10 +89,21 @@ class _Comparison(Section):
 def finding(cells: Sequence[Cell]) -> str:
     """Return the outcome in a sentence."""
     by_condition, by_bottleneck = sum(c.agrees for c in cells), sum(c.by_slowest_link == c.measured for c in cells)
+    doubtful = sum(c.verdict != "ok" for c in cells)
     return (
         f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {by_condition} of {len(cells)} cells; "
         f"the slowest link on each path does in {by_bottleneck}"
+        + (f"; {doubtful} cells are {_worst(cells)}" if doubtful else "")
     )
+
+
+def _worst(judged: Iterable[Cell | PolicyRow]) -> Verdict:
+    return worst_verdict(each.verdict for each in judged)
+
+
+def _verdicts(judged: Sequence[Cell | PolicyRow]) -> Column:
+    """Return the column of verdicts; in JSON alone if all are ok."""
+    return text("" if _worst(judged) == "ok" else "verdict", "verdict", key="verdict")
 
 
 def reason_text(cell: Cell) -> str:
@@ -120,6 +133,7 @@ def spine_terminal_table(cells: Sequence[Cell], title: str, more: int) -> Table:
         text("slowest\nlink", "by_slowest_link", drop=3, style="dim"),
         Column("agree", "agrees", {True: "yes", False: "no"}.__getitem__, style="bold"),
         text("why not", "reason", drop=1),
+        _verdicts(cells),
     )
     return Table(columns, cells, title, more=more)
 
@@ -140,6 +154,7 @@ def spine_table(cells: Sequence[Cell]) -> Table:
         Column("slowest link", "by_slowest_link"),
         Column("measured"),
         *(Column("agree", "agrees", {True: "yes", False: "no"}.__getitem__), Column("why not", "reason")),
+        _verdicts(cells),
     )
     return Table(columns, cells)
 
@@ -167,6 +182,7 @@ class _Policies(Section):
                     fmt.times(best.over_dr),
                     f"{ORACLE_POLICY} {fmt.times(oracle.over_dr)}" if oracle and oracle.over_dr else "",
                     spread_text(best.times, fmt.seconds),
+                    best.verdict,
                 )
 
     def headline(self, analysis: Analysis) -> list[Table]:
@@ -234,6 +250,7 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
         Column("", lambda r: r.most_changed and r.most_changed.allowed, key="allowed_changes_of_a_pair"),
         Column("ms to routes", "reaction_ms", _tenths, short="ms to\nroutes", key="reaction_ms_median"),
         Column("worst", "worst_reaction_ms", _tenths, drop=2, key="reaction_ms_worst"),
+        _verdicts(rows),
     )
     return Table(columns, rows, title, more=more)
 

@@ -18,7 +18,7 @@ from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
 from railyard.results.plots import times as plot_times
 from railyard.results.plots.style import Plot
-from railyard.results.runs.records import Flow, Run, worst_verdict
+from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
@@ -93,7 +93,7 @@ class _Workloads(Section):
                 fmt.change(s.measured),
                 f"theory {fmt.change(s.predicted)} (Eq. 3 / Eq. 2)",
                 f"{fmt.change(ends[0])} to {fmt.change(ends[1])}, {repeats} runs" if repeats > 1 else SPREAD_UNKNOWN,
-                worst_verdict([slow.verdict, fast.verdict]),
+                s.verdict,
             )
         for row in [r for r in timed if not r.phase]:
             for fabric, spread in row.by_fabric.items():
@@ -113,8 +113,11 @@ class _Workloads(Section):
             measured, nominal = fmt.percent(abs(s.measured - 1)), fmt.percent(s.nominal)
             yield Markup(
                 "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
-                "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
-            ).format(what, s.rail_only, measured, longer, s.rail_optimized, fmt.change(s.predicted), nominal)
+                "{} by the nominal C<sub>S</sub>/C<sub>F</sub>{}."
+            ).format(
+                *(what, s.rail_only, measured, longer, s.rail_optimized, fmt.change(s.predicted), nominal),
+                f": {s.verdict}" if s.verdict != "ok" else "",
+            )
         if timed:
             # whole workloads, and phases whose kind of traffic is a headline (all but TP, PP and DP)
             chosen = [r for r in timed if not r.phase or any(traffic_kind(kind).is_headline for kind in r.kinds)]
@@ -165,7 +168,8 @@ class _Workloads(Section):
                 formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
                 what = f"{s.row.workload} {s.row.phase}".strip()
                 measured = (f"{fmt.change(s.measured)} measured", "bold")
-                line = Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"))
+                doubt = (f", {s.verdict}", "bold red") if s.verdict != "ok" else ""
+                line = Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"), doubt)
                 console.print(line, highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
@@ -253,7 +257,7 @@ def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple
         found = find(row)
         return found.nominal if found and found.is_all_to_all else None
 
-    def of(name: str) -> Callable[[Any], float | None]:
+    def of(name: str) -> Callable[[Any], Any]:
         return lambda row: getattr(find(row), name, None)
 
     return (
@@ -261,6 +265,7 @@ def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple
         Column("formula", of("predicted"), fmt.change, group=group, key="predicted"),
         Column(Markup("C<sub>S</sub>/C<sub>F</sub>"), nominal, fmt.percent, group=group),
         Column("", of("nominal"), key="nominal_cs_over_cf", group=group),
+        text("verdict", of("verdict"), group=group, key="verdict"),
     )
 
 
@@ -285,6 +290,7 @@ def others_table(rows: Sequence[Row]) -> Table:
         Column("median", lambda x: fmt.quantity(x[2].median, x[0].unit)),
         Column("predicted", lambda x: fmt.quantity(x[2].predicted, x[0].unit)),
         *(Column("ratio", lambda x: x[2].ratio, unit="ratio"), Column("repeats", lambda x: len(x[2].values))),
+        text("verdict", lambda x: x[2].verdict),
     )
     found = [
         (r, fabric, spread)
