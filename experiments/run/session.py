@@ -103,6 +103,7 @@ class Watch:
         row, spent = row if row >= 0 else len(run.loads), spent + (self.counted - before)
         self._intervals[interval_id] = row, meter, spent
         lost, load = spent.non_negative, meter.load
+        (node, interface), most = lost.worst_port
         run.machine += [MachineSample(interval_id, *sample) for sample in meter.take_samples()]
         run.loads[row : row + 1] = [
             Load(
@@ -110,6 +111,7 @@ class Watch:
                 transfers_faulted=faulted, dilation=self.dilation, cpu_stolen=load.stolen,
                 cpu_throttled=load.throttled, paused=load.paused, pause_ms=load.pause_ms, busy_100ms=load.busy_100ms,
                 foreign_100ms=load.foreign_100ms, stolen_100ms=load.stolen_100ms, needless_retransmits=lost.needless,
+                drops_node=node, drops_interface=interface, drops_most=most,
             )
         ]  # fmt: skip
 

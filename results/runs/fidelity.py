@@ -280,6 +280,8 @@ def load_findings(load: Load) -> Iterator[Finding]:
         text = f"TCP sent {load.needless_retransmits:,} of {load.segments:,} segments again, which had arrived"
         yield Finding(where, NEEDLESS, again, f"{text} ({percent(again)})")
     text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
+    if load.drops_node:
+        text += f", most at {load.drops_node}, port {load.drops_interface} ({load.drops_most:,})"
     yield Finding(where, DROPS, dropped, text)
 
 

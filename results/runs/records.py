@@ -215,6 +215,9 @@ class Load(Record):
     foreign_100ms: float = 0.0
     stolen_100ms: float = 0.0
     needless_retransmits: int = 0  # beside `retransmits`: segments that the receiver had already
+    drops_node: str = ""  # the node and interface with most of `drops`, and how many it had
+    drops_interface: str = ""
+    drops_most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def test_a_kind_that_is_not_there_is_no_zero() -> None:
 
 def test_drops_of_both_ways_but_not_of_copied_originals() -> None:
     """A name may touch its first number; lo and the hole don't count."""
-    assert interface_drops(DEV) == 3 + 5 + 40
+    assert {name: drops for name, drops in interface_drops(DEV).items() if drops} == {"hb0": 3 + 5, "rail0": 40}
 
 
 def test_counters_of_a_stretch_are_a_difference() -> None:
@@ -51,3 +51,13 @@ def test_counters_of_a_stretch_are_a_difference() -> None:
     assert (Counters(10, 1, 2) - Counters(4, 3, 2)).non_negative.retransmits == 0, (
         "some were needless, as was reported late"
     )
+
+
+def test_drops_of_a_stretch_are_known_by_port() -> None:
+    """What one port dropped before doesn't count, nor does a port that dropped nothing since."""
+    rail, hb = ("rail3", "d2g3"), ("d0g1", "hb0")
+    before = Counters(10, 0, 6, drops_at={rail: 1, hb: 5})
+    since = Counters(90, 0, 16, drops_at={rail: 11, hb: 5}) - before
+    assert (since.drops, since.drops_at, since.worst_port) == (10, {rail: 10}, (rail, 10))
+    assert (since + Counters(1, 0, 20, drops_at={hb: 20})).worst_port == (hb, 20)
+    assert Counters(1, 0, 0).worst_port == (("", ""), 0)

@@ -54,6 +54,11 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
         ({"retransmits": 2_100}, "invalid", "(2.10%), 2.00% is the limit"),
         ({"drops": 200}, "degraded", "200 packets dropped"),
         ({"drops": 2_100}, "invalid", "2,100 packets dropped for 100,000 segments sent (2.10%), 2.00%"),
+        (
+            {"drops": 200, "drops_node": "rail3", "drops_interface": "d2g3", "drops_most": 150},
+            "degraded",
+            "segments sent (0.20%), most at rail3, port d2g3 (150), 0.10% is the limit",
+        ),
         ({"needless_retransmits": 1_000}, "ok", ""),
         (
             {"needless_retransmits": 2_000},

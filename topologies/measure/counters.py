@@ -11,8 +11,9 @@ import operator
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ from railyard.topologies.build.shaping import DISCARD_INTERFACE
 if TYPE_CHECKING:  # with it the controller would import Mininet
     from railyard.topologies.build.network import EmulatedNet
 
+Port = tuple[str, str]  # node, interface
+_SUMS: Final = ("segments", "retransmits", "drops", "needless")
 _DEV_DROPS: Final = (3, 11)  # rx and tx drop columns of /proc/net/dev, after the interface's name
 
 
@@ -31,19 +34,32 @@ class Counters:
     """Sums over the fabric since it was built.
 
     `retransmits` leaves out those that the receiver reported to have already (DSACK), which are `needless`: TCP probes
-    the end of a transfer after a pause, and a queue that takes long isn't a loss.
+    the end of a transfer after a pause, and a queue that takes long isn't a loss. `drops_at`: `drops` by node and
+    interface, where there are any.
     """
 
     segments: int
     retransmits: int
     drops: int
     needless: int = 0
+    drops_at: Mapping[Port, int] = field(default_factory=dict)
 
     def __add__(self, other: "Counters") -> "Counters":
-        return Counters(*map(operator.add, astuple(self), astuple(other)))
+        return self._combined(other, 1)
 
     def __sub__(self, other: "Counters") -> "Counters":
-        return Counters(*map(operator.sub, astuple(self), astuple(other)))
+        return self._combined(other, -1)
+
+    def _combined(self, other: "Counters", sign: int) -> "Counters":
+        sums = {name: getattr(self, name) + sign * getattr(other, name) for name in _SUMS}
+        ports = dict.fromkeys((*self.drops_at, *other.drops_at))
+        drops_at = {port: self.drops_at.get(port, 0) + sign * other.drops_at.get(port, 0) for port in ports}
+        return Counters(**sums, drops_at={port: drops for port, drops in drops_at.items() if drops})
+
+    @property
+    def worst_port(self) -> tuple[Port, int]:
+        """The node and interface that dropped most, and how much; of no drops an empty name."""
+        return max(self.drops_at.items(), key=operator.itemgetter(1), default=(("", ""), 0))
 
     @property
     def non_negative(self) -> "Counters":
@@ -53,18 +69,19 @@ class Counters:
 
 def count(net: "EmulatedNet") -> Counters:
     """Read every namespace once (half a millisecond each)."""
-    read = namespaces.in_threads(_read, net.node_names)
-    return Counters(*(sum(values) for values in zip(*read, strict=True)))
+    return sum(namespaces.in_threads(_read, net.node_names), Counters(0, 0, 0))
 
 
-def _read(node: str) -> tuple[int, int, int, int]:
+def _read(node: str) -> Counters:
     with namespaces.inside(node):
         tcp = tcp_counters(Path("/proc/thread-self/net/snmp").read_text(), "Tcp:")
         extended = tcp_counters(Path("/proc/thread-self/net/netstat").read_text(), "TcpExt:")
         interfaces = Path("/proc/thread-self/net/dev").read_text()
-        drops = interface_drops(interfaces) + queue_drops()
+        drops = Counter(interface_drops(interfaces)) + Counter(queue_drops())  # what is above 0
     needless = extended["TCPDSACKRecv"]
-    return tcp["OutSegs"], max(0, tcp["RetransSegs"] - needless), drops, needless
+    retransmits = max(0, tcp["RetransSegs"] - needless)
+    drops_at = {(node, interface): count for interface, count in drops.items()}
+    return Counters(tcp["OutSegs"], retransmits, drops.total(), needless, drops_at)
 
 
 def tcp_counters(text: str, kind: str) -> dict[str, int]:
@@ -73,20 +90,23 @@ def tcp_counters(text: str, kind: str) -> dict[str, int]:
     return dict(zip(names, map(int, values), strict=True))
 
 
-def interface_drops(dev: str) -> int:
-    """Return the dropped frames, both ways, over all links, from /proc/net/dev.
+def interface_drops(dev: str) -> dict[str, int]:
+    """Return the dropped frames, both ways, of each link, from /proc/net/dev.
 
     Not those that end in a switch's hole: each is the original of a copy that went its way (shaping.py).
     """
     lines = (line.partition(":") for line in dev.splitlines()[2:])
     rows = ((name.strip(), numbers.split()) for name, _, numbers in lines)
-    return sum(int(row[i]) for name, row in rows if name not in ("lo", DISCARD_INTERFACE) for i in _DEV_DROPS)
+    return {name: sum(int(row[i]) for i in _DEV_DROPS) for name, row in rows if name not in ("lo", DISCARD_INTERFACE)}
 
 
-def queue_drops() -> int:
-    """Return what all queues of this thread's namespace have dropped. OSError if the kernel refuses."""
+def queue_drops() -> dict[str, int]:
+    """Return what the queues of this thread's namespace have dropped, by interface. OSError if the kernel refuses."""
+    found, names = Counter[str](), dict(socket.if_nameindex())
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
-        return sum(_queue(body)[2] for body in namespaces.dump(sock, RTM_GETQDISC, _QDISC_OF_ALL))
+        for body in namespaces.dump(sock, RTM_GETQDISC, _QDISC_OF_ALL):
+            found[names.get(_QDISC.unpack_from(body)[2], "")] += _queue(body)[2]
+    return found
 
 
 RTM_GETQDISC: Final = 38
