@@ -17,7 +17,7 @@ from railyard.experiments.spec.trainings import check_trainings
 from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import FabricSpec
+from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
 from railyard.workloads.background.spec import check_background, check_patterns
 from railyard.workloads.schedule import Schedule, check_gpus, check_total
 from railyard.workloads.spec import build
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
     from railyard.topologies.build.network import EmulatedNet
 
-MIN_RAIL_BPS: Final = 1_000_000
 MAX_DAYS: Final = 30  # of a workload with its repeats
 CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
 """Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from railyard.experiments.spec.experiment import parse
 from railyard.topologies.measure.rates import (
     MAX_RAIL_BPS,
-    MIN_RAIL_BPS,
     SHARE,
     auto_rail_bps,
     fits,
@@ -16,7 +15,7 @@ from railyard.topologies.measure.rates import (
     hb_packets_needed,
     max_rail_bps,
 )
-from railyard.topologies.spec import FabricSpec
+from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
 from tests.unit.path_choices import POLICIES
 
 kinds = st.sampled_from(sorted(POLICIES))
@@ -74,7 +73,7 @@ def test_slow_hb_links_send_single_frames() -> None:
 
 def test_fast_hb_domains_limit_the_rate() -> None:
     """The rails of 256 GPUs would allow 5 Mbit/s; HB links 24 times as fast would need 426,000 packets/s then."""
-    spec = FabricSpec(kind="rail-only", domains=32, rails=8, rail_rate=1_000_000, hb_rate=24_000_000)
+    spec = FabricSpec(kind="rail-only", domains=32, rails=8, rail_rate="1Mbit", hb_rate="24Mbit")
     assert frames_needed(spec, 5_000_000) < SHARE * 150_000
     assert auto_rail_bps([spec], 150_000) == 2_000_000
 

@@ -31,7 +31,7 @@ from railyard.topologies.fabric_kinds import LinkClass
 from railyard.topologies.measure.counters import PortReader
 from railyard.topologies.plan import Plan
 from railyard.topologies.platforms import PLATFORMS
-from railyard.topologies.spec import FabricSpec
+from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
 
 MIN_DURATION_S: Final = 2  # long against a shaper's burst of a millisecond
 SEGMENTS: Final = 40  # of 64 KB: TCP hands down as much at once, so on a slow link fewer would be a coarse measure
@@ -232,7 +232,6 @@ HB_COST: Final = 1 / 3
 """CPU time of a packet through an HB domain's bridge, in that of a frame through a userspace switch, both with sender
 and receiver: median 17.8 and 53.3 us in 25 windows of 0.1 s, lower quartile 14.2 and 50.5 us (2026-11-23)."""
 MAX_RAIL_BPS: Final = 1_000_000_000
-MIN_RAIL_BPS: Final = 1_000_000
 
 
 def measure(datapath: Datapath, controller: FabricController) -> float:
