@@ -5,8 +5,9 @@
 
 An answer is good if the exit status is documented, standard error has no traceback and one line of `MAX_LINE`
 characters at most, and the command needed neither more than 10 s of CPU time nor more than 1 GB of memory (resident,
-Railyard's own 0.3 GB included). Each input runs in a process of its own, forked from one in which all of Railyard is
-loaded.
+Railyard's own 0.3 GB included). Nor may it wait for more than 10 s: of the time in which it used no CPU, as much counts
+as the machine's cores were idle meanwhile, since on a busy machine it may have waited for them. Each input runs in a
+process of its own, forked from one in which all of Railyard is loaded.
 """
 
 import argparse
@@ -17,51 +18,22 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from railyard.core import crash
-from railyard.core.errors import MAX_LINE
+import psutil
+
 from railyard.core.installation import PROGRAM
 from railyard.core.registry import REGISTRIES
 from railyard.experiments import cli
+from tests.fuzz.answer import MAX_BYTES, MAX_CPU_S, Answer
 from tests.fuzz.inputs import case, make_samples
 
-MAX_CPU_S: Final = 10
-MAX_WAIT_S: Final = 300  # on a busy machine, ten seconds of CPU time take longer
-MAX_BYTES: Final = 2**30
-STATUSES: Final = (0, 1, 2, 3)
+MAX_WALL_S: Final = 300  # on a busy machine, ten seconds of CPU time take longer
 KEPT: Final = Path(tempfile.gettempdir(), "railyard-fuzz")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What an input led to. `status` is negative where a signal ended the process."""
-
-    number: int
-    kind: str
-    status: int
-    errors: str
-    cpu_s: float
-    peak_bytes: int
-    command: str
-
-    def problems(self) -> list[str]:
-        """What is wrong with it, if anything."""
-        lines = self.errors.splitlines()
-        blamed = self.status == crash.STATUS and "loaded plugins: " in self.errors  # a plugin may return anything
-        found = [f"exit status {self.status}"] if self.status not in STATUSES and not blamed else []
-        found += ["a traceback"] if "Traceback" in self.errors else []
-        lines = [line for line in lines if not line.startswith("damaged: ")]  # `report` names every record
-        found += [f"{len(lines)} lines of errors"] if len(lines) > 1 or (self.status in (2, 3) and not lines) else []
-        found += ["a line too long"] if any(len(line) > MAX_LINE for line in lines) else []
-        found += [f"{self.cpu_s:.1f} s of CPU time"] if self.cpu_s > MAX_CPU_S else []
-        is_large = self.peak_bytes > MAX_BYTES or "not enough memory" in self.errors
-        found += [f"{self.peak_bytes / 1e9:.2f} GB of memory"] if is_large else []
-        return found
 
 
 def answers(seed: int, numbers: Iterator[int], folder: Path, jobs: int) -> Iterator[Answer]:
@@ -69,24 +41,26 @@ def answers(seed: int, numbers: Iterator[int], folder: Path, jobs: int) -> Itera
     samples = folder / "samples"
     make_samples(samples)
     _load()
-    running: dict[int, int] = {}  # number by pid
+    running: dict[int, tuple[int, float, float]] = {}  # number, and when it began, by pid
     while running or jobs:
         while len(running) < jobs:
             if (number := next(numbers, None)) is None:
                 jobs = 0
             elif pid := os.fork():
-                running[pid] = number
+                running[pid] = number, time.monotonic(), psutil.cpu_times().idle
             else:
                 _answer(seed, number, folder / str(number), samples)
         if not running:
             break
         pid, status, usage = os.wait3(0)
-        number = running.pop(pid)
+        number, begun_s, idle_s = running.pop(pid)
+        wall_s, idle_s = time.monotonic() - begun_s, psutil.cpu_times().idle - idle_s
         work = folder / str(number)
         kind, _, command = (work / "command").read_text().partition("\n")
         errors = (work / "errors").read_text(errors="backslashreplace")
         cpu_s, peak_bytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-        yield Answer(number, kind, os.waitstatus_to_exitcode(status), errors, cpu_s, peak_bytes, command)
+        code = os.waitstatus_to_exitcode(status)
+        yield Answer(number, kind, code, errors, wall_s, cpu_s, idle_s, peak_bytes, command)
         if work.parent != KEPT:
             shutil.rmtree(work)
 
@@ -117,7 +91,7 @@ def _answer(seed: int, number: int, work: Path, samples: Path) -> None:
             os.dup2(os.open(f"../{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + 2 * MAX_BYTES  # to protect the machine
-        signal.alarm(MAX_WAIT_S)
+        signal.alarm(MAX_WALL_S)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S + 1, MAX_CPU_S + 2))
         sys.argv = [PROGRAM, *arguments]
@@ -152,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
             counts[f"status {answer.status}"] += 1
             counts["bad"] += bool(problems)
             if problems or given.only is not None:
-                what = f"{', '.join(problems) or 'good'}, {answer.cpu_s:.1f} s"
+                what = f"{', '.join(problems) or 'good'}, {answer.cpu_s:.1f} s of CPU in {answer.wall_s:.1f} s"
                 print(f"{answer.number} {answer.kind}: {what}\n  {answer.command[:400]}")
                 print(*(f"  {line[:400]}" for line in answer.errors.splitlines()[-4:]), sep="\n", flush=True)
     finally:
