@@ -133,8 +133,9 @@ class Process:
         return status
 
     def _await(self, timeout: float | None) -> int | None:
+        left_s = timeout if timeout is None else max(0.0, timeout)
         with self._lock:
-            if self.returncode is None and select([self._status_fd], [], [], timeout)[0]:
+            if self.returncode is None and select([self._status_fd], [], [], left_s)[0]:
                 written = os.read(self._status_fd, 16)
                 os.close(self._status_fd)
                 self.returncode = int(written) if written else -signal.SIGKILL  # the sandbox has ended

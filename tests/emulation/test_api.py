@@ -45,6 +45,7 @@ def test_command_runs_in_the_network_of_its_gpu(fabric: ry.Fabric) -> None:
     done = fabric.exec("d0g1", "ip -o addr show dev lo; hostname")
     assert fabric.addresses["d0g1"] in done.stdout
     assert done.stdout.splitlines()[-1] == "d0g1"
+    assert fabric.exec("d0g1", "ls /proc/self/fd").stdout.split() == ["0", "1", "2", "3"]  # 3: the folder itself
     assert fabric.exec("rail0", ["ovs-vsctl", "show"]).returncode == 0
     assert fabric.exec("d0g0", "exit 7").returncode == 7
     with pytest.raises(subprocess.CalledProcessError):
@@ -85,8 +86,9 @@ def test_program_has_pipes_signals_and_an_exit_status(fabric: ry.Fabric) -> None
     assert process.returncode == 0
     with fabric.processes("d1g0").popen("sleep 4711") as sleeper:
         assert sleeper.poll() is None
-        with pytest.raises(subprocess.TimeoutExpired):
-            sleeper.wait(0.05)
+        for timeout in (0.05, -1.0):
+            with pytest.raises(subprocess.TimeoutExpired):
+                sleeper.wait(timeout)
         sleeper.terminate()
         assert sleeper.wait(10) == -signal.SIGTERM
     with fabric.processes("d1g0").popen(["sh", "-c", "sleep 4711 & sleep 4711"]) as parent:
