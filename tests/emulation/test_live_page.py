@@ -24,7 +24,6 @@ import pytest
 import yaml
 
 import railyard as ry
-from railyard.experiments.api.results import Results
 from railyard.experiments.live import recorded
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program
@@ -221,14 +220,13 @@ def test_a_policy_and_a_workload_can_be_started(live: tuple[Program, Page, Path]
     eventually(lambda: page.link("d0g0", "hb")["to"] == 0, SOON_S)
 
 
-def test_a_script_fabric_has_a_page() -> None:
-    spec = ry.FabricSpec(kind="rail-only", domains=2, rails=2, rail_rate="20Mbit")
-    with ry.fabric(spec, live="control") as fabric:
-        results: list[Results] = []
-        fabric.on_result = results.append
-        fabric.ping("d0g0", "d1g0")
-        assert Page(fabric.live_url).ask("inject", **CUT)[0] == 200
-        fabric.ping("d0g0", "d1g0")
+@pytest.mark.fabric(**FABRIC, live="control")
+def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
+    results: list[ry.Results] = []
+    fabric.on_result = results.append
+    fabric.ping("d0g0", "d1g0")
+    assert Page(fabric.live_url).ask("inject", **CUT)[0] == 200
+    fabric.ping("d0g0", "d1g0")
     before, after = results
     assert [before.analysis.run.is_interactive, after.analysis.run.is_interactive] == [False, True]
     assert not after.passed
