@@ -127,6 +127,11 @@ class Cluster:
         self._stack.callback(process.kill)
         self.processes[name] = process
 
+    def done(self) -> list[tuple[int, str]]:
+        """Return the worker's process id and the folder's name of each run so far, sentinels included."""
+        lines = [line.split() for line in self.log.read_text().splitlines()]
+        return [(int(pid), Path(folder).name) for pid, folder in lines]
+
     def kill(self, name: str) -> None:
         self.processes[name].kill()
         self.processes[name].wait()
@@ -150,9 +155,10 @@ def cluster(tmp_path: Path, sample: Path) -> Iterator[Cluster]:
         yield Cluster(stack, tmp_path, sample)
 
 
-def sweep(cluster: Cluster, out: Path, runs: int, on: str = ADDRESS) -> Program:
+def sweep(cluster: Cluster, out: Path, runs: int, on: str = ADDRESS, retry: str = "") -> Program:
     spec = str(cluster.folder / "tiny.yaml")
     argv = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--on", on, "--out", str(out)]
+    argv += ["--retry", retry] if retry else []
     return Program(argv, home=cluster.folder)
 
 
@@ -177,6 +183,7 @@ def assert_one_at_a_time(found: list[dict[str, Any]]) -> None:
         assert all(earlier["end_ns"] <= later["start_ns"] for earlier, later in pairwise(own)), machine
 
 
+@pytest.mark.alone
 def test_three_machines_do_twelve_runs_faster_than_one(cluster: Cluster, tmp_path: Path, slow: float) -> None:
     """Three workers of one machine, then one worker on each of three; then the workers are idle."""
     cluster.heal({f"a{n}": "m0" for n in range(3)})
@@ -194,7 +201,7 @@ def test_three_machines_do_twelve_runs_faster_than_one(cluster: Cluster, tmp_pat
     for found in (one, three):
         assert_one_at_a_time(found)
     print(f"one machine {took_s(one):.2f} s, three {took_s(three):.2f} s: {took_s(one) / took_s(three):.2f}x")
-    assert took_s(one) / took_s(three) > 2
+    assert took_s(one) / took_s(three) >= 2.7
     assert idle_share(cluster.processes["w0"].pid) < 0.01
 
 
@@ -235,17 +242,26 @@ def test_every_run_is_there_once_whatever_is_killed(cluster: Cluster, tmp_path: 
     assert_one_at_a_time(records(out / str(round_number), runs))
 
 
-def test_a_run_that_is_kept_is_not_done_again(cluster: Cluster, tmp_path: Path, slow: float) -> None:
-    """Two workers share a machine; that of the first run, which is over, is killed."""
+def test_a_kept_run_is_done_again_only_by_retry(cluster: Cluster, tmp_path: Path, slow: float) -> None:
+    """Two workers share a machine; that of the first run, which is over, is killed. Then that run is degraded."""
     cluster.heal({"a0": "m0", "a1": "m0"})
     with sweep(cluster, tmp_path / "out", 4) as program:
         program.await_text("[1/4]", 60 * slow)
-        _, (pid, first), *_ = (line.split() for line in cluster.log.read_text().splitlines())
-        os.kill(int(pid), signal.SIGKILL)
+        _, (pid, first), *_ = cluster.done()
+        os.kill(pid, signal.SIGKILL)
         assert program.end(60 * slow) in (0, 1), program.output
     records(tmp_path / "out", 4)
-    done = [Path(line.split()[1]).name for line in cluster.log.read_text().splitlines()]
-    assert done.count(Path(first).name) == 1, done
+    done = [name for _, name in cluster.done()]
+    assert done.count(first) == 1, done
+    summary = tmp_path / "out" / "runs" / first / "summary.json"
+    whole = summary.read_text()
+    summary.write_text(json.dumps(json.loads(whole) | {"verdict": "degraded"}))
+    for retry, again in (("failed,invalid", []), ("degraded", [first]), ("degraded", [])):
+        before = len(cluster.done())
+        with sweep(cluster, tmp_path / "out", 4, retry=retry) as program:
+            assert program.end(60 * slow) in (0, 1), program.output
+        assert [name for _, name in cluster.done()[before:]] == again
+    assert summary.read_text() == whole
 
 
 def test_ctrl_c_leaves_another_sweep_on_the_same_worker(cluster: Cluster, tmp_path: Path, slow: float) -> None:
