@@ -16,7 +16,7 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from railyard.core.errors import RailyardError
 
@@ -48,16 +48,16 @@ class Interruption:
         return f"{self.name} {self.what}"
 
 
-class Watched:
-    """A watched process. `may_exit`: it ends by itself, and its starter reads its exit status."""
+@dataclass(eq=False)
+class Presence:
+    """State of a process here or on another machine.
 
-    def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool) -> None:
-        self.name, self.pid, self.may_exit, self.is_child = name, pid, may_exit, is_child
-        self.pidfd = os.pidfd_open(pid)
-        self.has_ended, self.died = False, ""  # how, unless that is in order
-        self.stopped_ns = 0  # since when it is stopped, unless on purpose
-        self.is_stopped_on_purpose = False
-        self.excused_until_ns = 0
+    `died`: how, unless that is in order; `stopped_ns`: since when it is stopped (monotonic), unless on purpose.
+    """
+
+    name: str
+    died: str = ""
+    stopped_ns: int = 0
 
     @property
     def problem(self) -> str:
@@ -66,6 +66,21 @@ class Watched:
         if stopped_s > STOPPED_S:
             return f"{self.name} is stopped, for {stopped_s:.1f} s so far"
         return f"{self.name} {self.died}" if self.died else ""
+
+    def state(self) -> dict[str, Any]:
+        """Return its fields as plain data."""
+        return {"name": self.name, "died": self.died, "stopped_ns": self.stopped_ns}
+
+
+class Watched(Presence):
+    """A watched process. `may_exit`: it ends by itself, and its starter reads its exit status."""
+
+    def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool) -> None:
+        super().__init__(name)
+        self.pid, self.may_exit, self.is_child = pid, may_exit, is_child
+        self.pidfd = os.pidfd_open(pid)
+        self.has_ended = self.is_stopped_on_purpose = False
+        self.excused_until_ns = 0
 
     def is_over(self) -> bool:
         """Return whether it has ended. Unlike Popen.poll it leaves the exit status, which tells how a process died."""
@@ -90,6 +105,29 @@ class Watched:
         _watcher.release(self)
 
 
+class WatchedElsewhere:
+    """A process that another machine watches, which forwards its state; process id 0: it doesn't."""
+
+    def __init__(self, machine: str = "", pid: int = 0) -> None:
+        self._key = machine, pid
+
+    def await_end(self, within_s: float) -> None:
+        """Wait until its machine has said how it died, which is about when its connection ends, or is gone too."""
+        deadline = time.monotonic() + within_s
+        while self._key[1] and not _watcher.lost and time.monotonic() < deadline:
+            with _watcher.lock:
+                found = _watcher.elsewhere.get(self._key)
+            if found and found.died:
+                return
+            time.sleep(0.01)
+
+    def release(self) -> None:
+        """Watch it no longer, since it is about to be ended. A second call does nothing."""
+        with _watcher.lock:
+            _watcher.elsewhere.pop(self._key, None)
+            self._key = "", 0
+
+
 class _Watcher:
     """All watched processes, and the threads that follow them, which start with the first."""
 
@@ -99,7 +137,9 @@ class _Watcher:
         self.found: list[Interruption] = []
         self.taken = 0
         self.lost = ""  # what the run can't go on without, on another machine
+        self.elsewhere: dict[tuple[str, int], Presence] = {}  # what other machines miss: by machine and process id
         self.announce: Callable[[Interruption], None] = lambda interruption: None
+        self.forward: Callable[[int, Presence], None] = lambda pid, presence: None
         self.signals_fd = -1  # readable, with its number, when this process gets a signal
         self._added = threading.Event()
         self._deaths: select.epoll | None = None
@@ -134,6 +174,8 @@ class _Watcher:
             self.look(process)
             if process.stopped_ns:
                 self.set_stopped(process, False)
+            if process.died:
+                self.forward(process.pid, Presence(process.name))
             del self.processes[process.pid]
             os.close(process.pidfd)  # epoll forgets it
 
@@ -165,6 +207,7 @@ class _Watcher:
         if process.died:
             now = time.monotonic_ns()
             self.note(Interruption(process.name, process.died, now, now))
+            self.forward(process.pid, process)
 
     def set_stopped(self, process: Watched, is_stopped: bool) -> None:
         """Note that a process was stopped or continued, unless that was on purpose."""
@@ -173,10 +216,12 @@ class _Watcher:
         if is_stopped and not process.is_stopped_on_purpose and _is_stopped(process.pid):
             process.stopped_ns = now
             self.announce(Interruption(process.name, "was stopped", now, now))
+            self.forward(process.pid, process)
         elif not is_stopped and (since_ns or not is_excused):
             process.stopped_ns = 0
             since_ns = since_ns or now  # it continued before its stop was seen
             self.note(Interruption(process.name, f"was stopped for {(now - since_ns) / 1e9:.1f} s", since_ns, now))
+            self.forward(process.pid, process)
 
     def note(self, interruption: Interruption) -> None:
         with self.lock:
@@ -185,7 +230,8 @@ class _Watcher:
 
     def under_way(self) -> list[Interruption]:
         now = time.monotonic_ns()
-        stopped = [process for process in self.processes.values() if process.stopped_ns]
+        known = (*self.processes.values(), *self.elsewhere.values())
+        stopped = [process for process in known if process.stopped_ns]
         texts = [f"is stopped, for {(now - process.stopped_ns) / 1e9:.1f} s so far" for process in stopped]
         return [Interruption(p.name, text, p.stopped_ns, now) for p, text in zip(stopped, texts, strict=True)]
 
@@ -277,6 +323,9 @@ def check() -> None:
             _watcher.look(process)
             if problem := process.problem:
                 raise ProcessMissing(problem)
+        for presence in _watcher.elsewhere.values():
+            if problem := presence.problem:
+                raise ProcessMissing(problem)
 
 
 def since(start_ns: int) -> list[Interruption]:
@@ -305,6 +354,20 @@ def lose(name: str, what: str) -> None:
     now = time.monotonic_ns()
     _watcher.lost = f"{name} {what}"
     _watcher.note(Interruption(name, what, now, now))
+
+
+def set_elsewhere(machine: str, pid: int, presence: Presence) -> None:
+    """Take in the state of a process that another machine watches."""
+    with _watcher.lock:
+        if presence.died or presence.stopped_ns:
+            _watcher.elsewhere[machine, pid] = presence
+        else:
+            _watcher.elsewhere.pop((machine, pid), None)
+
+
+def forward(callback: Callable[[int, Presence], None]) -> None:
+    """Let `callback` have the process id and state of a process whenever it is missing, and when it no longer is."""
+    _watcher.forward = callback
 
 
 def announce(callback: Callable[[Interruption], None]) -> None:

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from railyard.core import watch
 from railyard.core.host import Datapath, usable_cores
 from railyard.core.remote import RemoteWorker
 from railyard.core.worker import Message, R, Ready
@@ -45,19 +46,24 @@ class Clock:
     uncertainty_ns: int
 
 
-@dataclass
 class Machine:
-    """Another machine of the run. `about`: what its agent said of it."""
+    """Another machine of the run. `sock`: the connection to its part; `about`: what its agent said of it."""
 
-    worker: RemoteWorker
-    about: Mapping[str, Any]
-    clock: Clock = Clock(0, 0)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, sock: socket.socket, number: int, about: Mapping[str, Any]) -> None:
+        self.name = f"machine {number} ({about['name']}, {about['address']})"
+        self.about, self.clock, self._lock = about, Clock(0, 0), threading.Lock()
+        replies = (Ready, *messages.REPLIES)
+        self.worker = RemoteWorker(sock, self.name, *replies, on_event=self._on_event, is_vital=True)
 
-    @property
-    def name(self) -> str:
-        """Its name and address, for messages."""
-        return self.worker.name
+    def _on_event(self, _: int, what: str, detail: dict[str, Any]) -> None:
+        """Take in which processes are missing there, by this machine's clock."""
+        named = detail | {"name": f"{detail['name']} on {self.name}"}
+        for time_ns in named.keys() & {"start_ns", "end_ns", "stopped_ns"}:
+            named[time_ns] = named[time_ns] and named[time_ns] - self.clock.offset_ns
+        if what == messages.INTERRUPTION:
+            watch.note(watch.Interruption(**named))
+        else:
+            watch.set_elsewhere(self.name, named.pop("pid"), watch.Presence(**named))
 
     def ask(self, message: messages.ToPart, reply: type[R], within_s: float = 30.0) -> R:
         """Send a message to its part and return the reply, from any thread."""
@@ -106,13 +112,18 @@ class Cluster:
         self, machine: Machine, module: messages.Module, name: str, *replies: type[Message], **options: Any
     ) -> RemoteWorker:
         """Start a process on another machine, as `Worker` starts one on this."""
-        return RemoteWorker(self.dial(machine, module), f"{name} on {machine.name}", *replies, **options)
+        sock, pid = self._start(machine, module, name)
+        watched = watch.WatchedElsewhere(machine.name, pid)
+        return RemoteWorker(sock, f"{name} on {machine.name}", *replies, watched=watched, **options)
 
-    def dial(self, machine: Machine, module: messages.Module) -> socket.socket:
+    def dial(self, machine: Machine, module: messages.Module, name: str) -> socket.socket:
         """Start a process on another machine; return the connection to it."""
+        return self._start(machine, module, name)[0]
+
+    def _start(self, machine: Machine, module: messages.Module, name: str) -> tuple[socket.socket, int]:
         number = next(self._worker_numbers)
-        machine.ask(messages.StartWorker(number=number, module=module), Ready)
-        return self._server.worker(number)
+        pid = machine.ask(messages.StartWorker(number=number, module=module, name=name), messages.Started).pid
+        return self._server.worker(number), pid
 
     def ask_all(self, message: messages.ToPart, reply: Any = Ready, within_s: float = 30.0) -> list[Any]:
         """Send a message to all other machines; return their replies when all are there."""

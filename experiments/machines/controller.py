@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from railyard.controller.processes.clients import ControllerProcess
@@ -15,6 +16,7 @@ from railyard.topologies.build import carrier
 from railyard.topologies.plan import Plan
 
 BUILD_S: Final = 300.0
+CARRIERS: Final = "the carriers of cables"
 ROUTES: Final = "railyard.controller.processes.routes_main"
 
 
@@ -41,9 +43,9 @@ class ClusterController(ControllerProcess):
         for machine in self._cluster.others:
             machine.worker.receive(messages.Built, BUILD_S)
         super().wait_ready()
-        sockets = [self._cluster.dial(machine, carrier.MODULE) for machine in self._cluster.others]
+        sockets = [self._cluster.dial(machine, carrier.MODULE, CARRIERS) for machine in self._cluster.others]
         numbers = [sock.fileno() for sock in sockets]
-        self._carriers = [Worker(carrier.MODULE, "the carriers of cables", Ready, pass_fds=numbers)]
+        self._carriers = [Worker(carrier.MODULE, CARRIERS, Ready, pass_fds=numbers)]
         others = tuple(enumerate(numbers, 1))
         self._carriers[0].open(carrier.Mirror(placement=self._placement, machine=0, others=others))
         for sock in sockets:
@@ -63,7 +65,8 @@ class ClusterController(ControllerProcess):
     def remote_agents(self) -> Mapping[socket.socket, frozenset[Gpu]]:
         """Start a route agent on each other machine; return the connections, with the GPUs there."""
         machine_of, gpus = self._placement.machine_of, self._placement.plan.gpus
+        dial = partial(self._cluster.dial, module=ROUTES, name="the route agents")
         return {
-            self._cluster.dial(machine, ROUTES): frozenset(gpu for gpu in gpus if machine_of[gpu.name] == number)
+            dial(machine): frozenset(gpu for gpu in gpus if machine_of[gpu.name] == number)
             for number, machine in enumerate(self._cluster.others, 1)
         }

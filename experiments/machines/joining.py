@@ -14,9 +14,8 @@ from typing import Any, Final
 import railyard
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROGRAM
-from railyard.core.remote import RemoteWorker, read_token, send_line
+from railyard.core.remote import read_token, send_line
 from railyard.core.units import format_time
-from railyard.core.worker import Ready
 from railyard.experiments.machines import messages
 from railyard.experiments.machines.agent import about_machine, interfaces
 from railyard.experiments.machines.cluster import Cluster, Machine, used
@@ -65,9 +64,7 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
         stack.callback(cluster.end)
         for n, (sock, about) in enumerate(found, 1):
             send_line(sock, {"machine": n + 1, "experiment": spec.name})
-            name = f"machine {n + 1} ({about['name']}, {about['address']})"
-            worker = RemoteWorker(sock, name, Ready, *messages.REPLIES, on_event=lambda *_: None, is_vital=True)
-            cluster.others.append(Machine(worker, about))
+            cluster.others.append(Machine(sock, n + 1, about))
         for machine, part in zip(cluster.others, underlays[1:], strict=True):
             port = machine.worker.ask(messages.Prepare(underlay=part), messages.Port).number
             _check_path(machine, port, max(fabric.mtu for fabric in spec.gpu_fabrics), own["address"], machine_net)

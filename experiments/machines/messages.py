@@ -89,10 +89,17 @@ Module = Literal[
 
 
 class StartWorker(ToPart):
-    """Start a process of the run, which connects to it with this number."""
+    """Start a process of the run, called `name`, which connects to it with this number: Started."""
 
     number: int
     module: Module
+    name: str
+
+
+class Started(Message):
+    """The process id of a process, on its machine."""
+
+    pid: int
 
 
 Operation = Literal["prepare", "inject", "repair", "symptoms"]
@@ -146,5 +153,10 @@ class ServeEcho(ToPart):
     ip: str
 
 
-REPLIES: Final = (Port, Built, Counted, Metered, Clock, Acted, Snapshot)
+REPLIES: Final = (Port, Built, Counted, Metered, Started, Clock, Acted, Snapshot)
 """All replies but Ready."""
+
+INTERRUPTION: Final = "interruption"
+"""Event of a part: a process there was missing (watch.Interruption)."""
+PRESENCE: Final = "presence"
+"""Event of a part: the state of the process `pid` there has changed (watch.Presence)."""

@@ -3,11 +3,13 @@ agent (agent.py), with the connection to the run.
 """
 
 import os
+import select
 import socket
 import subprocess
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from typing import Any
 
 from railyard.controller.processes.clients import listeners
@@ -30,6 +32,7 @@ from railyard.topologies.measure.counters import count
 from railyard.topologies.plan import Plan
 
 DIAL_S = 10.0
+FOLLOW_S = 0.2  # after which a process that has died is noticed
 _LARGEST_DATAGRAM = 65_535
 
 
@@ -123,8 +126,8 @@ class Part:
                 self._meter.__exit__()
                 own = [(step.at, step.ours) for step in self._meter.steps]
                 return messages.Metered(load=self._meter.load, own=own, own_s=self._meter.own_s)
-            case messages.StartWorker(number=number, module=module):
-                self._start_worker(number, module)
+            case messages.StartWorker(number=number, module=module, name=name):
+                return messages.Started(pid=self._start_worker(number, module, name))
             case messages.ActOnFault(operation=operation, fault=fault) if self.net is not None:
                 return act(Operator(self.net), operation, fault)
             case messages.TakeSnapshot() if self.net is not None:
@@ -140,21 +143,40 @@ class Part:
                 raise RailyardError(f"{command.__class__.__name__} came without a fabric")
         return None
 
-    def _start_worker(self, number: int, module: str) -> None:
-        with self.dial({"role": "worker", "number": number}) as sock:
-            process = subprocess.Popen(
-                module_command(module, str(sock.fileno())),
-                cwd=PROJECT,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[sock.fileno()],
-            )
-        watched = watch.add(module, process.pid, may_exit=True)
+    def _start_worker(self, number: int, module: str, name: str) -> int:
+        sock = self.dial({"role": "worker", "number": number})
+        process = subprocess.Popen(
+            module_command(module, str(sock.fileno())),
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[sock.fileno()],
+        )
+        watched = watch.add(name, process.pid, may_exit=True)
+        _start_following(process, watched, sock)
+        return process.pid
 
-        def reap() -> None:
-            process.wait()
-            watched.release()
 
-        threading.Thread(target=reap, daemon=True).start()
+def _start_following(process: "subprocess.Popen[bytes]", watched: watch.Watched, sock: socket.socket) -> None:
+    threading.Thread(target=_follow, args=(process, watched, sock), daemon=True).start()
+
+
+def _follow(process: "subprocess.Popen[bytes]", watched: watch.Watched, sock: socket.socket) -> None:
+    """Kill a process when the run closes its connection, which one that is stopped would not see.
+
+    If it dies before, the run knows so before the connection ends, and it is missing until the run closes it.
+    """
+    closed = select.poll()
+    closed.register(sock, select.POLLRDHUP)
+    while not closed.poll(FOLLOW_S * 1000):
+        if watched.is_over():
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+            closed.poll()
+            break
+    watched.release()
+    process.kill()
+    process.wait()
+    sock.close()
 
 
 def _echo(ip: str) -> int:
@@ -181,7 +203,9 @@ def main() -> None:
     os.set_inheritable(task["machine_net"], False)
     os.set_inheritable(task["control"], False)
     parent = Parent(*messages.ToPart.__subclasses__(), sock=socket.socket(fileno=task["control"]))
-    parent.forward_interruptions()
+    watch.announce(lambda interruption: parent.emit(messages.INTERRUPTION, asdict(interruption)))
+    watch.forward(lambda pid, found: parent.emit(messages.PRESENCE, {"pid": pid, **found.state()}))
+    watch.include_own_pauses()
     part = Part(parent, task)
     for command in parent:
         part.execute(command)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from railyard.core.errors import RailyardError
+from railyard.core import watch
+from railyard.core.errors import MissingRequirement
 from railyard.core.host import Datapath
 from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
@@ -91,12 +92,22 @@ class PartNet(FabricNet):
         )
 
 
+def check_tunnels() -> None:
+    """Make a tunnel's device in a namespace that goes at once. MissingRequirement if the kernel can't."""
+    argv = ["unshare", "--net", "ip", "link", "add", "probe", "type", "vxlan", "id", "1", "dstport", "4789"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise MissingRequirement(f"this kernel makes no VXLAN devices: {done.stderr.strip()}", "modprobe vxlan")
+
+
 @contextmanager
 def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
     """Drop tunnel packets that come from elsewhere than the other machines while entered: VXLAN authenticates nothing.
 
-    The table is owned by a process that ends with this one, and the kernel removes it then, whatever ends them.
+    The table is owned by a process that ends with this one, and the kernel removes it then, whatever ends them. It is
+    watched: without it every packet comes in. MissingRequirement if the kernel has no tunnels, or no such tables.
     """
+    check_tunnels()
     table = f"railyard-{os.getpid()}-{time.monotonic_ns()}"
     others = [address for n, address in enumerate(underlay.addresses) if n != underlay.machine]
     rules = f"""
@@ -114,7 +125,12 @@ add rule inet {table} tunnels udp dport {underlay.port} meta nfproto ipv6 drop
 
     with namespaces.inside_machine(machine_net):
         owner = subprocess.Popen(
-            ["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            ["nft", "-i"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C ends it last
         )
         assert owner.stdin
         owner.stdin.write(rules)
@@ -124,10 +140,13 @@ add rule inet {table} tunnels udp dport {underlay.port} meta nfproto ipv6 drop
         if not is_guarded:
             owner.kill()
             lines = (owner.communicate()[1] or "").strip().splitlines()
-            raise RailyardError(
-                f"nftables can't keep foreign packets out of tunnels: {lines[0] if lines else 'no rule'}"
-            )
-        yield
+            what = f"nftables can't keep foreign packets out of tunnels: {lines[0] if lines else 'no rule'}"
+            raise MissingRequirement(what, "a kernel of 5.12 or later, and nftables 0.9.9, have tables with an owner")
+        watched = watch.add("the guard of tunnels (nft)", owner.pid)
+        try:
+            yield
+        finally:
+            watched.release()
     finally:
         owner.kill()
         owner.communicate()
