@@ -55,17 +55,27 @@ def command(
 
 
 def check_hosts(hosts: int, interface: str) -> int:
-    """Wait for the other machines, whose agents have checked them, and print a line for each."""
+    """Wait for the other machines, check all of them and the network between, and print a line for each.
+
+    MissingRequirement if a run could not use them, or if its times would be degraded.
+    """
     from railyard.experiments.machines import joining  # these take a second to load
+    from railyard.results.runs.fidelity import CLOCKS
     from railyard.topologies.build.machine_part import TUNNEL_HEADERS
 
     underlay = parse_model(UnderlaySpec, {"interface": interface}, "--underlay")
-    for number, machine in enumerate(joining.look(hosts, underlay), 1):
+    machines = joining.look(hosts, underlay)
+    for number, machine in enumerate(machines, 1):
         mtu = machine["mtu"] - TUNNEL_HEADERS
+        clock = f", clock known to {machine['clock_uncertainty_us']:.0f} us" if number > 1 else ""
         print(
             f"machine {number}: {machine['name']}, {machine['address']} at {machine['interface']}, Linux"
-            f" {machine['kernel']}, {machine['cores']:g} cores, fabrics with mtu {mtu} or less"
+            f" {machine['kernel']}, {machine['cores']:g} cores, fabrics with mtu {mtu} or less{clock}"
         )
+    limit_us = CLOCKS.degraded * 1e6
+    if any(machine["clock_uncertainty_us"] > limit_us for machine in machines):
+        remedy = "use a network in which packets take less time, or always the same"
+        raise MissingRequirement(f"hosts: clocks must be known to {limit_us:.0f} us", remedy)
     return 0
 
 

@@ -6,7 +6,10 @@ import os
 import platform
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +21,7 @@ from railyard.core.errors import BadInput, MissingRequirement, print_error
 from railyard.core.host import detect, require, usable_cores
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.remote import NotAuthentic, authenticate, read_line, read_token, send_line, tuned
-from railyard.core.sandbox import launcher
+from railyard.core.sandbox import launcher, run_queue
 
 RETRY_S: Final = 0.5
 CONNECT_S: Final = 5.0
@@ -72,28 +75,55 @@ def about_machine(name: str, address: str) -> dict[str, Any]:
 def serve(join: str, name: str, once: bool, within_s: float = inf) -> int:
     """Take part in runs until a signal ends the agent, or in one; return the exit status.
 
-    MissingRequirement if no run takes it within that time.
+    Once a run is there, it waits for a turn in the queue of this machine's runs. MissingRequirement if no run takes it
+    within that time.
     """
     deadline = time.monotonic() + within_s
     host, port = parse_join(join)
     token = read_token()
     if os.geteuid() != 0:
         raise MissingRequirement("an agent needs root, for tunnels from this machine's network", "use sudo")
-    require(detect())
+    machine = detect()
+    require(machine)
+    at_once = run_queue.runs_at_once(machine.cores, psutil.virtual_memory().total)
     print(f"waiting for a run at {join}", flush=True)
     while True:
-        try:
-            sock = socket.create_connection((host, port), CONNECT_S)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise MissingRequirement(f"no run was there at {join}", "start it first, or give more time") from None
-            time.sleep(RETRY_S)
-            continue
-        with sock:
-            status = _take_part(sock, (host, port), token, name)
-        if status is not None and (once or status in (2, 130, 143)):
-            return status
+        if probe := _connected((host, port)):
+            probe.close()
+            with _turn(f"a part of the run at {join}", at_once, deadline), ExitStack() as stack:
+                status = None
+                if sock := _connected((host, port)):  # it may have ended meanwhile
+                    status = _take_part(stack.enter_context(sock), (host, port), token, name)
+            if status is not None and (once or status in (2, 130, 143)):
+                return status
+        elif time.monotonic() > deadline:
+            raise MissingRequirement(f"no run was there at {join}", "start it first, or give more time")
         time.sleep(RETRY_S)
+
+
+def _connected(run: tuple[str, int]) -> socket.socket | None:
+    """Return a connection to a run; None if none is there."""
+    with suppress(OSError):
+        return socket.create_connection(run, CONNECT_S)
+    return None
+
+
+@contextmanager
+def _turn(what: str, at_once: int, deadline: float) -> Iterator[None]:
+    """Have a turn in the queue of this machine's runs while entered. MissingRequirement if none comes in time."""
+    too_late = threading.Event()
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), too_late.set) if deadline < inf else None
+    if timer:
+        timer.daemon = True
+        timer.start()
+    try:
+        with run_queue.turn(what, at_once, stop=too_late):
+            yield
+    except run_queue.Stopped:
+        raise MissingRequirement("other runs were on this machine all the time", "give more time") from None
+    finally:
+        if timer:
+            timer.cancel()
 
 
 def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: str) -> int | None:
@@ -106,8 +136,6 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
     except NotAuthentic as error:
         return print_error(f"the run at {run[0]}:{run[1]}: {error}", 2)
     except OSError:  # the run has ended, or started only now
-        return None
-    if answer.get("seen"):  # `doctor` asked
         return None
     if answer.get("refused"):
         return print_error(f"the run at {run[0]}:{run[1]} refuses this machine: {answer['refused']}", 2)
@@ -122,4 +150,4 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
     finally:
         os.close(machine_net)
     print(f"the run has ended ({status})", file=sys.stderr, flush=True)
-    return status
+    return None if answer.get("is_check") else status  # `doctor` asked

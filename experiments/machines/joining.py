@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import railyard
 from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.host import detect, require
 from railyard.core.installation import PROGRAM
 from railyard.core.remote import read_token, send_line
 from railyard.core.units import format_time
@@ -53,28 +54,49 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
             stack.callback(sock.close)
         if names:
             found.sort(key=lambda one: names.index(one[1]["name"]))
-        first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
-        addresses = (own["address"], *(about["address"] for _, about in found))
-        underlays = [
-            Underlay(n, addresses, about["interface"], underlay.tunnel_port, first)
-            for n, about in enumerate([own, *(about for _, about in found)])
-        ]
-        stack.enter_context(guarded(underlays[0], machine_net))
-        cluster = Cluster(server, machine_net, underlays[0], own)
-        stack.callback(cluster.end)
-        for n, (sock, about) in enumerate(found, 1):
-            send_line(sock, {"machine": n + 1, "experiment": spec.name})
-            cluster.others.append(Machine(sock, n + 1, about))
-        for machine, part in zip(cluster.others, underlays[1:], strict=True):
-            port = machine.worker.ask(messages.Prepare(underlay=part), messages.Port).number
-            _check_path(machine, port, max(fabric.mtu for fabric in spec.gpu_fabrics), own["address"], machine_net)
-        cluster.measure_clocks()
+        mtu = max(fabric.mtu for fabric in spec.gpu_fabrics)
+        what = {"experiment": spec.name}
+        cluster = stack.enter_context(_together(server, machine_net, own, found, underlay, mtu, what))
         with used(cluster):
             yield
 
 
 Joined = tuple[socket.socket, dict[str, Any]]
 """The connection to an agent, and what it says of its machine."""
+
+
+@contextmanager
+def _together(
+    server: Server,
+    machine_net: int,
+    own: Mapping[str, Any],
+    found: Sequence[Joined],
+    underlay: UnderlaySpec,
+    mtu: int,
+    what: Mapping[str, Any],
+) -> Iterator[Cluster]:
+    """Start the parts of the machines, and check what is between them; they end at the end. `what`: for their agents.
+
+    MissingRequirement if a kernel lacks something, or packets of fabrics with this MTU don't get through.
+    """
+    first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
+    addresses = (own["address"], *(about["address"] for _, about in found))
+    underlays = [
+        Underlay(n, addresses, about["interface"], underlay.tunnel_port, first)
+        for n, about in enumerate([own, *(about for _, about in found)])
+    ]
+    with ExitStack() as stack:
+        stack.enter_context(guarded(underlays[0], machine_net))
+        cluster = Cluster(server, machine_net, underlays[0], own)
+        stack.callback(cluster.end)
+        for n, (sock, about) in enumerate(found, 1):
+            send_line(sock, {"machine": n + 1, **what})
+            cluster.others.append(Machine(sock, n + 1, about))
+        for machine, part in zip(cluster.others, underlays[1:], strict=True):
+            port = machine.worker.ask(messages.Prepare(underlay=part), messages.Port).number
+            _check_path(machine, port, mtu, own["address"], machine_net)
+        cluster.measure_clocks()
+        yield cluster
 
 
 def _wait_for_machines(
@@ -124,19 +146,25 @@ def _identity_problem(about: Mapping[str, Any], others: Sequence[Mapping[str, An
 
 
 def look(hosts: int, underlay: UnderlaySpec) -> list[dict[str, Any]]:
-    """Return what each machine says of itself once all have joined, this one first; they go on waiting for a run."""
+    """Return what is known of each machine once all have joined, this one first; they go on waiting for a run.
+
+    They are checked as for a run with the largest packets that their interfaces take: MissingRequirement as there.
+    """
     own = _own_machine(underlay.interface, "--underlay")
+    _require_root()
+    require(detect())
     machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    server = Server((own["address"], underlay.port), machine_net, read_token())
-    try:
+    with ExitStack() as stack:
+        stack.callback(os.close, machine_net)
+        server = Server((own["address"], underlay.port), machine_net, read_token())
+        stack.callback(server.close)
         found = _wait_for_machines(server, hosts, underlay, own, False, _identity_problem)
         for sock, _ in found:
-            send_line(sock, {"seen": True})
-            sock.close()
-    finally:
-        server.close()
-        os.close(machine_net)
-    return [own, *(about for _, about in found)]
+            stack.callback(sock.close)
+        mtu = min(about["mtu"] for about in (own, *(about for _, about in found))) - TUNNEL_HEADERS
+        what = {"experiment": "doctor", "is_check": True}
+        cluster = stack.enter_context(_together(server, machine_net, own, found, underlay, mtu, what))
+        return cluster.provenance()
 
 
 def mtu_problem(interface: str, mtu: int, spec: ExperimentSpec) -> str:
@@ -173,11 +201,15 @@ def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
     own = _own_machine(spec.underlay.interface, "underlay.interface")
     if problem := mtu_problem(own["interface"], own["mtu"], spec):
         raise BadInput("underlay.interface", spec.underlay.interface, problem)
-    if os.geteuid() != 0:
-        raise MissingRequirement("hosts: tunnels from this machine's network need root", "use sudo")
+    _require_root()
     token = read_token()
     machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     return {"machine_net": machine_net, "token": token.hex(), "own": own}
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise MissingRequirement("hosts: tunnels from this machine's network need root", "use sudo")
 
 
 def address_and_token(task: Mapping[str, Any], spec: ExperimentSpec) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from railyard.controller.processes.clients import ADDRESS
 from railyard.core.errors import BadInput, RailyardError
-from railyard.core.remote import authenticate, read_line, relay, tuned
+from railyard.core.remote import NotAuthentic, authenticate, read_line, relay, tuned
 from railyard.topologies.build import namespaces
 
 WORKER_S: Final = 30.0
@@ -71,8 +71,8 @@ class Server:
                     relay(sock, tuned(socket.create_connection(ADDRESS)))
                 case _:
                     sock.close()
-        except (OSError, RailyardError):
-            self.strangers += 1
+        except (OSError, RailyardError) as error:
+            self.strangers += isinstance(error, NotAuthentic)
             sock.close()
         finally:
             self._greetings.release()

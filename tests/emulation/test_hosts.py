@@ -5,6 +5,7 @@ machine 1 (run, controller) ── eth0 ── bridge ── eth0 ── machine
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -19,7 +20,9 @@ import psutil
 import pytest
 import yaml
 
+import railyard
 from railyard.core.wait import wait_until
+from railyard.core.watch import ProcessMissing
 from railyard.topologies.build.machine_part import Underlay, guarded
 from tests.emulation.machines import NETWORK, TOKEN, Machines, machines
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, command_line, machine_state
@@ -34,6 +37,17 @@ sock.bind(("", 47911))
 sock.settimeout(60)
 print("listening", flush=True)
 print(*(sock.recv(9).decode() for _ in range({})), flush=True)
+"""
+HAVE_A_TURN = """import time
+from railyard.core.sandbox import run_queue
+with run_queue.turn("another run", 1):
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+OTHER_VERSION = """import sys, railyard
+railyard.__version__ = "9.9"
+from railyard.experiments import cli
+sys.exit(cli.main())
 """
 DASK = f"{sys.executable.rpartition('/')[0]}/dask"
 LATE_S = 6.0  # the second worker starts after the run has asked for workers
@@ -88,8 +102,13 @@ def check_nothing_left(three: Machines) -> None:
 
 
 def test_collectives_over_three_machines_deliver_every_byte(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
-    agents = [start_agent(three, stack, 2, "--once"), start_agent(three, stack, 3, "--once")]
-    run = start(three, stack, tmp_path, {})
+    """Another run has machine 3 at first: its agent joins after that."""
+    with Program(three.command(3, sys.executable, "-c", HAVE_A_TURN)) as other:
+        other.await_text("begun", 10.0)
+        agents = [start_agent(three, stack, 2, "--once"), start_agent(three, stack, 3, "--once")]
+        run = start(three, stack, tmp_path, {})
+        agents[1].await_match("place 1 in the queue, running now: .*: another run", 20.0)
+        other.process.kill()
     status = run.end(RUN_S)
     assert status in (0, 1), run.output  # 1: beside other tests the machine may be too busy to be believed
     rows = list(csv.DictReader((tmp_path / "out" / "results.csv").read_text().splitlines()))
@@ -106,7 +125,10 @@ def test_collectives_over_three_machines_deliver_every_byte(three: Machines, sta
     check_nothing_left(three)
 
 
-def test_a_machine_that_dies_ends_the_run_and_leaves_nothing(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["part", "agent", "silent"])
+def test_a_machine_that_dies_ends_the_run_and_leaves_nothing(
+    three: Machines, stack: ExitStack, tmp_path: Path, how: str
+) -> None:
     before = machine_state()
     agents = [start_agent(three, stack, 2), start_agent(three, stack, 3)]
     long = [{**SMALL["workloads"][0], "duration": "20s"}]
@@ -114,18 +136,58 @@ def test_a_machine_that_dies_ends_the_run_and_leaves_nothing(three: Machines, st
     run.await_match(r"calibrating links  2 links", RUN_S)
     wait_until(lambda: processes(agents[0], REPLAY), "the replay", RUN_S)
     (part,) = (p for p in processes(agents[0], PART) if p.name() != "unshare")
-    part.send_signal(signal.SIGKILL)
+    if how == "silent":
+        set_link("machine2", "down")
+        stack.callback(set_link, "machine2", "up")
+    else:
+        os.kill(part.pid if how == "part" else agents[0].process.pid, signal.SIGKILL)
     killed = time.monotonic()
     run.await_match(rf"machine [23] \(m2, {NETWORK}\.2\) died", 5.0)
+    named_s = time.monotonic() - killed
     assert run.end(30.0) == 1, run.output
-    print(f"the run ended {time.monotonic() - killed:.1f} s after the machine")
+    ended_s = time.monotonic() - killed
+    print(f"{how}: named after {named_s:.1f} s, the run ended after {ended_s:.1f} s")
+    assert ended_s < 5.0
     assert re.search(rf"^error: machine [23] \(m2, {NETWORK}\.2\) died", run.output, re.MULTILINE), run.output
     assert json.loads((tmp_path / "out" / "run.json").read_text())["links"]  # what was measured before
     for agent in agents:
         agent.process.send_signal(signal.SIGTERM)
         agent.end(20.0)
     check_nothing_left(three)
+    stack.close()
     assert_as_before(before)
+
+
+def test_what_is_missing_elsewhere_is_named_within_5_s(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    """On machine 2 the part is stopped, a replay worker killed, one of the next interval stopped, a switch killed."""
+    agent = start_agent(three, stack, 2, "--once")
+    long = [{**SMALL["workloads"][0], "duration": "20s"}]
+    run = start(three, stack, tmp_path, {"workloads": long, "repeats": 3, "hosts": 2})
+    where, ended = rf"on machine 2 \(m2, {NETWORK}\.2\)", set[int]()
+
+    def replay() -> psutil.Process:
+        """Return a replay worker of the next interval."""
+        first, *_ = wait_until(lambda: [p for p in processes(agent, REPLAY) if p.pid not in ended], "the replay", RUN_S)
+        time.sleep(1.0)
+        ended.update(process.pid for process in processes(agent, REPLAY))
+        return first
+
+    worker = replay()
+    (part,) = (p for p in processes(agent, PART) if p.name() != "unshare")
+    part.send_signal(signal.SIGSTOP)
+    run.await_match(rf"the run's own process {where} was stopped for ", 5.0)
+    worker.send_signal(signal.SIGKILL)
+    run.await_match(rf"a replay worker {where} died \(signal 9\)", 5.0)
+    replay().send_signal(signal.SIGSTOP)
+    run.await_match(rf"a replay worker {where} was stopped for ", 5.0)
+    replay()
+    processes(agent, "ovs-vswitchd")[0].send_signal(signal.SIGKILL)
+    run.await_match(rf"ovs-vswitchd of rail1 {where} died \(signal 9\)", 5.0)
+    assert run.end(30.0) == 1, run.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    verdicts = {interval["repeat"]: interval["verdict"] for interval in summary["intervals"]}
+    assert verdicts == dict.fromkeys(range(3), "invalid"), summary
+    check_nothing_left(three)
 
 
 def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
@@ -187,6 +249,39 @@ def test_workers_of_a_dask_cluster_start_the_agents(
     assert_as_before(before)
 
 
+def set_link(name: str, *state: str) -> None:
+    """Set the underlay's end of a machine's cable up or down, or change its MTU."""
+    subprocess.run(["ip", "link", "set", name, *state], check=True)
+
+
+def test_doctor_checks_all_machines_and_what_joins_them(three: Machines, stack: ExitStack) -> None:
+    for number in (2, 3):
+        start_agent(three, stack, number, "--once")  # which doctor is no run for
+    argv = three.command(1, *RUN_EXPERIMENT, "doctor", "--hosts", "3", "--underlay", "eth0")
+    with Program(argv) as doctor:
+        assert doctor.end(60.0) == 0, doctor.output
+    lines = doctor.output.splitlines()
+    assert sum(bool(re.match(r"machine [23]: m[23], .*, clock known to \d+ us$", line)) for line in lines) == 2, lines
+    set_link("machine2", "mtu", "1500")
+    stack.callback(set_link, "machine2", "mtu", "9100")
+    with Program(argv) as doctor:
+        assert doctor.end(60.0) == 3, doctor.output
+    assert re.search(
+        rf"^error: hosts: packets of 9100 bytes don't reach machine [23] \(m2, {NETWORK}\.2\)", doctor.output, re.M
+    )
+    check_nothing_left(three)
+
+
+def test_an_agent_of_another_version_is_refused(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+    join = ["agent", "--join", f"tcp://{NETWORK}.1:7911", "--name", "m2"]
+    agent = stack.enter_context(Program(three.command(2, sys.executable, "-c", OTHER_VERSION, *join)))
+    run = start(three, stack, tmp_path, {"hosts": 2})
+    assert run.end(RUN_S) == 3
+    line = f"error: hosts: m2 ({NETWORK}.2) has Railyard 9.9, this machine {railyard.__version__}: install the same on"
+    assert run.output.strip().splitlines()[-1].startswith(line), run.output
+    assert agent.end(10.0) == 2
+
+
 def test_a_machine_that_is_not_named_is_refused(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     agent = start_agent(three, stack, 2)
     run = start(three, stack, tmp_path, {"hosts": ["m1", "m3"]})
@@ -237,5 +332,9 @@ def test_tunnel_packets_from_elsewhere_are_dropped(three: Machines) -> None:
 
         with guarded(here, net.fileno()):
             assert received(1) == "peer"
+            (owner,) = (child for child in psutil.Process().children() if child.name() == "nft")
+            owner.kill()
+            with pytest.raises(ProcessMissing, match=r"the guard of tunnels \(nft\) died \(signal 9\)"):
+                wait_until(lambda: False, "its end", 10.0)
         assert received(2) == "foreign peer"
     check_nothing_left(three)

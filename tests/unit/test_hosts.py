@@ -2,14 +2,18 @@
 
 import socket
 import subprocess
+import time
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.records import IntervalId
-from railyard.core.sandbox import launcher
+from railyard.core.sandbox import launcher, run_queue
 from railyard.experiments.machines import agent
 from railyard.experiments.machines.agent import parse_join
 from railyard.experiments.machines.joining import mtu_problem
@@ -108,6 +112,15 @@ def test_other_traffic_between_machines_degrades_an_interval(sent: float, predic
     run.measurements.append(Measurement(IntervalId("f", "w"), "", UNDERLAY_BYTES, sent, "B", predicted))
     found = [finding for finding in judge(run).evidence if finding.limit is UNDERLAY]
     assert [finding.verdict for finding in found] == [verdict]
+
+
+def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_queue, "turn", partial(run_queue.turn, prefix=f"railyard-test-{uuid4().hex[:8]}"))
+    with agent._turn("one", 1, inf):
+        with pytest.raises(MissingRequirement, match=r"^other runs were on this machine all the time"):
+            agent._turn("two", 1, time.monotonic() + 0.1).__enter__()
+        with agent._turn("three", 2, time.monotonic() + 0.1):
+            pass
 
 
 def test_an_agent_runs_no_file_of_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
