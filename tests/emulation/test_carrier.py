@@ -32,6 +32,7 @@ ADDRESSES = ("10.99.8.1", "10.99.8.2")
 RAIL_BPS = 5_000_000  # of auto rails, which these are not
 CUTS = 10
 WITHIN_S = 2.0
+LATE_S = 0.003  # for a carrier to follow
 pytestmark = pytest.mark.sandbox
 
 
@@ -109,6 +110,7 @@ def seconds_until(near: End, far: End, state: str) -> float:
                 return time.monotonic() - began
 
 
+@pytest.mark.alone
 def test_each_end_has_a_carrier_while_the_other_is_up() -> None:
     with mirrored() as placement:
         took = []
@@ -121,8 +123,10 @@ def test_each_end_has_a_carrier_while_the_other_is_up() -> None:
                         took.append(seconds_until(near, far, state))
                         assert all(map(carrier_of, others))
                 assert carrier_of(far)
-        worst, median = max(took) * 1e3, statistics.median(took) * 1e3
-        print(f"{len(took)} changes of a carrier: median {median:.2f} ms, at most {worst:.2f} ms")
+        late = [seconds for seconds in took if seconds > LATE_S]
+        print(f"{len(took)} changes of a carrier: median {statistics.median(took) * 1e3:.2f} ms, late: {late}")
+        assert statistics.median(took) < LATE_S
+        assert len(late) <= len(took) / 10
 
 
 def test_ends_that_are_both_down_come_back_in_any_order() -> None:

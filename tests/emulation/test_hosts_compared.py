@@ -3,6 +3,8 @@
 import csv
 import json
 import signal
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -11,11 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from railyard.results.analysis.comparison import MIN_VALUES, values_of
+from railyard.results.runs import store
 from tests.emulation.machines import Machines, machines
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
 pytestmark = pytest.mark.alone
 RUN_S = 280.0
+TRIES = 3
 LOADS = [
     {"kind": "collective", "collective": "all-to-all", "algorithm": "two-phase", "duration": "2s"},
     {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "2s"},
@@ -42,55 +47,55 @@ def rows(out: Path, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((out / name).read_text().splitlines()))
 
 
-def check_bytes(out: Path) -> str:
-    """No byte is missing; return the run's verdict."""
+def check_bytes(out: Path) -> None:
+    """No byte is missing."""
     summary = json.loads((out / "summary.json").read_text())
     assert not [reason for reason in summary["reasons"] if "delivered" in reason or "ports counted" in reason], summary
-    return str(summary["verdict"])
+
+
+def believed(
+    joined: Machines, count: int, folder: Path, keys: dict[str, Any], metrics: Sequence[str]
+) -> dict[str, list[float]]:
+    """Return the values of each row whose own verdict is ok, as `compare` takes them.
+
+    It runs the experiment again while a row has too few of them, and fails after `TRIES` runs.
+    """
+    found = defaultdict[str, list[float]](list)
+    for attempt in range(TRIES):
+        out = run_on(joined, count, folder / f"on-{count}-{attempt}", keys)
+        check_bytes(out)
+        recoveries = rows(out, "recovery.csv") if "faults" in keys else []
+        assert all(row["recovered"] == "True" and row["lost_bytes"] == "0" for row in recoveries), recoveries
+        for key, values in values_of(store.load(out)).items():
+            if key.metric in metrics:
+                found[f"{key.label} {key.metric}"] += values.believed
+        if found and all(len(values) >= MIN_VALUES for values in found.values()):
+            return dict(found)
+    pytest.fail(f"the machine was too busy: { ({row: len(values) for row, values in found.items()}) } values are ok")
 
 
 @pytest.mark.parametrize(("size", "rate"), [(4, "15Mbit"), (8, "5Mbit")])
 def test_collectives_take_as_long_on_several_machines(size: int, rate: str, tmp_path: Path) -> None:
     fabric = {"kind": "rail-only", "domains": size, "rails": size, "rail_rate": rate}
-    keys = {"fabrics": [fabric], "workloads": LOADS, "repeats": 3}
-    took: dict[int, dict[str, float]] = {}
-    verdicts = dict[int, str]()
+    keys = {"fabrics": [fabric], "workloads": LOADS, "repeats": MIN_VALUES}
     with machines(3) as joined:
-        for count in (1, 2, 3):
-            out = run_on(joined, count, tmp_path / f"on-{count}", keys)
-            verdicts[count] = check_bytes(out)
-            found = [row for row in rows(out, "results.csv") if row["metric"] == "completion_time"]
-            wholes = [row for row in found if row["phase"] == found[-1]["phase"]]
-            loads = {row["workload"] for row in wholes}
-            took[count] = {
-                load: median(float(row["value"]) for row in wholes if row["workload"] == load) for load in loads
-            }
-            if count > 1:
-                ratios = {load: f"{seconds / took[1][load]:.4f}" for load, seconds in took[count].items()}
-                print(f"{size}x{size} on {count} machines, of one: {ratios}, verdicts {verdicts}")
-    if set(verdicts.values()) != {"ok"}:
-        pytest.skip(f"the machine was too busy to compare: {verdicts}")
+        took = {n: believed(joined, n, tmp_path, keys, ["completion_time"]) for n in (1, 2, 3)}
+    ratios = {n: {row: median(took[n][row]) / median(values) for row, values in took[1].items()} for n in (2, 3)}
+    print(f"{size}x{size}, of one machine: {ratios}; values: {took}")
     for count in (2, 3):
-        for load, seconds in took[count].items():
-            assert seconds / took[1][load] == pytest.approx(1.0, abs=0.02), (count, load)
+        assert ratios[count] == pytest.approx(dict.fromkeys(took[1], 1.0), abs=0.02), count
 
 
-def test_recovery_takes_as_long_on_two_machines(tmp_path: Path) -> None:
-    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
-    medians, verdicts = dict[int, dict[str, float]](), dict[int, str]()
-    steps = ("detect_ms", "reroute_ms", "first_packet_ms", "far_side_ms", "source_side_ms")
-    with machines(2) as joined:
-        for count in (1, 2):
-            out = run_on(joined, count, tmp_path / f"on-{count}", {"fabrics": [fabric], **FAULTS})
-            verdicts[count] = check_bytes(out)
-            found = rows(out, "recovery.csv")
-            assert all(row["recovered"] == "True" and row["lost_bytes"] == "0" for row in found), found
-            medians[count] = {step: median(float(row[step]) for row in found if row[step]) for step in steps}
-            print(f"on {count} machines: {medians[count]}, verdict {verdicts[count]}")
-    if set(verdicts.values()) != {"ok"}:
-        pytest.skip(f"the machine was too busy to compare: {verdicts}")
-    for step in steps:
-        assert abs(medians[2][step] - medians[1][step]) < 5.0, (step, medians)
+@pytest.mark.parametrize(("size", "rate"), [(4, "5Mbit"), (8, "2Mbit")])
+def test_recovery_takes_as_long_on_several_machines(size: int, rate: str, tmp_path: Path) -> None:
+    fabric = {"kind": "rail-only", "domains": size, "rails": size, "rail_rate": rate}
+    steps = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms")
+    with machines(3) as joined:
+        took = {n: believed(joined, n, tmp_path, {"fabrics": [fabric], **FAULTS}, steps) for n in (1, 2, 3)}
+    medians = {n: {row: median(values) for row, values in found.items()} for n, found in took.items()}
+    print(f"{size}x{size}: {medians}")
+    for count in (2, 3):
+        assert medians[count] == pytest.approx(medians[1], abs=5.0), count
 
 
 def test_faults_of_each_kind_on_two_machines(tmp_path: Path) -> None:
