@@ -1,14 +1,25 @@
 """`shell`: Mininet's command line on a built fabric."""
 
+import re
+from typing import Annotated, Final
+
+import typer
+
+from railyard.core.errors import BadInput
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import Live, Name, Overrides, PluginFiles, SaveScript
 from railyard.experiments.spec.loading import load_any
 
+_RUN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")  # no number, which would be a pid, and no path
+
 
 def command(
     name: Name,
     overrides: Overrides,
+    run_name: Annotated[
+        str, typer.Option("--name", metavar="RUN", help="Name for `ps` and `exec`, if not shell-NAME.")
+    ] = "",
     live: Live = None,
     save_script: SaveScript = None,
     *,
@@ -20,10 +31,12 @@ def command(
     from railyard.experiments.machines.joining import refuse_several
     from railyard.experiments.run.sandboxed import check_machine, own_command
 
+    if run_name and not _RUN_NAME.fullmatch(run_name):
+        raise BadInput("--name", run_name, "must have 1 to 64 letters, digits and ._-, a letter or _ first")
     spec = load_any(name, overrides)
     refuse_several(spec, "shell")
     check_machine(spec)
-    run = f"{spec.name} shell-{spec.name}"
+    run = f"{spec.name} {run_name or f'shell-{spec.name}'}"
     with opened_page(live, save_script) as page:
         task = {"do": "shell", "spec": spec.resolved(), "live": page.task}
         visible = files_meant(task["spec"])

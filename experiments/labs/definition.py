@@ -1,9 +1,9 @@
 """Labs: exercises for a class. A lab is one file: its text, what a student's variant is, questions, and runs to make.
 
 The text is Markdown, a Jinja template. A name in it stands for a value of the student's variant; `{{ railyard }}` for
-what starts a command; `{{ folder }}` for the student's folder; `{{ run.NAME }}` for the command of a run; and
-`{{ ask.NAME }}` for a question. Right answers are computed from plans, policies, formulas and the records of the
-student's own runs, so that a lab has no list of answers.
+what starts a command; `{{ folder }}` for the student's folder; `{{ own_name }}` for a name that no other student has;
+`{{ run.NAME }}` for the command of a run; and `{{ ask.NAME }}` for a question. Right answers are computed from plans,
+policies, formulas and the records of the student's own runs, so that a lab has no list of answers.
 """
 
 import json

@@ -102,15 +102,16 @@ Routes of `proto openr`, which a later lab shows, are the controller's: its agen
 
 ## Count
 
-A switch is asked by `exec`, which runs a command in a fabric that is up. Start one for 40 seconds in the background:
+A switch is asked by `exec`, which runs a command in a fabric that is up. The first line starts one in the background,
+whose name is yours; the last line closes its standard input, which ends it:
 
 ```sh
-{{ railyard }} shell quickstart -o domains={{ domains }} -o rails={{ rails }} \\
-    < <(sleep 40) > {{ folder }}/shell.txt 2>&1 &
-{{ railyard }} exec --wait 60 shell-quickstart {{ rail }} flows
-{{ railyard }} exec shell-quickstart {{ src }} ping -q -c 100 -i 0.01 {{ dst }}
-{{ railyard }} exec shell-quickstart {{ rail }} ports
-kill $!
+exec 3> >({{ railyard }} shell quickstart --name {{ own_name }} \\
+    -o domains={{ domains }} -o rails={{ rails }} > {{ folder }}/shell.txt 2>&1)
+{{ railyard }} exec --wait 60 {{ own_name }} {{ rail }} flows
+{{ railyard }} exec {{ own_name }} {{ src }} ping -q -c 100 -i 0.01 {{ dst }}
+{{ railyard }} exec {{ own_name }} {{ rail }} ports
+exec 3>&-
 ```
 
 `flows` and `ports` stand for `ovs-ofctl dump-flows` and `dump-ports` of this switch; `groups` is a third.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from railyard.core.errors import MissingRequirement
 from railyard.core.installation import IS_CHECKOUT, RUN, python_extra
-from railyard.experiments.labs.definition import Answer, NotDone, Question, Setting, fill
+from railyard.experiments.labs.definition import Answer, NotDone, Question, Setting, fill, folder_name
 
 _HEADER: Final = (
     "---\njupyter:\n  kernelspec:\n    display_name: Python 3\n    language: python\n    name: python3\n---\n\n"
@@ -42,6 +42,7 @@ def student_page(setting: Setting) -> str:
         "unprivileged": RUN.removeprefix("sudo "),
         "python": ".venv/bin/python" if IS_CHECKOUT else "python3",
         "folder": folder,
+        "own_name": folder_name(lab, setting.student),
         "run": SimpleNamespace(**{run.name: setting.command(run) for run in lab.runs}),
         "ask": SimpleNamespace(**numbered(setting)),
     }

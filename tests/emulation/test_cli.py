@@ -99,9 +99,18 @@ def test_a_user_looks_into_a_run_of_their_own(slow: float) -> None:
         looked = command("exec", "moe-slowdown", "d1g1", "cat", "/proc/1/comm", who=lambda argv: [*USER, *argv])
         assert looked.stderr == ""
         assert looked.stdout.startswith("python")
-    with Program(SHELL) as shell:
-        shell.await_text(PROMPT, BUILT_S * slow)
-        assert command("ps", who=lambda argv: [*USER, *argv]).stdout == "no run is alive\n", "root's is root's alone"
+
+
+def test_two_shells_of_a_user_are_told_apart_by_name(slow: float) -> None:
+    """As two students' with sudo: both are root's, and another user sees neither."""
+    with Program([*SHELL, "--name", "lab1-ada"]) as ada, Program([*SHELL, "--name", "lab1-bob"]) as bob:
+        for name, shell in (("lab1-ada", ada), ("lab1-bob", bob)):
+            shell.await_text(PROMPT, BUILT_S * slow)
+            assert command("exec", name, "d1g1", "touch", f"/tmp/{name}").returncode == 0
+        assert command("exec", "lab1-bob", "d1g1", "ls", "/tmp/lab1-ada").returncode != 0
+        assert command("exec", "lab1-ada", "d1g1", "ls", "/tmp/lab1-ada").returncode == 0
+        assert "may be several: " in command("exec", "moe-slowdown", "d1g1", "true").stderr
+        assert command("ps", who=lambda argv: [*USER, *argv]).stdout == "no run is alive\n"
 
 
 def test_shell_passes_ctrl_c_on_and_ends_at_sigterm(slow: float) -> None:

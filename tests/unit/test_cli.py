@@ -120,6 +120,8 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run full/", 2, "FILE: 'full/' must be a regular file"),
         ("run list.yaml", 2,
             "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
+        ("shell quickstart --name 12", 2,
+            "--name: '12' must have 1 to 64 letters, digits and ._-, a letter or _ first"),
         ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
             f"{EXPERIMENTS}; or a file, "
             "such as ./mine.yaml"),
