@@ -48,6 +48,23 @@ def _git(*arguments: str) -> str:
         return ""
 
 
+def machine_data(machine: Machine, packets_per_s: float | None) -> dict[str, Any]:
+    """Return what `print_machine` prints as plain data. Capabilities by group: needed, faster, optional."""
+    datapath, reason = datapath_choice(machine)
+    return {
+        "capabilities": {group: [row._asdict() for row in rows] for group, rows in capabilities(machine).items()},
+        "kernel": machine.kernel,
+        "cpu": machine.cpu_model,
+        "cores": machine.cores,
+        "memory_bytes": machine.memory_bytes,
+        "disk_free_bytes": machine.disk_free_bytes,
+        "root": machine.root,
+        "datapath": datapath,
+        "datapath_why": reason,
+        "packets_per_s": packets_per_s,
+    }
+
+
 def print_machine(machine: Machine, console: Console, packets_per_s: float | None) -> None:
     """Print the capabilities by group, with what the absence of each rules out and its remedy, and a closing line.
 

@@ -1,8 +1,9 @@
 """`doctor`: what this machine can do, and how many frames a second its switches carry, measured in a sandbox."""
 
+import json
 import subprocess
 from math import ceil
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import psutil
 import typer
@@ -35,27 +36,33 @@ def command(
         ),
     ] = None,
     underlay: Annotated[str, typer.Option(metavar="NAME", help="With --hosts: the interface that joins them.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> int:
     """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
     if hosts is not None:
-        return check_hosts(hosts, underlay)
+        return check_hosts(hosts, underlay, as_json)
     from railyard.experiments.options import console
 
-    machine, runs = detect(), True
+    machine, problem = detect(), ""
     try:
         require(machine)
-    except MissingRequirement:
-        runs = False
+    except MissingRequirement as error:
+        problem = str(error)
     with Console(stderr=True).status("measuring the switches"):
-        frames = frames_per_s() if runs else None
-    provenance.print_machine(machine, console(), frames)
-    if students is not None:
-        console().print(class_size(students, machine.cores, psutil.virtual_memory().total), highlight=False)
-    return 0 if runs else 3
+        frames = None if problem else frames_per_s()
+    shares = None if students is None else class_size(students, machine.cores, psutil.virtual_memory().total)
+    if as_json:
+        found = {**provenance.machine_data(machine, frames), "runs": not problem, "problem": problem}
+        print(json.dumps(found | ({"class": shares._asdict()} if shares else {}), indent=1))
+    else:
+        provenance.print_machine(machine, console(), frames)
+        if shares:
+            console().print(class_text(shares), highlight=False)
+    return 3 if problem else 0
 
 
-def check_hosts(hosts: int, interface: str) -> int:
-    """Wait for the other machines, check all of them and the network between, and print a line for each.
+def check_hosts(hosts: int, interface: str, as_json: bool) -> int:
+    """Wait for the other machines, check all of them and the network between; print a line for each, or all as JSON.
 
     MissingRequirement if a run could not use them, or if its times would be degraded.
     """
@@ -65,7 +72,9 @@ def check_hosts(hosts: int, interface: str) -> int:
 
     underlay = parse_model(UnderlaySpec, {"interface": interface}, "--underlay")
     machines = joining.look(hosts, underlay)
-    for number, machine in enumerate(machines, 1):
+    if as_json:
+        print(json.dumps(machines, indent=1))
+    for number, machine in enumerate(() if as_json else machines, 1):
         mtu = machine["mtu"] - TUNNEL_HEADERS
         clock = f", clock known to {machine['clock_uncertainty_us']:.0f} us" if number > 1 else ""
         print(
@@ -79,15 +88,31 @@ def check_hosts(hosts: int, interface: str) -> int:
     return 0
 
 
-def class_size(students: int, cores: float, memory_bytes: float) -> str:
-    """Return how many runs of labs fit, at once and per hour, and how long the last of a class waits for one run."""
+class ClassSize(NamedTuple):
+    """How a class shares a machine: lab runs at once and per hour, and when the last of all has its first result."""
+
+    students: int
+    cores: float
+    memory_bytes: float
+    runs_at_once: int
+    runs_per_hour: int
+    last_result_s: float
+
+
+def class_size(students: int, cores: float, memory_bytes: float) -> ClassSize:
+    """Return how many runs of labs fit."""
     at_once = runs_at_once(cores, memory_bytes)
-    per_hour, last_s = int(3600 / RUN_S * at_once), ceil(students / at_once) * RUN_S
-    runs = f"{at_once} run{'s' if at_once > 1 else ''} at once, the others queue"
+    last_s = ceil(students / at_once) * RUN_S
+    return ClassSize(students, cores, memory_bytes, at_once, int(3600 / RUN_S * at_once), last_s)
+
+
+def class_text(size: ClassSize) -> str:
+    """Return it as two sentences."""
+    runs = f"{size.runs_at_once} run{'s' if size.runs_at_once > 1 else ''} at once, the others queue"
     return (
-        f"A class of {students} on {cores:g} cores and {format_size(memory_bytes, 2)}: {runs}. "
-        f"{per_hour} lab runs an hour, {per_hour / students:.3g} for each student; "
-        f"if all start one together, the last has its result after {format_time(last_s, 2)}."
+        f"A class of {size.students} on {size.cores:g} cores and {format_size(size.memory_bytes, 2)}: {runs}. "
+        f"{size.runs_per_hour} lab runs an hour, {size.runs_per_hour / size.students:.3g} for each student; "
+        f"if all start one together, the last has its result after {format_time(size.last_result_s, 2)}."
     )
 
 

@@ -1,8 +1,10 @@
 """`lab`: exercises for a class: a student's variant, what is left to do, checks of answers and runs, and grades."""
 
+import json
 import os
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +33,7 @@ def command(
         ),
     ],
     student: Annotated[str, typer.Option(help="The student's name, which decides the variant.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="With check: print the outcomes as JSON.")] = False,
     *,
     plugin_files: PluginFiles,
 ) -> int:
@@ -47,7 +50,7 @@ def command(
         case ["grade", folder, *rest] if len(rest) <= 1:
             return _grade(Path(folder), Path(rest[0]) if rest else Path(folder, "grades.csv"))
         case ["check", number, *rest] if len(rest) <= 1:
-            return _check(number, student, rest[0] if rest else None)
+            return _check(number, student, rest[0] if rest else None, as_json)
         case [number, *rest] if len(rest) <= 1 and number not in ("check", "grade"):
             return _guide(Setting.of(find(number), student, Path(rest[0]) if rest else None))
     raise BadInput("lab", " ".join(words), _USAGE)
@@ -88,7 +91,7 @@ def _guide(setting: Setting) -> int:
     return 0
 
 
-def _check(number: str, student: str, given: str | None) -> int:
+def _check(number: str, student: str, given: str | None, as_json: bool) -> int:
     lab = find(number)
     path = Path(given) if given else Setting.of(lab, student).folder
     path = path if path.name.endswith((".yaml", ".yml")) else path / checking.ANSWERS
@@ -100,11 +103,14 @@ def _check(number: str, student: str, given: str | None) -> int:
     if student and owner != student:
         raise BadInput("--student", student, f"is not the student of {path}: {owner or 'none'}")
     outcomes = checking.check(Setting.of(lab, owner, path.parent), answers)
+    right = sum(outcome.state == "right" for outcome in outcomes)
+    if as_json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+        return 0 if right == len(outcomes) else 1
     out, styles = console(), {"right": "[green]right  [/]", "wrong": "[red]wrong  [/]", "missing": "[yellow]missing[/]"}
     for outcome in outcomes:
         line = f"{styles[outcome.state]} {outcome.item}"
         out.print(f"{line}: {outcome.message}" if outcome.message else line, highlight=False, soft_wrap=True)
-    right = sum(outcome.state == "right" for outcome in outcomes)
     out.print(f"{right} of {len(outcomes)} right", highlight=False)
     return 0 if right == len(outcomes) else 1
 

@@ -4,6 +4,7 @@ core/sandbox/entry.py decides which runs may be entered, and how. Names of runs 
 could control a terminal are replaced by escapes.
 """
 
+import json
 import os
 import pwd
 import re
@@ -167,6 +168,15 @@ LiveRunName = Annotated[
 ]
 
 
-def command() -> None:
+def as_plain(run: LiveRun) -> dict[str, object]:
+    """Return a run as plain data, for --json. `refused`: why it may not be entered, "" if it may."""
+    names = ("name", "experiment", "pid", "user", "started_s", "where", "refused", "nodes")
+    return {name: getattr(run, name) for name in names}
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="Print the runs as JSON.")] = False) -> None:
     """List the runs that are alive now."""
-    print_table(find(), console())
+    if as_json:
+        print(json.dumps(list(map(as_plain, find())), indent=1))
+    else:
+        print_table(find(), console())

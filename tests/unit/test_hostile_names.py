@@ -2,12 +2,14 @@
 
 import dataclasses
 import io
+import json
 import warnings
 from typing import Any
 
 import pytest
 from rich.table import Table
 
+from railyard.experiments import cli
 from railyard.experiments.commands import ps
 from railyard.experiments.options import PrintableConsole
 from railyard.results.analysis.run_analysis import Analysis
@@ -62,6 +64,21 @@ def test_a_terminal_shows_any_text_as_it_is(text: str) -> None:
     PrintableConsole(file=coloured, force_terminal=True, color_system="standard").print(f"[bold red]a[/] {HOSTILE}")
     assert coloured.getvalue().startswith("\x1b[1;31ma\x1b[0m ")
     assert "\x1b]" not in coloured.getvalue()
+
+
+def test_ps_prints_runs_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [
+        ps.LiveRun("quickstart", "a", "/r/a", 7, "ada", 1.5),
+        ps.LiveRun("x", "b", "/r/b", 8, "bob", 0.0, refused="no"),
+    ]
+    monkeypatch.setattr(ps, "find", lambda: runs)
+    assert cli.main(["ps", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first == {
+        "name": "a", "experiment": "quickstart", "pid": 7, "user": "ada", "started_s": 1.5, "where": "/r/a",
+        "refused": "", "nodes": [],
+    }  # fmt: skip
+    assert second["refused"] == "no"
 
 
 def test_only_plain_names_of_runs_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:

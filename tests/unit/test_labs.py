@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import random
 import subprocess
@@ -185,6 +186,9 @@ def test_lab_guides_checks_and_grades(here: Path, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert "wrong   pairs" in shown
     assert "right   forwards" in shown
+    assert cli.main(["lab", "check", "1", "lab1-ada", "--json"]) == 1
+    outcomes = {outcome["item"]: outcome["state"] for outcome in json.loads(capsys.readouterr().out)}
+    assert (outcomes["pairs"], outcomes["forwards"]) == ("wrong", "right")
     cli.main(["lab", "1", "--student", "ada"])
     assert "8 of 9 done" in capsys.readouterr().out
     write_answers(folder, answers)

@@ -1,6 +1,7 @@
 """Conclusions from what a machine has, and one look at the machine that runs the tests."""
 
 import io
+import json
 import os
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from railyard.core.host import (
     detect,
     require,
 )
+from railyard.experiments import cli
+from railyard.experiments.commands import doctor
 
 # A machine with everything; each test takes something away.
 FULL = Machine(
@@ -179,6 +182,18 @@ def test_the_doctor_shows_what_is_absent_and_how_to_get_it() -> None:
     assert lines[at + 2].startswith("      get it by: boot a kernel with modules")
     assert "47,900 packets/s" in text
     assert text.endswith("Runs work here, as root. Datapath: system (the kernel has the openvswitch module).\n")
+
+
+def test_the_doctors_json_has_what_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "detect", lambda: without("iperf3"))
+    assert cli.main(["doctor", "--json", "--class", "12"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["class"]["students"], found["packets_per_s"]) == (False, 12, None)
+    absent = [row for rows in found["capabilities"].values() for row in rows if not row["found"]]
+    assert [row["name"] for row in absent] == ["iperf3"]
+    assert absent[0]["remedy"] in found["problem"]
 
 
 def test_the_doctor_ends_with_what_is_in_the_way() -> None:

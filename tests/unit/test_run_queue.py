@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from railyard.core.sandbox import run_queue
-from railyard.experiments.commands.doctor import class_size
+from railyard.experiments.commands.doctor import class_size, class_text
+from railyard.experiments.run.sandboxed import runs_at_once
 
 HOLDER = """
 import sys, time
@@ -128,6 +129,6 @@ def test_a_machine_carries_more_runs_with_more_cores_and_memory() -> None:
 
 
 def test_class_size_says_how_a_class_shares_the_machine() -> None:
-    text = class_size(12, 2, 4e9)
+    text = class_text(class_size(12, 2, 4e9))
     assert "1 run at once" in text
     assert "5 for each student" in text
