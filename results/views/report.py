@@ -231,30 +231,32 @@ def _present_verdict(analysis: Analysis, interval: IntervalId) -> Verdict:
 
 
 def print_summary(analysis: Analysis, console: Console) -> None:
-    """Print the summary on one screen of 100 columns by 40 lines; what doesn't fit is in report.html."""
+    """Print the summary. Lines are wrapped at a terminal's width and stay whole without one, as in a CI log."""
+
+    def print_line(line: str | Text) -> None:
+        console.print(line, soft_wrap=not console.is_terminal, highlight=False)
+
     run, judgement = analysis.run, analysis.judgement
     state = " [bold red]interrupted[/]" if run.interrupted else ""
     state += " [bold red]interactive[/]" if run.is_interactive else ""
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
-    console.print(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}", highlight=False)
+    print_line(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}")
     for reason in judgement.reasons[:_MAX_REASONS]:
-        console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
+        print_line(Text(f"  {reason}"))
     if len(judgement.reasons) > _MAX_REASONS:
-        console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
+        print_line(f"  … and {len(judgement.reasons) - _MAX_REASONS} more")
     repeated = repeated_lines(analysis)
     for text in repeated[:_MAX_REASONS]:
-        console.print(Text(f"  {text}"), no_wrap=True, overflow="ellipsis", highlight=False)
+        print_line(Text(f"  {text}"))
     if len(repeated) > _MAX_REASONS:
-        console.print(f"  … and {len(repeated) - _MAX_REASONS} more intervals measured again", highlight=False)
+        print_line(f"  … and {len(repeated) - _MAX_REASONS} more intervals measured again")
     for _, found in sections():
         found.show(analysis, console)
     for check in analysis.checks:
         mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
-        line = Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
-        console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
+        print_line(Text.assemble(mark, check.name, (f": {check.detail}", "dim")))
     if analysis.agreement.compared:
-        line = Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text)
-        console.print(line, highlight=False)
+        print_line(Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text))
     measured = [o for o in analysis.target_outcomes if o.met is not None and not o.target.claim]
     if measured:
         names = missed_targets(measured)
@@ -262,4 +264,4 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         left_out = sum(o.not_judged for o in analysis.target_outcomes)
         line.append(f"; not: {'; '.join(names)}" if names else "", "bold red")
         line.append(f"; not judged: {left_out} values, the machine was disturbed" if left_out else "", "yellow")
-        console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
+        print_line(line)

@@ -137,15 +137,15 @@ def test_moe_may_cross_rails_and_reroute_off_need_not_recover() -> None:
     assert summarise(run)["passed"] is True
 
 
-def screen(run: Run, width: int = 100) -> list[str]:
+def screen(run: Run, width: int = 100, is_terminal: bool = True) -> list[str]:
     out = StringIO()
-    print_summary(run, Console(file=out, width=width, force_terminal=False))
+    print_summary(run, Console(file=out, width=width, force_terminal=is_terminal, color_system=None))
     return out.getvalue().splitlines()
 
 
 def cut(lines: list[str]) -> list[str]:
-    """Lines of tables with a cell that is cut; reasons (indented) and checks may be."""
-    return [line for line in lines if "…" in line and not line.startswith(("…", " ", "✓", "✗"))]
+    """Lines that end with an ellipsis, which nothing may; lines that begin with one count what is in the report."""
+    return [line for line in lines if "…" in line and not line.strip().startswith("… ")]
 
 
 def test_the_summary_fits_a_screen_whatever_went_wrong() -> None:
@@ -159,12 +159,28 @@ def test_the_summary_fits_a_screen_whatever_went_wrong() -> None:
     run.interrupted = True
     worst = screen(run)
     for lines in (fine, worst):
-        assert len(lines) <= 40
+        assert len(lines) <= 45
         assert max(map(len, lines)) <= 100
+        assert not cut(lines)
     assert "interrupted" in worst[0]
     assert "invalid" in worst[0]
     assert any("… and " in line for line in worst)
     assert any("more in report.html" in line for line in worst)
+
+
+def test_a_reason_is_one_whole_line_without_a_terminal() -> None:
+    run = sample_run(2, 2, 1)
+    run.loads = [replace(x, cpu_foreign=0.9) for x in run.loads]
+    reason = next(text for text in Analysis(run).judgement.reasons if "rail-only, gpt" in text)
+    assert len(reason) > 80
+    for is_terminal, lines in ((False, 1), (True, 2)):
+        shown = screen(run, 80, is_terminal)
+        (at,) = (
+            n
+            for n, line in enumerate(shown)
+            if line.startswith("  invalid: rail-only, gpt") and "other programs" in line
+        )
+        assert " ".join(" ".join(shown[at : at + lines]).split()) == reason
 
 
 def test_four_fabrics_fit_the_screen_too() -> None:

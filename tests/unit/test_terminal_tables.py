@@ -1,13 +1,19 @@
 """Tables on a narrow terminal: every name and number is whole."""
 
+import re
+import sys
+from collections import Counter
 from io import StringIO
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 
 from railyard.core.terminal import FittingTable
+from railyard.experiments import cli
+from railyard.experiments.predict.output import Predicted
 
 _WORD = st.text("abcdefghijklmnop0123456789.,-", min_size=1, max_size=14)
 _TEXT = st.lists(_WORD, min_size=1, max_size=4).map(" ".join)
@@ -60,3 +66,25 @@ def test_column_without_any_text_is_printed_beside_others() -> None:
     table.add_column("")
     table.add_row("link-down at d0g1", "")
     assert [line.rstrip() for line in printed(table, 60)] == ["fault", "link-down at d0g1"]
+
+
+@pytest.mark.parametrize(
+    "line", ["list", "search gpt-1t --gpus 3072 --batch 3072", "predict table2", "predict moe-slowdown"]
+)
+def test_commands_cut_nothing_at_80_columns(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every name and number of a wide terminal is whole on one of 80 columns, where tables fit the width."""
+    monkeypatch.setattr(Predicted, "save", lambda *_: ())  # figures take seconds
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = {}
+    for columns in (400, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert cli.main(line.split()) == 0
+        shown[columns] = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    words = {columns: Counter(re.findall(r"[^\s─]+", text)) for columns, text in shown.items()}
+    assert sorted((words[400] - words[80]).elements()) == []
+    assert shown[80].count("…") == shown[400].count("…")
+    rows = [row for row in shown[80].splitlines() if re.search(r"\S {2,}\S", row)]
+    assert rows
+    assert max(map(len, rows)) <= 80
