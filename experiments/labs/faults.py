@@ -84,7 +84,12 @@ END
 198.18.… dev rail0 scope link src … metric 20 dead linkdown
 198.18.0.0/15 via … dev hb0 src … metric 1000 onlink
 … via … dev hb0 proto openr src … metric 10 onlink
+[2026-11-24T03:15:12.042473] … {{ gpu }}@… mtu 9000 … state DOWN …
+[2026-11-24T03:15:12.049539] … via … dev hb0 proto openr src … metric 10 onlink
 ```
+
+The last two lines are from the files: when the switch's port went down, and when `{{ gpu }}` got its first new route,
+here 7.1 ms later.
 
 Of two routes that fit, the kernel takes the one with the longer prefix, and of equal ones that of the lower metric. A
 route by an interface without a carrier is marked `linkdown` and not used. The controller's agent marks its routes with
@@ -240,6 +245,13 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
         ),
     )
     discuss = (
+        (
+            "By the times of `ip -ts monitor`, how many ms passed from the port's change to the first new route of "
+            "`{{ gpu }}`, and to the third? What happened in between, and what carried the packets meanwhile?",
+            "Some milliseconds; the output below has both times. The switch reports its port (PORT_STATUS), the "
+            "controller chooses detours, and an agent installs them by netlink, one after the other. Meanwhile the "
+            "kernel uses the backup route, which needs no controller: so the ping loses nothing.",
+        ),
         (
             "Why is the cable cut at the switch's end, and not with `{{ gpu }} ip link set rail0 down`?",
             "Linux removes all routes of an interface that is set down at the host itself, also those that "

@@ -2,8 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 from railyard.core.errors import MissingRequirement
 from railyard.core.installation import IS_CHECKOUT, RUN, python_extra
@@ -64,23 +65,35 @@ def shown(answer: Answer) -> str:
     return f"{answer:.4g}" if isinstance(answer, float) else str(answer)
 
 
-def teacher_page(setting: Setting, outputs: str = "") -> str:
+def answers(setting: Setting, question: Question) -> list[str]:
+    """Return the right answer, then the mistakes, as a student would write them; nothing without the run they need."""
+    try:
+        return [shown(question.right(setting)), *(shown(mistake.answer(setting)) for mistake in question.mistakes)]
+    except NotDone:
+        return []
+
+
+def teacher_page(setting: Setting, outputs: str = "", typical: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return answers with reasons, common mistakes, and plans of lessons. `outputs`: of the lab's commands, Markdown.
 
-    Answers from a run's records are named so where the setting's folder has no such run.
+    `typical`: `answers` of a run by question, for those that depend on a run.
     """
     lab = setting.lab
     parts = [f"# Lab {lab.number}: {lab.title} (for teachers)"]
     parts.append(
         "Answers are of the variant without a name; `lab check` and `lab grade` compute those of each student."
     )
+    if typical:
+        parts.append("Where an answer is called typical, the student's own run decides: these are of the run below.")
     parts.append(f"## Plans\n\n**45 minutes:** {lab.plan_45}\n\n**90 minutes:** {lab.plan_90}\n\n## Answers")
     for n, question in enumerate(lab.questions, 1):
-        mistakes = [f"- {_try(setting, mistake.answer)}: {mistake.what}" for mistake in question.mistakes]
+        found = answers(setting, question)
+        right, *wrong = found or (typical or {}).get(question.name) or ["of the student's own run"]
+        mistakes = [f"- **{value}**: {mistake.what}" for value, mistake in zip(wrong, question.mistakes, strict=False)]
         common = "\n\nCommon mistakes:\n\n" + "\n".join(mistakes) if mistakes else ""
         parts.append(
             f"**{n}. `{question.name}`** {fill(question.text, setting.values)}\n\n"
-            f"Answer: {_try(setting, question.right)}{_tolerance(question, setting)}. "
+            f"{'Answer' if found else 'Typical answer'}: **{right}**{_tolerance(question, right)}. "
             f"{fill(question.why, setting.values)}{common}"
         )
     if lab.solution:
@@ -91,19 +104,9 @@ def teacher_page(setting: Setting, outputs: str = "") -> str:
     return "\n\n".join(parts) + "\n" + outputs
 
 
-def _try(setting: Setting, answer: Any) -> str:
-    try:
-        return f"**{shown(answer(setting))}**"
-    except NotDone:
-        return "from the records of the student's own run"
-
-
-def _tolerance(question: Question, setting: Setting) -> str:
-    try:
-        answer = question.right(setting)
-    except NotDone:
-        answer = 0.0
-    return f" (± {question.within:.0%})" if isinstance(answer, int | float) and question.within else ""
+def _tolerance(question: Question, answer: str) -> str:
+    """Return by which share a number may differ; nothing for a word or a name."""
+    return f" (± {question.within:.0%})" if question.within and re.fullmatch(r"\d+(\.\d+)?(e[+-]\d+)?", answer) else ""
 
 
 def notebook(page: str) -> str:

@@ -1,9 +1,11 @@
 """The commands of a lab's text, as a student types them, and what the text says that they print.
 
-`python -m tests.emulation.lab_blocks 3 7`, as root, renews the output on the teacher's pages of labs 3 and 7.
+`python -m tests.emulation.lab_blocks 3 7`, as root, renews output and typical answers on the teacher's pages of labs 3
+and 7.
 """
 
 import itertools
+import json
 import os
 import re
 import shlex
@@ -20,9 +22,10 @@ import pytest
 
 from railyard.core.installation import RUN
 from railyard.experiments.labs import checking
-from railyard.experiments.labs.definition import Answer, Lab, NotDone, Setting, find
-from railyard.experiments.labs.pages import student_page, teacher_page
+from railyard.experiments.labs.definition import Answer, Lab, NotDone, Setting, find, name_of
+from railyard.experiments.labs.pages import answers, student_page, teacher_page
 from tests.emulation.programs import RUN_EXPERIMENT
+from tests.unit import lab_pages
 from tests.unit.lab_pages import FOLDER, stem
 
 BLOCK_S: Final = 150.0
@@ -168,15 +171,20 @@ def main() -> None:
     """
     disturbed = []
     for number in sys.argv[1:]:
-        lab = find(number)
+        lab, typical = find(number), lab_pages.typical()
         with tempfile.TemporaryDirectory() as folder:
             setting = Setting.of(lab, "", Path(folder) / f"lab{lab.number}")
             found = run_all(setting, BLOCK_S)
             assert_checked(setting)
+            by_run = [question for question in lab.questions if not answers(Setting.of(lab), question)]
+            measured = {question.name: answers(setting, question) for question in by_run}
         believable = dict(itertools.takewhile(lambda item: not _INVALID.search(item[1]), found.items()))
         if believable != found:
             disturbed.append(number)
-        text = teacher_page(Setting.of(lab), outputs_page(believable))
+        else:
+            typical[name_of(lab)] = measured
+            lab_pages.TYPICAL.write_text(json.dumps(typical, indent=1) + "\n", encoding="utf-8")
+        text = teacher_page(Setting.of(lab), outputs_page(believable), typical.get(name_of(lab)))
         path = FOLDER / "teacher" / f"{stem(lab)}.md"
         path.write_text(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE), encoding="utf-8")
     if disturbed:

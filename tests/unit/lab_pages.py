@@ -3,6 +3,7 @@
 The teacher's pages keep the output of commands that they have; `python -m tests.emulation.lab_blocks N` renews it.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,19 @@ from railyard.experiments.labs.pages import notebook, student_page, teacher_page
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "labs"
 OUTPUTS: Final = "\n## Real output\n"
+TYPICAL: Final = FOLDER / "teacher" / "typical.json"
+"""Answers of the runs whose output the teacher's pages have, by lab and question."""
 
 
 def stem(lab: Lab) -> str:
     """Return the name of a lab's files, without their ending."""
     return f"{lab.number:02}-{name_of(lab)}"
+
+
+def typical() -> dict[str, dict[str, list[str]]]:
+    """Return the content of `TYPICAL`."""
+    found: dict[str, dict[str, list[str]]] = json.loads(TYPICAL.read_text(encoding="utf-8"))
+    return found
 
 
 def pages() -> Iterator[tuple[Path, str]]:
@@ -30,7 +39,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         written = teacher.read_text(encoding="utf-8") if teacher.exists() else ""
         _, has_outputs, outputs = written.partition(OUTPUTS)
         yield FOLDER / f"{stem(lab)}.md", student_page(setting)
-        yield teacher, teacher_page(setting, has_outputs + outputs)
+        yield teacher, teacher_page(setting, has_outputs + outputs, typical().get(name_of(lab)))
     yield ROOT / "docs" / "labs.md", index((ROOT / "docs" / "labs.md").read_text(encoding="utf-8"))
 
 
