@@ -155,7 +155,7 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
                 _goodput(below, matching, "affected_bps")
                 if not any(any(t.affected_bps) for t in matching):
                     where: dict[str, Any] = {"transform": below.transAxes, "ha": "center", "va": "center"}
-                    below.text(0.5, 0.5, "no flow crossed it", **where, color=style.MUTED)
+                    below.text(0.5, 0.5, "no flow crossed it", **where)
                 below.sharex(above)
                 above.tick_params(labelbottom=False)
                 below.set_xlabel("ms after the fault")

@@ -24,7 +24,7 @@ from railyard.results.views.format import rate, seconds, short
 mpl.rcdefaults()  # Matplotlib has read a matplotlibrc in the working folder, which may be anybody's, as in /tmp
 INK: Final = "#101112"
 PAPER: Final = "#fdfdfe"
-MUTED: Final = "#7f8385"  # legible on white and on black
+MUTED: Final = "#7f8385"  # lines and shapes visible on white and on black; too pale for text
 GRID: Final = "#9a9ea155"
 BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#d9c400", "#8a8f94",

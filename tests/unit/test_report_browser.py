@@ -53,6 +53,16 @@ def test_report_fits_every_width_and_is_accessible(visit: Any, width: int, schem
     assert_accessible(page, exclude=[["svg"]])  # a figure is one image, with a text of its own
 
 
+def test_no_text_in_a_figure_has_the_colour_of_a_series(visit: Any) -> None:
+    """Text is in the page's ink, or black or white on a coloured cell; axe looks at no text in SVG."""
+    fills = visit().evaluate(
+        "[...new Set([...document.querySelectorAll('svg text')].map(text => getComputedStyle(text).fill))]"
+    )
+    ink = visit().evaluate("getComputedStyle(document.body).color")
+    assert ink in fills
+    assert {*fills} <= {ink, "rgb(0, 0, 0)", "rgb(255, 255, 255)"}
+
+
 def test_tables_sort_and_filter(visit: Any) -> None:
     page = visit()
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
