@@ -8,24 +8,31 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from functools import lru_cache
+from itertools import count, permutations
 from typing import Final
 
-import numpy as np
-
+from railyard.controller.failover.detours import choose, usable
+from railyard.core.errors import RailyardError
 from railyard.core.records import IntervalId, Recovery
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.pairs import broken_by
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
+from railyard.results.runs.link_rates import delivered, fabric_specs, link_rates
 from railyard.results.runs.records import RUN, STEP, Choice, Event, Flow, Run
 from railyard.results.runs.tracks import Slice, Track
 from railyard.results.views.format import size, workload_label
-from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import FabricSpec
 
 CONTROLLER: Final = "controller"
 """Source of the events of controllers."""
 _MATCH_NS: Final = 1000  # a recovery has its steps in ms, rounded
 _CONTROLLED: Final = ("detect_ms", "decided_ms", "reroute_ms")  # steps that are events of the controller
-_BINS: Final = 500  # of a workload's goodput
+_MAX_PAIRS_OF: Final = 64  # GPUs; in larger fabrics one fault has thousands of detours
+_NOMINAL_BPS: Final = 100_000_000  # of rails whose rate is `auto`: paths don't depend on it
 _ENDS: Final = {"started": "finished", "on": "off"}
 """Events that begin something, with those that end it."""
 
@@ -39,12 +46,17 @@ def timeline(run: Run) -> Track:
     _controller(controller, routes, [e for e in events if e.source == CONTROLLER], arrows)
     _events(root, [e for e in events if e.source != CONTROLLER])
     _checks(root.child("connectivity checks"), run)
-    by_choice = grouped(run.choices, "interval")
+    by_choice, specs = grouped(run.choices, "interval"), fabric_specs(run)
     for interval, flows in grouped(run.flows, "interval").items():
         fabric = names.get((interval.fabric, interval.policy), interval.fabric)
         work = root.child(f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}")
-        _workload(work, [flow for flow in flows if flow.end_ns])
+        done = [flow for flow in flows if flow.end_ns]
+        _workload(work, done)
+        # where nothing changes the paths meanwhile
+        if interval.fabric in specs and not interval.script and interval not in by_choice:
+            _links(work.child("links"), done, specs[interval.fabric])
         _paths(work.child("paths"), by_choice.get(interval, ()), max(flow.end_ns for flow in flows))
+    _detours(root.child("detours"), run.recoveries, specs)
     _goodput(root.child("goodput around faults"), run)
     for sample in run.health:
         element = f"{sample.element} {sample.index}"
@@ -185,24 +197,10 @@ def _over(name: str, flows: Sequence[Flow]) -> Slice:
     return Slice(min(f.start_ns for f in flows), max(f.end_ns for f in flows), name, {"transfers": len(flows)})
 
 
-def delivered(flows: Sequence[Flow]) -> list[tuple[int, float]]:
-    """Return (ns, bit/s) of the bytes that arrived, as if those of a transfer arrived evenly from its start to its end.
-
-    At most 500 bins and a zero at the end.
-    """
-    start, end = (np.array([getattr(f, name) for f in flows], dtype=np.int64) for name in ("start_ns", "end_ns"))
-    if not len(flows) or (begin := int(start.min())) >= (last := int(end.max())):
-        return []
-    bits = 8.0 * np.array([f.delivered for f in flows])
-    # bits until each edge: of a transfer the part of its time that has passed
-    edges = np.linspace(begin, last, min(_BINS, max(2, len(flows))) + 1)
-    rate = bits / np.maximum(1, end - start)
-    at = np.concatenate([start, end])
-    order = np.argsort(at, kind="stable")
-    slope = np.cumsum(np.concatenate([rate, -rate])[order])
-    until = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at[order]))])
-    rates = np.diff(np.interp(edges, at[order], until)) / np.diff(edges) * 1e9
-    return [*zip(edges[:-1].astype(np.int64).tolist(), np.maximum(0.0, rates).tolist(), strict=True), (last, 0.0)]
+def _links(track: Track, flows: Sequence[Flow], fabric: FabricSpec) -> None:
+    """Draw the rate of each GPU's links."""
+    for gpu, link, samples in sorted(link_rates(flows, fabric), key=lambda found: (gpu_of_name(found[0]), found[1])):
+        track.child(gpu).child(link, "bit/s").samples += samples
 
 
 def _paths(track: Track, choices: Sequence[Choice], end_ns: int) -> None:
@@ -212,6 +210,39 @@ def _paths(track: Track, choices: Sequence[Choice], end_ns: int) -> None:
         track.child(f"{src} → {dst}").slices += [
             Slice(change.monotonic_ns, end, change.paths) for change, end in zip(changes, ends, strict=True)
         ]
+
+
+def _detours(track: Track, recoveries: Iterable[Recovery], specs: Mapping[str, FabricSpec]) -> None:
+    """Draw the path of each pair that a fault cut off, from the last new route until the path before is back.
+
+    The events have only the number of detours; the controller's choice is a function of what is broken, so it is made
+    again here. Faults of a script overlap, and are left out.
+    """
+    for r in recoveries:
+        spec = specs.get(r.fabric)
+        if spec and spec.gpus <= _MAX_PAIRS_OF and r.reroute == "on" and not r.script and r.reroute_ms is not None:
+            start_ns = r.t_fault + round(r.reroute_ms * 1e6)
+            end_ns = r.t_repair + round((r.primary_path_ms or 0.0) * 1e6)
+            for src, dst, path in detours_of(spec, r.fault, r.target):
+                own = track.child(r.fabric).child(f"{src.name} → {dst.name}")
+                own.slices.append(Slice(start_ns, max(start_ns, end_ns), path, {"fault": f"{r.fault} {r.target}"}))
+
+
+@lru_cache(maxsize=64)
+def detours_of(spec: FabricSpec, kind: str, target: str) -> tuple[tuple[Gpu, Gpu, str], ...]:
+    """Return source, destination and detour of each pair whose paths a fault breaks, if it leaves one."""
+    plan = make_plan(spec, _NOMINAL_BPS)
+    try:
+        broken = broken_by(Fault(kind, target).impact(plan), plan)
+    except (RailyardError, ValueError, LookupError):  # of a plugin that isn't loaded, or a record that was changed
+        return ()
+    found = []
+    for src, dst in permutations(plan.gpus, 2):
+        paths = [share.path for share in spec.paths(src, dst)]
+        is_usual = all(usable(path, src, dst, broken, spec.kind) for path in paths)
+        if not is_usual and (shares := choose(spec, src, dst, broken)):
+            found.append((src, dst, ", ".join(f"{s.path.kind} by rail {s.path.rail}" for s in shares)))
+    return tuple(found)
 
 
 def _goodput(track: Track, run: Run) -> None:

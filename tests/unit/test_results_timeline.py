@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
 from railyard.results.runs import chrome_trace, perfetto
+from railyard.results.runs.link_rates import delivered, link_rates
 from railyard.results.runs.records import Event, Flow, MachineSample, Run
-from railyard.results.runs.timeline import add_links, delivered, timeline
+from railyard.results.runs.timeline import add_links, timeline
 from railyard.results.runs.tracks import Slice, Track
+from railyard.topologies.spec import parse_fabric
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
@@ -164,6 +166,55 @@ def test_goodput_adds_up_to_the_bytes_that_arrived(made: list[tuple[int, int, in
     total = 8 * sum(size for *_, size in made)
     assert bits == pytest.approx(total, rel=0.01, abs=100)  # edges of bins are whole ns
     assert samples[-1] == (max(start + length for start, length, _ in made), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dst", "links"),
+    [
+        ("rail-only", "d0g1", {"d0g0 to the HB domain", "d0g1 from the HB domain"}),
+        ("rail-only", "d1g0", {"d0g0 to the rail", "d1g0 from the rail"}),
+        ("rail-optimized", "d1g1", {"d0g0 to the rail", "d1g1 from the rail"}),
+        (  # by the neighbour of the destination's rank
+            "rail-only", "d1g1",
+            {"d0g0 to the HB domain", "d0g1 from the HB domain", "d0g1 to the rail", "d1g1 from the rail"},
+        ),
+    ],
+)  # fmt: skip
+def test_links_carry_the_transfers_that_take_them(kind: str, dst: str, links: set[str]) -> None:
+    fabric = parse_fabric({"kind": kind, "domains": 2, "rails": 2})
+    flows = [flow(0, 2_000_000, src="d0g0", dst=dst), flow(2_000_000, 3_000_000, src="d0g0", dst=dst)]
+    found = {f"{gpu} {link}": samples for gpu, link, samples in link_rates(flows, fabric)}
+    assert set(found) == links
+    for samples in found.values():
+        bits = sum(rate * (end - at) / 1e9 for (at, rate), (end, _) in pairwise(samples))
+        assert bits == pytest.approx(8 * 2_400_000)
+
+
+def test_links_are_drawn_where_paths_stay_as_they_are() -> None:
+    run = sample_run(2, 2, 1)
+    run.spec["fabrics"] = [{"kind": fabric.kind, "domains": 2, "rails": 2} for fabric in run.fabrics]
+    works = [track for name, track in timeline(run).children.items() if " · " in name]
+    assert works
+    assert all(any(work.child("links").used()) for work in works)
+    run.spec["fabrics"] = [{"kind": "of-a-plugin", "domains": 2, "rails": 2} for _ in run.fabrics]
+    assert not any(any(work.child("links").used()) for work in timeline(run).children.values())
+
+
+def test_a_pair_has_its_detour_from_new_routes_to_the_old_path() -> None:
+    run = sample_run(3, 3, 1)
+    run.spec["fabrics"] = [{"kind": fabric.kind, "domains": 3, "rails": 3} for fabric in run.fabrics]
+    fault = next(r for r in run.recoveries if (r.fabric, r.fault, r.reroute) == ("rail-only", "link-down", "on"))
+    pairs = timeline(run).child("detours").child("rail-only")
+    hit = {name for name, track in pairs.children.items() for s in track.slices if s.start_ns < fault.t_repair}
+    gpus = [(domain, rank) for domain in range(3) for rank in range(3)]
+    by_the_cable = {  # of GPU d0g1: on rail 1, and by dr to any GPU of rank 1
+        f"d{a}g{x} → d{b}g{y}" for a, x in gpus for b, y in gpus if y == 1 and a != b and (a == 0 or b == 0)
+    }
+    assert (fault.target, hit) == ("d0g1", by_the_cable)
+    (detour,) = pairs.child(f"{fault.target} → d2g1").slices[:1]
+    assert detour.name == "drd by rail 2"
+    assert detour.start_ns == fault.t_fault + round((fault.reroute_ms or 0) * 1e6)
+    assert (detour.end_ns or 0) >= fault.t_repair
 
 
 def test_counters_have_scores_load_and_the_machine() -> None:
