@@ -26,6 +26,7 @@ from railyard.results.runs.records import (
     Run,
 )
 from railyard.results.theory.ecmp import imbalance, uplink_imbalance
+from railyard.results.theory.formula_text import formula_texts
 from railyard.results.theory.predict import (
     WHOLE,
     PathSeconds,
@@ -229,6 +230,7 @@ def record(
     credit = idle_credit(schedule, of_links) if predicted else {}
     one_way = _latencies(session, run) if predicted else None
     latencies = latency(schedule, one_way) if one_way else {}
+    formulas = formula_texts(schedule, schedule_rates, fabric) if exact else {}
     has_phases = bool(predicted) and len(set(schedule.phases)) > 1
     shared = at_line_rate(schedule, schedule_rates, fabric).shared if has_phases else {}
     for _, t in schedule.transfers:
@@ -262,6 +264,7 @@ def record(
             credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,
             shares_links_with=", ".join(others) or at_uplinks.get(phase, ""),
             predicted_with_latency=with_latency,
+            formula=(of(formulas, phase) or "") if prediction else "",
         )
         run.measurements.append(row)
     return times

@@ -40,6 +40,7 @@ class Measurement(Record):
     time, as a share of it. `shares_links_with`: the phases that the schedule lets use the same links at the same time,
     or whose flows are hashed over the same uplinks and have other proportions.
     `predicted_with_latency`: as `predicted`, with the latency of each sequential step, as calibration measured it.
+    `formula`: of `predicted`, in symbols and with its values; empty in runs of earlier versions.
     """
 
     phase: str
@@ -54,6 +55,7 @@ class Measurement(Record):
     credit_share: float = 0.0
     shares_links_with: str = ""
     predicted_with_latency: float | None = None
+    formula: str = ""
 
     @property
     def ratio(self) -> float | None:

@@ -137,7 +137,20 @@ def predict_iteration(
     own_s: Mapping[str, float] | None = None,
     spread: Spread = "even",
 ) -> float:
-    """Return the seconds of Rail-only Eq. 6, the sum of Eq. 7 to 11, with stages in HB domains of their own (p_h = 1).
+    """Return the seconds of Rail-only Eq. 6, the sum of `iteration_terms`."""
+    return sum(iteration_terms(iteration, rates, fabric, own_s, spread))
+
+
+def iteration_terms(
+    iteration: Iteration,
+    rates: Rates,
+    fabric: FabricSpec,
+    own_s: Mapping[str, float] | None = None,
+    spread: Spread = "even",
+) -> tuple[float, float, float]:
+    """Return the seconds of the bubble (Rail-only Eq. 7, 8), the last stage (9, 10) and the synchronisation (11).
+
+    Stages are in HB domains of their own (p_h = 1).
 
     Eq. 7-8 count computing and pipeline traffic of the bubble, but not the collectives that a micro-batch waits for at
     every other stage as well: (p - 1)/v micro-batches' worth, which vanishes with many micro-batches.
@@ -158,7 +171,7 @@ def predict_iteration(
     bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail)
     compute_s = equations.last_stage_compute_s(m, iteration.compute_s)
     network_s = equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail)
-    return bubble_s + compute_s + network_s + phases_s(iteration.sync)
+    return bubble_s, compute_s + network_s, phases_s(iteration.sync)
 
 
 def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""report.html, one page that needs no other file and no network; the run in short; the sections that both consist of.
+"""report.html, one page that needs no network; the run in short; the sections that both consist of.
 
 A section is a definition: its title, when it applies, its tables and figures in the report, its lines on the terminal
 and its part of summary.json. It is a class in a file of sections/, or of a plugin; docs/extending.md has an example.
@@ -137,7 +137,7 @@ def render(analysis: Analysis) -> str:
         *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
         ("fabrics", str(len(run.fabrics))),
         *((("policies", str(len(run.policies))),) if run.is_steered else ()),
-        *((name, str(len(run.spec.get(name) or []))) for name in ("workloads", "faults")),
+        *((name, str(len(run.spec[name]))) for name in ("workloads", "faults") if run.spec.get(name)),
     ]
     script = Markup(environment.get_template("report.js.j2").render())
     return environment.get_template("report.html.j2").render(

@@ -269,6 +269,7 @@ class Algorithm(ABC):
     """The collective that it implements, such as all-gather; empty if it can't stand by itself as a workload."""
     algorithm: ClassVar[str] = ""  # its name among the algorithms of its collective, such as ring
     equation: ClassVar[str] = ""  # the closed form, as tables name it: "Eq. 3"; empty if there is none.
+    formula: ClassVar[str] = ""  # the equation's right side in x, y, D, C_F and C_S, for reports; or empty
     per_rail: ClassVar[bool] = False
     """Whether, as a workload of its own, it runs on each rail by itself, all rails at once."""
     is_divided: ClassVar[bool] = False

@@ -26,6 +26,7 @@ class AllGather(Algorithm):
     """Every GPU contributes D / (x y) bytes, and ends with D."""
 
     collective, algorithm, equation, is_divided = "all-gather", "hierarchical", "Eq. 1", True
+    formula = "(y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F)"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Send each GPU's chunk round its rail, then what each rail has gathered round the HB domain."""

@@ -15,6 +15,7 @@ class AllReduce(Algorithm):
     """Every GPU has D bytes, and ends with the sum of all D."""
 
     collective, algorithm, equation, is_divided = "all-reduce", "hierarchical", "twice Eq. 1", True
+    formula = "2·((y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F))"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """The rings of both halves on the rails meet, so they run as one ring of 2 (y - 1) steps."""

@@ -17,6 +17,7 @@ class DirectAllToAll(Algorithm):
     """D bytes for every pair of the grid, in one stage; the fabric forwards what crosses rails."""
 
     collective, algorithm, equation = "all-to-all", "direct", "Eq. 2"
+    formula = "max((x−1)·D/C_F, x·(y−1)·D/C_S)"
     uneven = ("all-to-all-dispatch", "all-to-all-combine")
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:

@@ -9,6 +9,7 @@ class InRailAllToAll(Algorithm):
     """D bytes between every two GPUs of a rail, all rails at once."""
 
     collective, algorithm, equation, per_rail = "all-to-all", "in-rail", "Eq. 3, second term", True
+    formula = "(y−1)·D/C_S"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Exchange on every rail."""

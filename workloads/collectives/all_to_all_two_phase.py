@@ -32,6 +32,7 @@ class TwoPhaseAllToAll(Algorithm):
     """D bytes for every pair of the grid, by way of the GPU of the sender's domain that has the receiver's rank."""
 
     collective, algorithm, equation = "all-to-all", "two-phase", "Eq. 3"
+    formula = "y·(x−1)·D/C_F + x·(y−1)·D/C_S"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """First G(d, g) sends G(d, h) the data for rank h of all y domains. Then G(d, h) sends G(e, h) the data that

@@ -209,4 +209,11 @@ class _Reading(Section):
         return not analysis.run.rails
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        return {"has_policies": bool(analysis.policy_rows) and not analysis.cells}
+        timed = analysis.times
+        return {
+            "metrics": {row.metric for row in timed},
+            "operations": {operation for row in timed for operation in row.operations},
+            "has_slowdowns": any(s.is_all_to_all for s in analysis.slowdowns),
+            "has_faults": bool(analysis.run.recoveries),
+            "has_policies": bool(analysis.policy_rows) and not analysis.cells,
+        }

@@ -1,5 +1,7 @@
 """Fabrics and workloads in the report: drawings, traffic, times of fabrics side by side, bytes."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.console import Console
 from rich.text import Text
 
@@ -145,6 +147,7 @@ class _Workloads(Section):
                 "heatmaps": _heatmaps(run, names, name, flows.get(name, {})),
                 "times": plot_times.completion(times, fabrics, name) if times else None,
                 "table": times_table(times, fabrics, analysis.slowdowns),
+                "formulas": filled_formulas(run, names, times) if timed else [],
             })  # fmt: skip
         return {
             "volumes": _volumes(flows, names),
@@ -184,6 +187,24 @@ class _Workloads(Section):
             "slowdown": slowdowns_table(analysis.slowdowns).to_dicts(),
             "bytes": {**totals, "cross_rail_bytes": cross_rail},
         }
+
+
+def filled_formulas(run: Run, names: Mapping[Place, str], rows: Sequence[Row]) -> list[Markup]:
+    """Return a line for each time: its equation with the values of this run, for each fabric where they differ."""
+    fabrics: dict[tuple[str, str], dict[str, None]] = {}  # by time and formula
+    for row in rows:
+        for m in run.measurements:
+            if m.formula and (m.interval.work, m.phase, m.metric) == (row.work, row.phase, row.metric):
+                key = (plot_times.label(row), m.formula)
+                fabrics.setdefault(key, {})[names[m.fabric, m.policy]] = None
+    often = Counter(what for what, _ in fabrics)
+    return [
+        Markup("<strong>{}</strong>, {}").format(
+            f"{what} on {', '.join(places)}" if often[what] > 1 else what,
+            Markup(re.sub(r"\b([CT])_(\w+)", r"<var>\1<sub>\2</sub></var>", escape(formula))),
+        )
+        for (what, formula), places in fabrics.items()
+    ]
 
 
 def formulas(run: Run) -> Iterator[Markup]:
