@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.experiments.spec.loading import apply, command_line, read
 from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, agreement
+from railyard.results.runs.records import LIVE, Event
 from railyard.results.views.report import SPREAD_UNKNOWN
 from railyard.results.views.sections.workloads import formulas
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
@@ -46,6 +47,46 @@ def test_card_of_one_run_has_no_spread() -> None:
     cards = _CARD.findall(shown.render(run))
     assert cards
     assert all(SPREAD_UNKNOWN in rest for _, _, rest in cards)
+
+
+@pytest.fixture(scope="module")
+def clicked() -> str:
+    """The page of a run with --live control that measured times alone."""
+    run = sample_run(2, 2, 1)
+    run.goodput, run.recoveries = [], []
+    formula = "Eq. 3: y·(x−1)·D/C_F = 2·(2−1)·1 MB/(9 MB/s) = 0.222 s"
+    run.measurements = [replace(m, formula=formula if m.phase == "all-to-all" else "") for m in run.measurements]
+    run.events.append(Event(1, LIVE, "link-down", {}))
+    run.provenance["live_page"] = "live.html"
+    return shown.render(run)
+
+
+def test_header_of_an_interactive_run_says_so(page: str, clicked: str) -> None:
+    header = clicked[clicked.index("<header>") : clicked.index("</header>")]
+    assert ", interactive</strong>" in header
+    assert "from the live page while it was measured" in header
+    assert "interactive" not in page
+
+
+def test_footer_names_the_other_file_that_a_page_needs(page: str, clicked: str) -> None:
+    assert "no network and no other file." in page
+    assert 'no other file than the recorded run, <a href="live.html">live.html</a>.' in clicked
+
+
+def test_reading_explains_what_was_measured_alone(page: str, clicked: str) -> None:
+    titles = {
+        name: re.findall(r"<tr><td>(\w+)", text[text.index('id="reading"') :])
+        for name, text in (("page", page), ("clicked", clicked))
+    }
+    assert {"Detected", "First", "Goodput"} <= {*titles["page"]}
+    assert not {"Detected", "First", "Goodput"} & {*titles["clicked"]}
+    assert {"All", "Training"} <= {*titles["clicked"]}
+
+
+def test_formula_stands_below_the_times_of_its_workload(clicked: str) -> None:
+    section = clicked[clicked.index('id="workloads"') :]
+    (line,) = re.findall(r'<li class="formula"><strong>all-to-all</strong>, (.*?)</li>', section)
+    assert line.startswith("Eq. 3: y·(x−1)·D/<var>C<sub>F</sub></var> = 2·(2−1)·1 MB/(9 MB/s)")
 
 
 def test_failed_checks_are_first_and_open(page: str) -> None:

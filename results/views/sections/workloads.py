@@ -201,7 +201,7 @@ def filled_formulas(run: Run, names: Mapping[Place, str], rows: Sequence[Row]) -
     return [
         Markup("<strong>{}</strong>, {}").format(
             f"{what} on {', '.join(places)}" if often[what] > 1 else what,
-            Markup(re.sub(r"\b([CT])_(\w+)", r"<var>\1<sub>\2</sub></var>", escape(formula))),
+            Markup(re.sub(r"\b([CT])_(\w+)", r"<var>\1<sub>\2</sub></var>", str(escape(formula)))),
         )
         for (what, formula), places in fabrics.items()
     ]
