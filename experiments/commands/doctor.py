@@ -89,7 +89,7 @@ def check_hosts(hosts: int, interface: str, as_json: bool) -> int:
 
 
 class ClassSize(NamedTuple):
-    """How a class shares a machine: lab runs at once and per hour, and when the last of all has its first result."""
+    """Share of a machine for a class: lab runs at once and per hour, and when the last of all has its first result."""
 
     students: int
     cores: float

@@ -181,7 +181,7 @@ def main() -> None:
         believable = dict(itertools.takewhile(lambda item: not _INVALID.search(item[1]), found.items()))
         if believable != found:
             disturbed.append(number)
-        else:
+        elif measured:
             typical[name_of(lab)] = measured
             lab_pages.TYPICAL.write_text(json.dumps(typical, indent=1) + "\n", encoding="utf-8")
         text = teacher_page(Setting.of(lab), outputs_page(believable), typical.get(name_of(lab)))

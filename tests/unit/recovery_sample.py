@@ -111,5 +111,5 @@ def add_replacements(run: Run, clock: int) -> None:
 def screen(run: Run, width: int) -> list[str]:
     """Return what is printed of it at the end, by lines."""
     out = StringIO()
-    print_summary(run, Console(file=out, width=width, force_terminal=False))
+    print_summary(run, Console(file=out, width=width, force_terminal=True, color_system=None))
     return out.getvalue().splitlines()

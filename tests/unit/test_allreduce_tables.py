@@ -164,7 +164,7 @@ def test_median_of_starts_is_shown_with_its_spread(run: Run) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_no_cell_is_cut_on_a_narrow_screen(run: Run, width: int) -> None:
     for each in (run, slowed(run), restarted(run)):
-        console = Console(file=io.StringIO(), width=width)
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
         shown.print_summary(each, console)
         assert isinstance(console.file, io.StringIO)
         assert all(len(line) <= width for line in console.file.getvalue().splitlines())

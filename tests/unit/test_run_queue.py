@@ -12,7 +12,6 @@ import pytest
 
 from railyard.core.sandbox import run_queue
 from railyard.experiments.commands.doctor import class_size, class_text
-from railyard.experiments.run.sandboxed import runs_at_once
 
 HOLDER = """
 import sys, time

@@ -143,7 +143,7 @@ def test_the_summary_counts_and_says_it_in_a_line_and_a_table() -> None:
     assert (odd["predicted"], odd["measured"], odd["reason"]) == ("spine", "even", "HB rate")
     assert odd["loads"] == {"domain": 0.5, "rail": 0.0, "spine": 0.0}
     out = StringIO()
-    print_summary(run, Console(file=out, width=100, force_terminal=False))
+    print_summary(run, Console(file=out, width=100, force_terminal=True, color_system=None))
     lines = out.getvalue().splitlines()
     assert any(line.startswith(finding(cells(run))[:60]) for line in lines)
     assert len(lines) <= 40

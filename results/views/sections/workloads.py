@@ -210,12 +210,13 @@ def filled_formulas(run: Run, names: Mapping[Place, str], rows: Sequence[Row]) -
 def formulas(run: Run) -> Iterator[Markup]:
     """Yield the symbols of the formulas with each fabric's values, and the cost of an all-to-all on rail-only."""
     values = Markup(
-        "{}: <var>x</var> = {} GPUs in each of <var>y</var> = {} HB domains, <var>C<sub>F</sub></var> = {}, "
-        "<var>C<sub>S</sub></var> = {} for payload"
+        "{}: <var>x</var> = {} GPUs in each of <var>y</var> = {} HB domains, <var>C<sub>F</sub></var> = {}/s ({}), "
+        "<var>C<sub>S</sub></var> = {}/s ({}) for payload"
     )
     for f in run.fabrics:
-        payload = payload_fraction(f.mtu)
-        yield values.format(f.label, f.rails, f.domains, fmt.rate(f.hb_bps * payload), fmt.rate(f.rail_bps * payload))
+        of_payload = (bps * payload_fraction(f.mtu) for bps in (f.hb_bps, f.rail_bps))
+        rates = (text for bps in of_payload for text in (fmt.size(bps / 8), fmt.rate(bps)))
+        yield values.format(f.label, f.rails, f.domains, *rates)
     cost = Markup(
         "All-to-all on {} over {}: <var>y</var>(<var>x</var>−1)<var>C<sub>S</sub></var> / "
         "(<var>x</var>(<var>y</var>−1)<var>C<sub>F</sub></var>) = {y}·{x1}·{s} / ({x}·{y1}·{h}) = {}"
