@@ -12,8 +12,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Container
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -136,6 +136,7 @@ class _Watcher:
         self.processes: dict[int, Watched] = {}  # by process id
         self.found: list[Interruption] = []
         self.taken = 0
+        self.is_unchecked = False
         self.lost = ""  # what the run can't go on without, on another machine
         self.elsewhere: dict[tuple[str, int], Presence] = {}  # what other machines miss: by machine and process id
         self.announce: Callable[[Interruption], None] = lambda interruption: None
@@ -319,6 +320,8 @@ def check() -> None:
     with _watcher.lock:
         if _watcher.lost:
             raise ProcessMissing(_watcher.lost)
+        if _watcher.is_unchecked:
+            return
         for process in list(_watcher.processes.values()):
             _watcher.look(process)
             if problem := process.problem:
@@ -326,6 +329,16 @@ def check() -> None:
         for presence in _watcher.elsewhere.values():
             if problem := presence.problem:
                 raise ProcessMissing(problem)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Let checks pass while entered, unless something is gone without which the run can't go on."""
+    _watcher.is_unchecked = True
+    try:
+        yield
+    finally:
+        _watcher.is_unchecked = False
 
 
 def since(start_ns: int) -> list[Interruption]:

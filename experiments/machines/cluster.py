@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.core import watch
+from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath, usable_cores
 from railyard.core.remote import RemoteWorker
 from railyard.core.worker import Message, R, Ready
@@ -52,6 +53,7 @@ class Machine:
     def __init__(self, sock: socket.socket, number: int, about: Mapping[str, Any]) -> None:
         self.name = f"machine {number} ({about['name']}, {about['address']})"
         self.about, self.clock, self._lock = about, Clock(0, 0), threading.Lock()
+        self._owed = 0  # replies that have not come
         replies = (Ready, *messages.REPLIES)
         self.worker = RemoteWorker(sock, self.name, *replies, on_event=self._on_event, is_vital=True)
 
@@ -68,7 +70,22 @@ class Machine:
     def ask(self, message: messages.ToPart, reply: type[R], within_s: float = 30.0) -> R:
         """Send a message to its part and return the reply, from any thread."""
         with self._lock:
-            return self.worker.ask(message, reply, within_s)
+            self.send(message)
+            return self.receive(reply, within_s)
+
+    def send(self, message: messages.ToPart) -> None:
+        """Send a message to its part."""
+        self._owed += 1
+        self.worker.send(message)
+
+    def receive(self, reply: type[R], within_s: float = 30.0) -> R:
+        """Return the reply to the last message; one to an earlier message, whose wait was ended, is dropped."""
+        while self._owed:
+            answer = self.worker.receive_any(within_s)
+            self._owed -= 1
+        if not isinstance(answer, reply):
+            raise RailyardError(f"{self.name} sent {answer!r:.200}, and not {reply.__name__}")
+        return answer
 
     def measure_clock(self) -> Clock:
         """Measure and keep the offset of its clock: half way between sending and receiving of the quickest exchange."""
@@ -128,8 +145,8 @@ class Cluster:
     def ask_all(self, message: messages.ToPart, reply: Any = Ready, within_s: float = 30.0) -> list[Any]:
         """Send a message to all other machines; return their replies when all are there."""
         for machine in self.others:
-            machine.worker.send(message)
-        return [machine.worker.receive(reply, within_s) for machine in self.others]
+            machine.send(message)
+        return [machine.receive(reply, within_s) for machine in self.others]
 
     def counters(self) -> tuple[Counters, int]:
         """Return the counters of the other machines, and the bytes that the underlay's interfaces sent on all."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from railyard.controller.processes.clients import ControllerProcess
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.worker import OnEvent, Ready, Worker
 from railyard.experiments.machines import messages
@@ -36,12 +37,12 @@ class ClusterController(ControllerProcess):
         """Start the controller, and let all machines build their parts."""
         super().connect(plan)
         for machine in self._cluster.others:
-            machine.worker.send(messages.Build(placement=self._placement, backups=self._reroute))
+            machine.send(messages.Build(placement=self._placement, backups=self._reroute))
 
     def wait_ready(self) -> None:
         """Return when all parts are there, all switches have their flows, and carriers are mirrored."""
         for machine in self._cluster.others:
-            machine.worker.receive(messages.Built, BUILD_S)
+            machine.receive(messages.Built, BUILD_S)
         super().wait_ready()
         sockets = [self._cluster.dial(machine, carrier.MODULE, CARRIERS) for machine in self._cluster.others]
         numbers = [sock.fileno() for sock in sockets]
@@ -59,7 +60,7 @@ class ClusterController(ControllerProcess):
         while self._carriers:
             self._carriers.pop().end()
         super().stop()
-        with suppress(RailyardError):
+        with suppress(RailyardError), watch.unchecked():  # the next fabric needs none of this one's processes
             self._cluster.ask_all(messages.TakeDown(), within_s=60.0)
 
     def remote_agents(self) -> Mapping[socket.socket, frozenset[Gpu]]:

@@ -93,7 +93,7 @@ def _together(
             send_line(sock, {"machine": n + 1, **what})
             cluster.others.append(Machine(sock, n + 1, about))
         for machine, part in zip(cluster.others, underlays[1:], strict=True):
-            port = machine.worker.ask(messages.Prepare(underlay=part), messages.Port).number
+            port = machine.ask(messages.Prepare(underlay=part), messages.Port).number
             _check_path(machine, port, mtu, own["address"], machine_net)
         cluster.measure_clocks()
         yield cluster

@@ -27,14 +27,24 @@ def watcher(monkeypatch: pytest.MonkeyPatch) -> watch._Watcher:
 
 
 @pytest.fixture
-def sent_by_part(watcher: watch._Watcher) -> Iterator[Pipe]:
-    """The part's end of the connection to machine 2, whose clock is an hour ahead."""
+def ends(watcher: watch._Watcher) -> Iterator[tuple[Machine, Pipe]]:
+    """Machine 2, whose clock is an hour ahead, and its part's end of the connection."""
     near, far = socket.socketpair()
     machine = Machine(near, 2, {"name": "m2", "address": "10.0.0.2"})
     machine.clock = Clock(HOUR_NS, 1000)
     with far:
-        yield Pipe(far, [Ready])
+        yield machine, Pipe(far, [Ready])
         machine.worker.end()
+
+
+@pytest.fixture
+def machine(ends: tuple[Machine, Pipe]) -> Machine:
+    return ends[0]
+
+
+@pytest.fixture
+def sent_by_part(ends: tuple[Machine, Pipe]) -> Pipe:
+    return ends[1]
 
 
 def emit(part: Pipe, event: str, **detail: Any) -> None:
@@ -103,3 +113,21 @@ def test_a_death_elsewhere_is_noted_before_the_connection_ends(watcher: watch._W
     run.close()
     wait_until(lambda: died[1:], "its release", 5.0)
     assert died == ["died (signal 9)", ""]
+
+
+def test_a_reply_that_nobody_waited_for_is_dropped(sent_by_part: Pipe, machine: Machine) -> None:
+    machine.send(messages.ReadCounters())
+    machine.send(messages.ReadClock())
+    for reply in (Ready(), messages.Clock(ns=7)):
+        sent_by_part.send(reply)
+    assert machine.receive(messages.Clock).ns == 7
+
+
+def test_checks_pass_while_a_fabric_is_taken_down(sent_by_part: Pipe) -> None:
+    emit(sent_by_part, messages.PRESENCE, pid=8, died="died (signal 9)", stopped_ns=0)
+    while not problem():
+        time.sleep(0.01)
+    with watch.unchecked():
+        assert problem() == ""
+        watch.lose("machine 2", "died")
+        assert problem() == "machine 2 died"
