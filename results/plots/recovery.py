@@ -116,8 +116,8 @@ def _is_known(recovery: Recovery, step: str) -> bool:
     """Return whether a step belongs to the fault: what can't happen, or had no reason to, is not drawn."""
     if step in _GOODPUT_STEPS:
         return bool(getattr(recovery, step) != 0)  # 0: goodput never fell
-    if step in _CONTROLLER_STEPS:
-        return recovery.reroute == "on"
+    if step in _CONTROLLER_STEPS:  # 0: there was no detour to withdraw
+        return recovery.reroute == "on" and getattr(recovery, step) != 0
     return step != "first_packet_ms" or recovery.is_probed  # without probed pairs nothing is known of first packets
 
 

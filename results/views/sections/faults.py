@@ -223,7 +223,8 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
         return f"{row.total('recovered')} of {len(row.repeats)}" if is_known else fmt.NOTHING
 
     def withdrawn(row: RecoveryRow) -> str:
-        return fmt.NOTHING if row.reroute == "off" else median_p95_ms(row.steps["primary_path_ms"])
+        found = row.steps["primary_path_ms"]
+        return fmt.NOTHING if row.reroute == "off" or found.median == 0 else median_p95_ms(found)
 
     columns = (
         *(text("fault", "name"), text("fabric"), text("reroute")),
