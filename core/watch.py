@@ -73,11 +73,13 @@ class Presence:
 
 
 class Watched(Presence):
-    """A watched process. `may_exit`: it ends by itself, and its starter reads its exit status."""
+    """A watched process. `may_exit`: it ends by itself, and its starter reads its exit status. `may_die`: it may end in
+    any way, also by a signal, and only a stop is an interruption.
+    """
 
-    def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool) -> None:
+    def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool, may_die: bool) -> None:
         super().__init__(name)
-        self.pid, self.may_exit, self.is_child = pid, may_exit, is_child
+        self.pid, self.may_exit, self.is_child, self.may_die = pid, may_exit, is_child, may_die
         self.pidfd = os.pidfd_open(pid)
         self.has_ended = self.is_stopped_on_purpose = False
         self.excused_until_ns = 0
@@ -199,6 +201,8 @@ class _Watcher:
             if found := os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
                 code, status = found.si_code, found.si_status
         process.has_ended, process.stopped_ns = True, 0
+        if process.may_die:
+            return
         if code == os.CLD_EXITED:
             process.died = f"died (exit status {status})" if status and not process.may_exit else ""
         elif code:
@@ -289,12 +293,13 @@ def _reset() -> None:
 os.register_at_fork(after_in_child=_reset)
 
 
-def add(name: str, pid: int, may_exit: bool = False, is_child: bool = True) -> Watched:
+def add(name: str, pid: int, may_exit: bool = False, is_child: bool = True, may_die: bool = False) -> Watched:
     """Watch a process that has just started, and call it `name` in messages.
 
     `may_exit`: it ends by itself, and its starter reads its exit status. `is_child`: this process started it.
+    `may_die`: its starter reads how it ended, also by a signal; only its stops are interruptions.
     """
-    process = Watched(name, pid, may_exit, is_child)
+    process = Watched(name, pid, may_exit, is_child, may_die)
     _watcher.add(process)
     return process
 

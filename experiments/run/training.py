@@ -29,7 +29,7 @@ from railyard.experiments.run.session import FabricSession, built, check_links, 
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.trainings import TrainingSpec
-from railyard.failure.faults.support.processes import signal_all
+from railyard.failure.faults.support.processes import processes_in, signal_all
 from railyard.failure.scenario.script import apply, confirm, prepare, repair
 from railyard.results.runs import training as results
 from railyard.results.runs.records import Event, Measurement, Run
@@ -42,6 +42,10 @@ _POLL_S: Final = 0.005
 _KEPT_LINES: Final = 20  # of a process's output, for error messages
 _OUTPUT_S: Final = 1.0  # for the rest of a process's output: one that it started may hold the pipe open
 MAX_RESTARTS: Final = 20
+_SCAN_S: Final = 1.0  # between two searches for processes that programs started
+_JOB: Final = "RAILYARD_TRAINING"  # among the variables of all processes of a job
+_KILLED: Final = (-signal.SIGKILL, -signal.SIGTERM)
+_LAUNCHER_KILLED: Final = 128 + signal.SIGKILL  # mpirun's status, like a shell's, if a rank was killed
 _OPEN_END_NS: Final = 1 << 62
 
 Weights = Mapping[int, frozenset[str]]  # the hashes that ranks reported, by step
@@ -76,6 +80,8 @@ class RunningJob:
     may_restart: bool = False  # before a fault, a process that fails is an error
     _ranks: list[_Program] = field(default_factory=list)
     _services: list[_Program] = field(default_factory=list)
+    _descendants: dict[int, watch.Watched] = field(default_factory=dict)  # processes that programs started, by id
+    _scanned_s: float = 0.0
 
     def __enter__(self) -> Self:
         try:
@@ -98,14 +104,17 @@ class RunningJob:
         self._ranks = [self._start(launch) for launch in definition.launches(self.job)]
 
     def _start(self, launch: Launch) -> _Program:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **launch.environment}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **launch.environment, _JOB: str(id(self))}
         streams = (subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT)
         process = programs.start(launch.node, launch.argv, streams, environment, str(PROJECT))
-        watched = watch.add(f"{self.training.program} at {launch.node}", process.pid, may_exit=True)
+        watched = watch.add(self._name(launch.node), process.pid, may_die=True)
         last = deque[str](maxlen=_KEPT_LINES)
         reader = threading.Thread(target=self._read, args=(launch.rank, process, last), daemon=True)
         reader.start()
         return _Program(launch, process, watched, reader, last)
+
+    def _name(self, gpu: str) -> str:
+        return f"{self.training.program} at {gpu}"
 
     def _read(self, rank: int, process: "subprocess.Popen[bytes]", last: "deque[str]") -> None:
         assert process.stdout is not None
@@ -120,8 +129,9 @@ class RunningJob:
     def _kill(self) -> None:
         """Kill everything at the GPUs: mpirun, for one, starts processes of its own at them."""
         everything = (*self._ranks, *self._services)
-        for program in everything:
-            program.watched.release()
+        for watched in (*(program.watched for program in everything), *self._descendants.values()):
+            watched.release()
+        self._descendants.clear()
         for gpu in self.job.addresses:
             signal_all(gpu, signal.SIGKILL)
         for program in everything:
@@ -139,14 +149,13 @@ class RunningJob:
         """Note which processes have ended, start again what has to be, and return whether all ranks are done.
 
         `dead`: GPUs that can't run anything while the fault is active. CheckFailed for a program that can't go on.
+        ProcessMissing if a process is stopped, or was killed by something else than the fault.
         """
+        watch.check()
+        self._watch_descendants(dead if is_faulted else frozenset())
         for program in (*self._services, *self._ranks):
             if program.process.poll() is not None and not program.is_noted:
-                program.is_noted = True
-                program.reader.join(_OUTPUT_S)
-                status = program.process.returncode
-                text = program.last_words if status else ""
-                self.reports.append(Report(time.monotonic_ns(), program.launch.rank, "ended", status, text))
+                self._note_end(program, dead)
         ended = [program for program in (*self._services, *self._ranks) if program.process.returncode]
         if ended and (not self.may_restart or len(self.restarts) >= MAX_RESTARTS):
             one = ended[0]
@@ -164,6 +173,34 @@ class RunningJob:
                         programs_of[n] = self._start(program.launch)
                         self.restarts.append(time.monotonic_ns())
         return all(program.process.returncode == 0 for program in self._ranks)
+
+    def _note_end(self, program: _Program, dead: frozenset[str]) -> None:
+        program.is_noted = True
+        program.reader.join(_OUTPUT_S)
+        status, node, now = program.process.returncode, program.launch.node, time.monotonic_ns()
+        text = program.last_words if status else ""
+        self.reports.append(Report(now, program.launch.rank, "ended", status, text))
+        if (status in _KILLED and node not in dead) or (status == _LAUNCHER_KILLED and not dead):
+            missing = watch.Interruption(self._name(node), f"died (signal {abs(status) % 128})", now, now)
+            watch.note(missing)
+            raise watch.ProcessMissing(str(missing))
+
+    def _watch_descendants(self, dead: frozenset[str]) -> None:
+        """Watch processes that others started at GPUs, such as mpirun's ranks: they may be stopped.
+
+        Not those of anyone else, and none at GPUs whose processes the fault itself has stopped.
+        """
+        if time.monotonic() < self._scanned_s + _SCAN_S:
+            return
+        self._scanned_s = time.monotonic()
+        known = {program.process.pid for program in (*self._ranks, *self._services)} | set(self._descendants)
+        for gpu in self.job.addresses:
+            for pid in processes_in(gpu) if gpu not in dead else ():
+                with suppress(OSError):  # it has ended
+                    if pid not in known and f"{_JOB}={id(self)}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                        self._descendants[pid] = watch.add(self._name(gpu), pid, is_child=False, may_die=True)
+        for pid in [pid for pid, watched in self._descendants.items() if watched.has_ended]:
+            self._descendants.pop(pid).release()
 
     def last_words(self) -> str:
         """Return the last line of any rank that is no report, for messages."""
@@ -211,7 +248,6 @@ class TrainingRun:
         with tempfile.TemporaryDirectory() as folder, self._job(folder) as job:
             deadline_s = time.monotonic() + self.training.deadline
             self._await_begin(job, deadline_s)
-            job.may_restart = True
             inject_s = time.monotonic() + fault.at
             with session.watch().record_load(self.run, interval, faulted=True), ExitStack() as active:
                 prepare(session.net, fault.fault)
@@ -219,6 +255,7 @@ class TrainingRun:
                 while not (is_over := job.is_over(bool(t_fault) and not t_repair, dead)) or not t_repair:
                     now_s = time.monotonic()
                     if not t_fault and now_s >= inject_s:
+                        job.may_restart = True
                         active.callback(repair, session.net, fault.fault)
                         t_fault = apply(session.net, fault.fault)
                         confirm(session.net, fault.fault)

@@ -51,6 +51,23 @@ PEERS: Final = {"kind": "allreduce", "sizes": ["64MB"]}  # ranks take some secon
 MPI: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["mpi"]}]}
 GLOO: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["gloo"]}]}
 DDP: Final = {**RAILS, "workloads": [{"kind": "ddp", "steps": 200}]}
+TRAININGS: Final[dict[str, dict[str, Any]]] = {
+    program: {
+        "name": "interrupted",
+        "attempts": 1,
+        "fabrics": [FABRIC],
+        "trainings": [
+            {
+                "program": program,
+                "steps": 120,
+                "arguments": {"width": 512},
+                "faults": [{"kind": "link-down", "target": "d1g0", "at": "1s", "repair": "2s"}],
+            }
+        ],
+        "reroute": ["on"],
+    }
+    for program in ("gloo", "torchft", "mpi")
+}
 MARKERS: Final = {  # of a phase: a process that runs in it and not before
     "build": "ovsdb-server conf.db",
     "calibrate": "iperf3 -J -t 2 -O",
@@ -60,16 +77,18 @@ MARKERS: Final = {  # of a phase: a process that runs in it and not before
     "mpi": "mpirun --allow",
     "gloo": "engines.gloo",
     "training": "peers.training",
+    "train": "training.scripts",  # with a fault, after the training without one
     "fault": "failure.probes.traffic",
     "end": "",  # when no process of these is left, and the run reads and writes what was measured
 }
-LIBRARIES: Final = {"mpi": "mpi4py", "gloo": "torch", "training": "torch"}  # of the processes of a phase
+LIBRARIES: Final = {"mpi": "mpi4py", "gloo": "torch", "training": "torch", "train": "torchft"}
 RUN_ITSELF: Final = "run_experiment.py run"  # the sandbox init, which is the first process of the run's own
 NAMES: Final = {
     "ovs-vswitchd unix": "ovs-vswitchd of rail",
     "ovsdb-server conf.db": "ovsdb-server of rail",
     "controller_main": "the controller",
     "iperf3 -J": "iperf3 from",
+    "iperf3 -s": "iperf3's server at",
     "workloads.replay.worker": "a replay worker",
     "failure.probes.traffic": "the traffic process",
     "connectivity.worker": "the connectivity worker",
@@ -82,18 +101,25 @@ NAMES: Final = {
     "engines.mpi": "mpi: rank",
     "engines.gloo": "gloo: rank",
     "peers.training": "training: rank",
+    "scripts.gloo": "gloo at",
+    "scripts.torchft_groups": "torchft at",
+    "scripts.lighthouse": "torchft at d0g0",
+    "--tag-output": "mpi at d0g0",  # mpirun of a training
+    "scripts.mpi": "mpi at",
     RUN_ITSELF: "the run's own process",
 }
+LAST: Final = ("scripts.mpi", "scripts.gloo", "scripts.torchft_groups", RUN_ITSELF)  # of which the last is meant
 RANKS: Final = {"engines.mpi": 3, "engines.gloo": 2, "peers.training": 2}
 """Words of two ranks, and how many processes have them. The first is the launcher, which may be rank 0 itself."""
 ACTIONS: Final = ("kill", "stop", "pause")
 SWITCH: Final = ("ovs-vswitchd unix", "ovsdb-server conf.db", "controller_main")
 CASES: Final = [
     *product([GPUS], ["build"], SWITCH, ACTIONS),
-    *product([GPUS], ["calibrate"], [*SWITCH, "iperf3 -J"], ACTIONS),
+    *product([GPUS], ["calibrate"], [*SWITCH, "iperf3 -J", "iperf3 -s"], ACTIONS),
     *product([GPUS], ["replay"], [*SWITCH, "workloads.replay.worker"], ACTIONS),
     *product([GPUS], ["fault"], [*SWITCH, "failure.probes.traffic", "connectivity.worker", "heartbeat_main"], ACTIONS),
     *product([STEERED], ["background"], ["background.sender", "agents_main", "etcd --data-dir"], ACTIONS),
+    *product([STEERED], ["background"], SWITCH, ACTIONS),
     *product([RAILS], ["build"], ["ovs-vswitchd unix", "ovsdb-server conf.db"], ACTIONS),
     *product([RAILS], ["calibrate"], ["ovs-vswitchd unix", "ovsdb-server conf.db", "iperf3 -J"], ACTIONS),
     *product([RAILS], ["allreduce"], ["ovs-vswitchd unix", "ovsdb-server conf.db"], ACTIONS),
@@ -101,6 +127,9 @@ CASES: Final = [
     *product([MPI], ["mpi"], ["mpirun --allow", "engines.mpi"], ACTIONS),
     *product([GLOO], ["gloo"], ["engines.gloo"], ACTIONS),
     *product([DDP], ["training"], ["peers.training"], ACTIONS),
+    *product([TRAININGS["gloo"]], ["train"], ["scripts.gloo"], ACTIONS),
+    *product([TRAININGS["torchft"]], ["train"], ["scripts.torchft_groups", "scripts.lighthouse"], ACTIONS),
+    *product([TRAININGS["mpi"]], ["train"], ["--tag-output", "scripts.mpi"], ACTIONS),
     *product([GPUS], ["build", "calibrate", "replay", "fault", "end"], [RUN_ITSELF], ACTIONS),
 ]
 USUAL: Final = [
@@ -149,14 +178,16 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
     if phase == "end":
         eventually(lambda: (folder / "out" / "results.csv").exists(), within_s=RUN_S * slow)
     else:
+        if phase == "train":
+            program.await_text("no fault", RUN_S * slow)
         eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S * slow)
-        time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5}.get(phase, 0.7))
+        time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5, "train": 3}.get(phase, 0.7))
     is_rank = words in RANKS
     eventually(lambda: len(list(found(program, words))) >= RANKS.get(words, 1), within_s=RUN_S * slow)
     if is_rank:
         eventually(lambda: joined(program, words) >= GLOO["fabrics"][0]["nodes"], within_s=RUN_S * slow)
         time.sleep(1)  # until their first operation
-    victim = list(found(program, words))[-1 if is_rank or words == RUN_ITSELF else 0].pid
+    victim = list(found(program, words))[-1 if is_rank or words in LAST else 0].pid
     os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
     if action == "pause":
         time.sleep(1)

@@ -74,6 +74,21 @@ def test_a_process_that_fails_is_named_with_its_status() -> None:
     assert process.wait() == 3  # its status is left to its starter
 
 
+def test_only_stops_of_a_process_that_may_die_are_interruptions() -> None:
+    process, since_ns = subprocess.Popen(["sleep", "60"]), time.monotonic_ns()
+    watched = watch.add("it", process.pid, may_die=True)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert poll(lambda: watch.since(since_ns), 5)
+    os.kill(process.pid, signal.SIGCONT)
+    assert poll(lambda: not watched.stopped_ns, 5)
+    process.kill()
+    assert poll(watched.is_over, 5)
+    watch.check()
+    watched.release()
+    process.wait()
+    assert [one.what[:12] for one in watch.since(since_ns)] == ["was stopped "]
+
+
 def test_a_process_that_ends_in_order_is_not_missing() -> None:
     since_ns = time.monotonic_ns()
     process = subprocess.Popen(["true"])
