@@ -18,6 +18,7 @@ class RailFirstAllToAll(Algorithm):
     """`phase.data_bytes` for every pair of the grid, by way of the receiver's domain."""
 
     collective, algorithm, equation = "all-to-all", "rail-first", "Eq. 3, rails first"
+    formula = "y·(x−1)·D/C_F + x·(y−1)·D/C_S"  # shown by reports, with the values of the run
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Yield the transports of each stage; their tasks and the predicted time follow from them."""
