@@ -1,5 +1,6 @@
 """The catalogue of models: a YAML file each in `workloads/models`, its source on line 1; yours is a path away."""
 
+from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -193,11 +194,22 @@ def load_model(name: str, field: str = "model") -> Model:
 
     BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape.
     """
-    if not is_path(name) and name not in model_names():
+    if is_path(name):
+        return _checked(read_yaml(Path(name), field), f"{field} {Path(name).name}")
+    if name not in model_names():
         raise BadInput(field, name, f"{unknown_name_hint(name, model_names())}, or the path of a .yaml file")
-    path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
-    where = f"{field} {path.name}"
-    data = read_yaml(path, field) if is_path(name) else parse_yaml(path.read_text("utf-8"), field, str(path))
+    return _of_the_catalogue(name)
+
+
+@cache
+def _of_the_catalogue(name: str) -> Model:
+    """Return a model of the catalogue: a figure of a paper weighs strategies for the same few hundreds of times."""
+    path = CATALOGUE / f"{name}.yaml"
+    return _checked(parse_yaml(path.read_text("utf-8"), "model", str(path)), f"model {path.name}")
+
+
+def _checked(data: object, where: str) -> Model:
+    """Return the model that a file has. `where`: field and file, for messages."""
     model = parse_by_kind(data, KINDS, where)
     if isinstance(model, LayersModel):
         return model

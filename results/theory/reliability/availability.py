@@ -188,9 +188,10 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     switches, (transceiver, starts, ends), nics = outages
     # two transceivers a link, one at each end
     changes = _changes([_spread(switches, wiring), (transceiver // 2, starts, ends), nics])
+    by_domain = _by_domain(changes, wiring)
     lost = (
         _estimate(
-            _lost_a_year(changes, wiring, components.rail_time_share, rerouted, years),
+            _lost_a_year(by_domain, wiring, components.rail_time_share, rerouted, years),
             first_order_lost(wiring, components, rerouted),
         )
         for rerouted in (False, True)
@@ -228,16 +229,20 @@ def _changes(kinds: list[_Outages]) -> tuple[Ints, Floats, Ints]:
     return gpu[seen], time[seen], step[seen]
 
 
+def _by_domain(changes: tuple[Ints, Floats, Ints], wiring: Wiring) -> tuple[Ints, Floats, Floats]:
+    """Return for each change, domain by domain: rails out from then on, the time, and that until the next change."""
+    gpu, time, step = changes
+    order = np.lexsort((time, gpu // wiring.domain_gpus))
+    # the last of a domain has another's after it, but then none of its rails is out, and nothing lost
+    return np.cumsum(step[order]), time[order], np.diff(time[order], append=0.0)
+
+
 def _lost_a_year(
-    changes: tuple[Ints, Floats, Ints], wiring: Wiring, rail_time_share: float, rerouted: bool, years: int
+    by_domain: tuple[Ints, Floats, Floats], wiring: Wiring, rail_time_share: float, rerouted: bool, years: int
 ) -> Floats:
     """Return the share of each year's GPU-time, all GPUs; an outage that spans two years counts in the first."""
-    k, (gpu, time, step) = wiring.domain_gpus, changes
-    order = np.lexsort((time, gpu // k))
-    out = np.cumsum(step[order])  # rails out in this domain, until the next change
-    # the last of a domain has another's after it, but then none of its rails is out, and nothing lost
-    durations = np.diff(time[order], append=0.0)
-    year = np.minimum(time[order].astype(np.int64), years - 1)
+    k, (out, time, durations) = wiring.domain_gpus, by_domain
+    year = np.minimum(time.astype(np.int64), years - 1)
     lost = lost_share(out, k, rail_time_share, rerouted) * durations * k
     return np.bincount(year, weights=lost, minlength=years) / wiring.network.gpus
 
