@@ -117,7 +117,7 @@ def built(
             net.start()
             cleanup.callback(net.stop)
             cleanup.callback(record_interruptions, run, IntervalId(label))
-            # all rails at once by iperf3 from node 1 to node 0 (3 s, more below 10 Mbit/s)
+            # all rails at once by iperf3 from node 1 to node 0 (2 s, more below 7 Mbit/s)
             rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
             flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]
             for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):

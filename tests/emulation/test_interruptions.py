@@ -70,7 +70,7 @@ TRAININGS: Final[dict[str, dict[str, Any]]] = {
 }
 MARKERS: Final = {  # of a phase: a process that runs in it and not before
     "build": "ovsdb-server conf.db",
-    "calibrate": "iperf3 -J -t 2 -O",
+    "calibrate": "iperf3 -J -t 1 -O",
     "replay": "workloads.replay.worker",
     "background": "background.sender",
     "allreduce": "allreduce.engine.worker",

@@ -13,7 +13,7 @@ from railyard.results.runs.records import Run
 from railyard.results.views.report import repeated_lines
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.measure.rates import MIN_DURATION_S, SEGMENTS, Sample, calibration_s, samples
+from railyard.topologies.measure.rates import MEASURED_BYTES, Sample, calibration_s, samples
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.path_choices import POLICIES, own_path
@@ -46,9 +46,8 @@ def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
 @given(rate=st.floats(1e5, 1e12))
 def test_slow_links_are_measured_for_longer_and_none_too_shortly(rate: float) -> None:
     seconds = calibration_s(rate)
-    assert seconds >= MIN_DURATION_S
-    assert seconds * rate / 8 >= SEGMENTS * 65536
-    assert seconds == MIN_DURATION_S or (seconds - 1) * rate / 8 < SEGMENTS * 65536
+    assert seconds * rate / 8 >= MEASURED_BYTES
+    assert seconds == 1 or (seconds - 1) * rate / 8 < MEASURED_BYTES
 
 
 @pytest.mark.parametrize(

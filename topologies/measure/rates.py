@@ -33,8 +33,7 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
 
-MIN_DURATION_S: Final = 2  # long against a shaper's burst of a millisecond
-SEGMENTS: Final = 40  # of 64 KB: TCP hands down as much at once, so on a slow link fewer would be a coarse measure
+MEASURED_BYTES: Final = 900_000  # 100 jumbo frames: at either end of the time one may count or not
 TIMEOUT_S: Final = 30.0  # for iperf3 to connect and to report, beside the time that it measures
 PINGS: Final = 50
 PING_INTERVAL_S: Final = 2e-3  # longer than shapers take for the idle credit of the last one
@@ -44,7 +43,8 @@ IPERF_PORT: Final = f"{5201:04X}"
 LISTEN, TIME_WAIT = "0A", "06"  # states of a connection in /proc/net/tcp
 STILL_LOOKS: Final = 3  # a frame between two queues is in none
 SETTLE_S: Final = 5.0  # the longest queue of a slow rail; a workload is measured after that in any case
-CALIBRATION: Final = f"-O {OMIT_S} -w {WINDOW} -C cubic"
+BLOCK: Final = "8K"  # iperf3 counts whole blocks; its own of 128 KB take a tenth of a second on a link of 10 Mbit/s
+CALIBRATION: Final = f"-O {OMIT_S} -w {WINDOW} -l {BLOCK} -C cubic"
 
 
 class Sample(NamedTuple):
@@ -71,12 +71,12 @@ def samples(net: FabricNet) -> list[Sample]:
 
 
 def calibration_s(rate_bps: float) -> int:
-    """Return how long iperf3 is to measure a link of this rate: 2 s, more below 10 Mbit/s; it takes whole seconds."""
-    return max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
+    """Return how long iperf3 is to measure a link of this rate: 1 s, more below 7 Mbit/s; it takes whole seconds."""
+    return ceil(MEASURED_BYTES * 8 / rate_bps)
 
 
 def calibrate(net: FabricNet) -> list[Sample]:
-    """Measure the latency of all samples, one by one, then their rates at once (3 s, more below 10 Mbit/s)."""
+    """Measure the latency of all samples, one by one, then their rates at once (2 s, more below 7 Mbit/s)."""
     chosen = [s._replace(latency_s=latency_s(s.src, s.dst)) for s in samples(net)]
     flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_s(s.expected_bps)) for s in chosen]
     measured = [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
