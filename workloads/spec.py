@@ -21,7 +21,8 @@ from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.schedule import Columns, Rates, Scale, Schedule, Task, TooManyTasks, payload_rates, real_rates
+from railyard.workloads.schedule import Columns, Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
+from railyard.workloads.tasks import Task
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]

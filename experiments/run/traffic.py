@@ -48,7 +48,7 @@ from railyard.workloads.matrix.traffic_matrix import (
     port_bytes,
     ways,
 )
-from railyard.workloads.replay.job import longest_queue_s
+from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.replay.run import Place, Replay, replay
 from railyard.workloads.schedule import Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans

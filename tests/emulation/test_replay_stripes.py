@@ -9,7 +9,8 @@ from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
 from railyard.workloads.replay.job import PORT, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
-from railyard.workloads.schedule import Phase, Schedule, Transfer
+from railyard.workloads.schedule import Phase, Schedule
+from railyard.workloads.tasks import Transfer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build
 
 pytestmark = pytest.mark.sandbox

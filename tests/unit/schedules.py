@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from railyard.workloads.schedule import Compute, Phase, Schedule, Task, Transfer
+from railyard.workloads.schedule import Phase, Schedule
+from railyard.workloads.tasks import Compute, Task, Transfer
 
 SIDE = st.integers(2, 5)
 PHASE = Phase("any", "collective", "point-to-point", 1, 2, 1)

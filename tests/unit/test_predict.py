@@ -20,8 +20,9 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
 from railyard.workloads.matrix.traffic_matrix import at_line_rate, line_rate_duration_s
-from railyard.workloads.schedule import Compute, Phase, Rates, Schedule, Transfer, payload_rates
+from railyard.workloads.schedule import Phase, Rates, Schedule, payload_rates
 from railyard.workloads.spec import build, parse_workload
+from railyard.workloads.tasks import Compute, Transfer
 
 RAIL, HB = 100_000_000, 1_200_000_000
 RATES = payload_rates(HB, RAIL, 9000)

@@ -29,7 +29,8 @@ from railyard.workloads.replay.job import (
 )
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.replay.worker import HEADER, Engine, pattern_of
-from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.tasks import Compute, Task, Transfer
 from tests.unit.schedules import PHASE, schedules
 
 SEED = 5

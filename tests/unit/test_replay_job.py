@@ -19,11 +19,12 @@ from railyard.workloads.replay.job import (
     connections,
     dependents,
     jobs,
-    longest_queue_s,
     owner,
     windows_for_links,
 )
-from railyard.workloads.schedule import Phase, Program, Schedule, Transfer
+from railyard.workloads.replay.queues import longest_queue_s
+from railyard.workloads.schedule import Phase, Program, Schedule
+from railyard.workloads.tasks import Transfer
 from tests.unit.schedules import SIDE, schedules
 
 WINDOWS = Windows(1, 1, 1)

@@ -31,8 +31,9 @@ from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
 from railyard.workloads.placement.layout import Parallelism
-from railyard.workloads.schedule import Scale, Schedule, Transfer
+from railyard.workloads.schedule import Scale, Schedule
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
+from railyard.workloads.tasks import Transfer
 from railyard.workloads.traces.formats import chakra as pb
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 from tests.unit.traces import TRACES

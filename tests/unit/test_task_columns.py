@@ -15,7 +15,8 @@ from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Exchange, Ring, collective_schedule
 from railyard.workloads.matrix import traffic_matrix
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
-from railyard.workloads.schedule import Columns, Compute, Phase, Program, Rates, Schedule, Task, TooManyTasks, Transfer
+from railyard.workloads.schedule import Columns, Phase, Program, Rates, Schedule, TooManyTasks
+from railyard.workloads.tasks import Compute, Task, Transfer
 
 RATES = Rates(hb=30e6, rail=2.5e6)
 NAMES = sorted(name for name, a in ALGORITHMS.items() if a.collective)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.schedule import Compute, Schedule, Transfer
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.tasks import Compute, Transfer
 from railyard.workloads.traces.common import Action, Call, Gap, Node, Recv, Send, Trace
 from railyard.workloads.traces.lower import Lowered, as_grid, lower
 

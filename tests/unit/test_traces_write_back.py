@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.schedule import Compute
 from railyard.workloads.spec import build
+from railyard.workloads.tasks import Compute
 from railyard.workloads.traces.common import Gap, Measured
 from railyard.workloads.traces.formats import chakra as pb
 from railyard.workloads.traces.lower import durations

@@ -16,7 +16,8 @@ from railyard.workloads.collectives.algorithm import (
     shifts,
     whole_bytes,
 )
-from railyard.workloads.schedule import Phase, Program, Schedule, Transfer
+from railyard.workloads.schedule import Phase, Program, Schedule
+from railyard.workloads.tasks import Transfer
 
 SIDE = st.integers(2, 5)
 SIZE = st.integers(1, 300_000)

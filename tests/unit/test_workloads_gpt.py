@@ -20,7 +20,8 @@ from railyard.workloads.jobs.gpt import (
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, line_rate_duration_s
 from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.layout import Parallelism, place
-from railyard.workloads.schedule import Compute, Rates, Transfer
+from railyard.workloads.schedule import Rates
+from railyard.workloads.tasks import Compute, Transfer
 
 RATES = Rates(hb=300e9, rail=25e9)
 FABRIC = FabricSpec(kind="rail-only")

@@ -13,7 +13,8 @@ from railyard.workloads.matrix.traffic_matrix import (
     port_bytes,
     traffic_matrix,
 )
-from railyard.workloads.schedule import Phase, Schedule, Transfer
+from railyard.workloads.schedule import Phase, Schedule
+from railyard.workloads.tasks import Transfer
 from tests.unit.path_choices import gpu_hops
 
 POLICIES: list[str] = ["dr", "rd", "spine", "pxn"]

@@ -7,7 +7,7 @@ from railyard.workloads.collectives.algorithm import chosen_algorithm
 from railyard.workloads.jobs.moe import moe_iteration, moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
 from railyard.workloads.models.catalogue import MoeModel
-from railyard.workloads.schedule import Compute
+from railyard.workloads.tasks import Compute
 
 MODEL = MoeModel.load("moe-1.3b-128")
 

@@ -14,8 +14,9 @@ from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.transfers import RECEIPT, TransfersSpec, derangement, pairs, transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s, port_bytes
-from railyard.workloads.schedule import Schedule, Transfer, payload_rates
+from railyard.workloads.schedule import Schedule, payload_rates
 from railyard.workloads.spec import build, parse_workload
+from railyard.workloads.tasks import Transfer
 
 RAIL, HB = 100_000_000, 1_200_000_000
 FABRIC = FabricSpec(kind="rail-only", domains=3, rails=4)

@@ -20,7 +20,8 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
-from railyard.workloads.schedule import Columns, Rates, Schedule, Transfer
+from railyard.workloads.schedule import Columns, Rates, Schedule
+from railyard.workloads.tasks import Transfer
 
 Side = Literal["hb", "rail"]
 _Port = int  # 4 GPU + 2 for the rail link + 1 for its receiving side

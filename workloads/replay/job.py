@@ -9,17 +9,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 from pydantic import Field, InstanceOf, SkipValidation
 
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.plan import Plan
-from railyard.workloads.matrix.traffic_matrix import ways
-from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
+from railyard.workloads.tasks import Compute, Task, Transfer
+
+if TYPE_CHECKING:  # workers need none of it, and NumPy takes longer to import than the rest
+    from railyard.workloads.schedule import Schedule
 
 PORT: Final = 7000
 PATTERN_BYTES: Final = 1 << 20
@@ -59,40 +58,6 @@ def windows_for_links(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
     minimum = MIN_FRAMES * mtu
     hb, rail = (min(MAX_WINDOW_BYTES, max(minimum, round(bps / 8 * WINDOW_S))) for bps in (hb_bps, rail_bps))
     return Windows(hb, rail, minimum)
-
-
-def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
-    """Return the most time (s) that a byte can wait in queues on its path: until all that may be before it has left.
-
-    No more can wait at a port than the windows of the connections through it, nor more than these send. Of a hashed
-    uplink, any may have all.
-    """
-    columns, fabric, rails, gpus = schedule.columns, plan.spec, schedule.rails, schedule.gpus
-    sent = np.flatnonzero(~columns.is_compute)
-    if not len(sent):
-        return 0.0
-    each = np.column_stack((columns.src[sent] * gpus + columns.dst[sent], columns.stripe[sent]))
-    channels, place = np.unique(each, axis=0, return_inverse=True)
-    src, dst = np.divmod(channels[:, 0], gpus)
-    _, pair, stripes = np.unique(channels[:, 0], return_inverse=True, return_counts=True)
-    total = np.where(src // rails == dst // rails, windows.hb, windows.rail)
-    under_way = np.maximum(windows.minimum, total // stripes[pair])
-    under_way = np.minimum(under_way, np.bincount(place.ravel(), columns.bytes[sent], len(channels)))
-    hb, rail = (bps / 8 * payload_fraction(fabric.mtu) for bps in (plan.hb_bps, plan.rail_link(Gpu(0, 0)).rate_bps))
-    uplink = plan.uplink_bps / 8 * payload_fraction(fabric.mtu) if plan.uplinks else rail
-    waits = np.zeros(len(channels))
-    for way in ways(src, dst, rails, fabric):
-        steps = [(src, way.enter, hb), (way.enter, way.leave, rail), (way.leave, dst, hb)]
-        on_way = np.zeros(len(channels))
-        for a, b, rate in steps:
-            has = (a != b) & (way.share > 0)
-            for end in (a, b):
-                on_way += np.where(has, np.bincount(end[has], under_way[has], gpus)[end] / rate, 0.0)
-        has = (way.enter % rails != way.leave % rails) & (way.share > 0)
-        for end in (way.enter % rails, way.leave % rails):
-            on_way += np.where(has, np.bincount(end[has], under_way[has], rails)[end] / uplink, 0.0)
-        waits = np.maximum(waits, on_way)
-    return float(waits.max(initial=0.0))
 
 
 class Job(Message):
@@ -158,7 +123,7 @@ def connections(tasks: Sequence[Task]) -> list[Channel]:
     return [Channel(*ends) for ends in sorted({(t.src, t.dst, t.stripe) for t in tasks if isinstance(t, Transfer)})]
 
 
-def shares(schedule: Schedule, workers: int, domains: Sequence[int]) -> list[frozenset[int]]:
+def shares(schedule: "Schedule", workers: int, domains: Sequence[int]) -> list[frozenset[int]]:
     """Return the GPU numbers of each worker. Domains are dealt in turn, to no more workers than domains."""
     count, rails = min(workers, len(domains)), schedule.rails
     dealt = [domains[n::count] for n in range(count)]
@@ -166,7 +131,7 @@ def shares(schedule: Schedule, workers: int, domains: Sequence[int]) -> list[fro
 
 
 def jobs(
-    schedule: Schedule,
+    schedule: "Schedule",
     workers: int | Sequence[frozenset[int]],
     seed: int,
     windows: Windows,
@@ -221,7 +186,7 @@ def dependents(job: Job) -> Dependents:
 PhaseEndCallback = Callable[[int], None]  # called once, in a thread, with the monotonic ns of a phase's last receipt
 
 
-def first_phases(schedule: Schedule) -> dict[str, int]:
+def first_phases(schedule: "Schedule") -> dict[str, int]:
     """The number of the first phase of each name in which something is sent."""
     numbers = sorted({transfer.phase for _, transfer in schedule.transfers}, reverse=True)
     return {schedule.phases[number].name: number for number in numbers}
@@ -235,7 +200,7 @@ def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_g
 class PhaseTracker:
     """Sums of the workers' phase ends; runs a phase's callback when all of its transfers have arrived."""
 
-    def __init__(self, schedule: Schedule, watched: Mapping[int, PhaseEndCallback]) -> None:
+    def __init__(self, schedule: "Schedule", watched: Mapping[int, PhaseEndCallback]) -> None:
         self._remaining = transfers_per_phase(schedule.tasks, watched, range(schedule.gpus))
         self._watched, self._lock = watched, threading.Lock()
         self._ended_ns = dict.fromkeys(watched, 0)

@@ -24,7 +24,7 @@ from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.build import namespaces
 from railyard.workloads.replay import job as protocol
-from railyard.workloads.schedule import Compute, Transfer
+from railyard.workloads.tasks import Compute, Transfer
 
 HEADER: Final = struct.Struct("!IQ")
 CHUNK_BYTES: Final = 256 * 1024

@@ -1,0 +1,44 @@
+"""Queues of a replay: how long a byte can wait in them, by which TCP's loss detection is relaxed."""
+
+import numpy as np
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.plan import Plan
+from railyard.workloads.matrix.traffic_matrix import ways
+from railyard.workloads.replay.job import Windows
+from railyard.workloads.schedule import Schedule
+
+
+def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
+    """Return the most time (s) that a byte can wait in queues on its path: until all that may be before it has left.
+
+    No more can wait at a port than the windows of the connections through it, nor more than these send. Of a hashed
+    uplink, any may have all.
+    """
+    columns, fabric, rails, gpus = schedule.columns, plan.spec, schedule.rails, schedule.gpus
+    sent = np.flatnonzero(~columns.is_compute)
+    if not len(sent):
+        return 0.0
+    each = np.column_stack((columns.src[sent] * gpus + columns.dst[sent], columns.stripe[sent]))
+    channels, place = np.unique(each, axis=0, return_inverse=True)
+    src, dst = np.divmod(channels[:, 0], gpus)
+    _, pair, stripes = np.unique(channels[:, 0], return_inverse=True, return_counts=True)
+    total = np.where(src // rails == dst // rails, windows.hb, windows.rail)
+    under_way = np.maximum(windows.minimum, total // stripes[pair])
+    under_way = np.minimum(under_way, np.bincount(place.ravel(), columns.bytes[sent], len(channels)))
+    hb, rail = (bps / 8 * payload_fraction(fabric.mtu) for bps in (plan.hb_bps, plan.rail_link(Gpu(0, 0)).rate_bps))
+    uplink = plan.uplink_bps / 8 * payload_fraction(fabric.mtu) if plan.uplinks else rail
+    waits = np.zeros(len(channels))
+    for way in ways(src, dst, rails, fabric):
+        steps = [(src, way.enter, hb), (way.enter, way.leave, rail), (way.leave, dst, hb)]
+        on_way = np.zeros(len(channels))
+        for a, b, rate in steps:
+            has = (a != b) & (way.share > 0)
+            for end in (a, b):
+                on_way += np.where(has, np.bincount(end[has], under_way[has], gpus)[end] / rate, 0.0)
+        has = (way.enter % rails != way.leave % rails) & (way.share > 0)
+        for end in (way.enter % rails, way.leave % rails):
+            on_way += np.where(has, np.bincount(end[has], under_way[has], rails)[end] / uplink, 0.0)
+        waits = np.maximum(waits, on_way)
+    return float(waits.max(initial=0.0))
