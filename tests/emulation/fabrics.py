@@ -1,5 +1,6 @@
 """Fabrics to test on: built with a controller, its events kept, and packets that tell which way they went."""
 
+import resource
 import select
 import socket
 import struct
@@ -33,12 +34,23 @@ def datapath() -> Datapath:
 
 
 def eventually(look: Callable[[], _T], within_s: float = 20.0) -> _T:
-    """What `look` gives once that is true; AssertionError with the last value if it doesn't become so in time."""
+    """What `look` gives once that is true; AssertionError with the last value if it doesn't become so in time.
+
+    It gets a fifth of a core at most, its programs included: to search all processes takes milliseconds.
+    """
     deadline = time.monotonic() + within_s
+    begun_s = _cpu_s()
     while not (seen := look()):
         assert time.monotonic() < deadline, f"still {seen!r} after {within_s} s"
-        time.sleep(0.005)
+        time.sleep(max(0.005, 4 * (_cpu_s() - begun_s)))
+        begun_s = _cpu_s()
     return seen
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of its children that have ended, s."""
+    own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def at_best(measure: Callable[[], _T], good: Callable[[_T], bool], tries: int = 5) -> _T:
