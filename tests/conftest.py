@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "tests" / "emulation"
 
 # no deadline: a loaded machine is no failure; print_blob: a failure says how to get it again
-settings.register_profile("railyard", deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("railyard", deadline=None, print_blob=True, max_examples=25)
 if not os.access(ROOT, os.W_OK):
     settings.register_profile("railyard", settings.get_profile("railyard"), database=None)
 settings.register_profile("railyard-thorough", settings.get_profile("railyard"), max_examples=200)

@@ -13,7 +13,7 @@ def test_action_runs_an_experiment_and_summarizes_it(tmp_path: Path, slow: float
     out, summary = tmp_path / "out", tmp_path / "summary.md"
     variables = {"RUN": "collectives", "OUT": str(out), "GITHUB_STEP_SUMMARY": str(summary)}
     variables["OVERRIDES"] = (
-        "domains=2\nrails=2\nrail_rate=20Mbit\n"
+        "domains=2\nrails=2\nrail_rate=20Mbit\nattempts=1\nrepeats=1\n"
         "workloads=[{kind: collective, collective: all-to-all, duration: 300ms}]\n"
     )
     done = subprocess.run(

@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
     "attempts": 1,
     "fabrics": [{"kind": "rail-only", **SIDES}, {"kind": "rail-optimized", **SIDES}],
     "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "300ms"}],
-    "faults": [{"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "2s"}],
+    "faults": [{"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "1s"}],
     "reroute": ["on"],
     "seed": 5,
 }

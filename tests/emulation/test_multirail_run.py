@@ -23,6 +23,7 @@ from tests.emulation.test_cli import BUILT_S, PROMPT
 
 TINY = {
     "name": "tiny",
+    "attempts": 1,
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "40Mbit"}] * 2}],
     "workloads": [
         {

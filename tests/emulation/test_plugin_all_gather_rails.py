@@ -6,6 +6,7 @@ from tests.emulation.plugins import run_with_plugin
 
 SPEC = {
     "name": "all-gather",
+    "attempts": 1,
     "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "40Mbit"}] * 2}],
     "workloads": [{"kind": "rail-all-gather", "bytes": "1MiB", "operations": 3, "policies": ["nezha", "single:tcp0"]}],
 }

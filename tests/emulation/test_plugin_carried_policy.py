@@ -20,6 +20,7 @@ from tests.emulation.programs import ROOT, RUN_EXPERIMENT
 PLUGIN = ROOT / "docs/examples/carried_policy.py"
 SPEC = {
     "name": "carried",
+    "attempts": 1,
     "fabrics": [
         {
             "kind": "multi-rail",

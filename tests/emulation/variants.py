@@ -34,7 +34,7 @@ VARIANTS: Final = (
     "test_api.py::test_killed_script_leaves_nothing[2-2]",
     "test_api.py::test_killed_script_leaves_nothing[15-",
     "test_api.py::test_figures_of_a_script_are_those_of_the_command_line",
-    "test_cli.py::test_a_run_by_name_writes_its_folder[root]",
+    "test_cli.py::test_a_run_by_name_writes_its_folder",
     "test_cli.py::test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere[root]",
     "test_cli.py::test_a_user_looks_into_a_run_of_their_own",
     "test_cli.py::test_kill_9_at_any_moment_leaves_nothing_of_a_fabric[user]",

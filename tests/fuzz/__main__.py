@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,7 @@ def _load() -> None:
         cli.load_command(name)
     for registry in list(REGISTRIES.values()):
         registry.names()
+    import_module("networkx")  # a trace that is read in full needs it, for 0.1 s
     gc.collect()
     gc.freeze()  # or each process copies the pages of all objects as soon as it collects garbage
     sys.stdout.flush()

@@ -103,8 +103,8 @@ def _folder(path: Path) -> None:
 
 
 DAMAGES: Mapping[str, Damage] = {
-    **{f"truncated to {n}/8": partial(_truncate, n) for n in range(8)},
-    **{f"flipped at {n}/8": partial(_flip, n) for n in range(8)},
+    **{f"truncated to {n}/8": partial(_truncate, n) for n in (0, 3, 7)},
+    **{f"flipped at {n}/8": partial(_flip, n) for n in (0, 3, 6, 7)},
     "deleted": Path.unlink,
     "half the rows": _half_the_rows,
     "columns swapped": _swap_columns,
