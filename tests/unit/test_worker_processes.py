@@ -1,5 +1,8 @@
 """Worker processes of the project: each serves a job without GPUs, which needs no namespaces."""
 
+import subprocess
+import sys
+
 import pytest
 
 from railyard.controller.processes import messages
@@ -81,3 +84,12 @@ def test_a_process_without_its_fabric_dies_with_the_reason(module: str, command:
             process.await_events({"connected"})
     finally:
         process.end()
+
+
+def test_processes_of_an_interval_import_no_library_for_numbers() -> None:
+    """A run starts some of each, so that the imports of one are paid many times."""
+    modules = ("workloads.replay.worker", "workloads.background.sender", "failure.connectivity.worker",
+               "failure.probes.traffic", "controller.processes.heartbeat_main")  # fmt: skip
+    program = "; ".join([*(f"import railyard.{module}" for module in modules), "import sys; print(*sys.modules)"])
+    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert not {"numpy", "pandas", "networkx", "psutil", "mininet"} & set(imported.split())
