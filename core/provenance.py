@@ -18,8 +18,8 @@ from railyard.core.units import format_size
 LIBRARIES: Final = ("mininet", "os-ken", "pyroute2", "numpy", "pandas", "pyarrow", "pydantic", "matplotlib", "psutil")
 
 
-def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float, seed: int) -> dict[str, Any]:
-    """Plain data for provenance.json. `frames_per_s`: what the machine was measured to carry, else 0."""
+def provenance(machine: Machine, datapath: str, reason: str, seed: int) -> dict[str, Any]:
+    """Return plain data for provenance.json."""
     return {
         "kernel": machine.kernel,
         "cpu": machine.cpu_model,
@@ -28,7 +28,6 @@ def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float
         "ovs": machine.ovs_version,
         "datapath": datapath,
         "datapath_why": reason,
-        "frames_per_s": round(frames_per_s),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "seed": seed,
         "plugins": {str(plugin.path): sha256(plugin.source).hexdigest() for plugin in plugins.loaded()},

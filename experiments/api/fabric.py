@@ -278,11 +278,11 @@ def fabric(
     order = parse_model(m.Build, {"spec": data, "caller": os.getpid(), "name": name, **how})
     turn: AbstractContextManager[object] = nullcontext() if no_queue else TURN
     with turn, CAPACITY.shared(), ExitStack() as on_error:
-        connection = Connection(order.model_copy(update={"frames_per_s": CAPACITY.frames_per_s}))
+        connection = Connection(order.model_copy(update={"capacity": CAPACITY.measured}))
         on_error.callback(connection.close)
         info: m.FabricInfo = connection.started.result()
         on_error.pop_all()
-        CAPACITY.frames_per_s = info.frames_per_s or CAPACITY.frames_per_s
+        CAPACITY.measured = info.capacity or CAPACITY.measured
     if info.live_url:
         print(f"live page: {info.live_url}", file=sys.stderr)
     return Fabric(connection, info, spec, seed, turn)

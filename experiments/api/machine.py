@@ -1,6 +1,7 @@
 """Turns to measure and the capacity of the machine, which fabrics of a script share with other programs."""
 
 import fcntl
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -47,14 +48,14 @@ class Turn:
                 self._place.close()
 
 
-class Capacity:
-    """Frames a second that this machine was measured to carry, for `auto` rates; None until then.
+class SharedCapacity:
+    """Capacity of this machine, as topologies.capacity.Capacity has it; None until it was measured.
 
     `file`: where the processes of a test session share it.
     """
 
     def __init__(self) -> None:
-        self.frames_per_s: float | None = None
+        self.measured: tuple[float, ...] | None = None
         self.file: Path | None = None
 
     @contextmanager
@@ -67,11 +68,11 @@ class Capacity:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             if known := file.read():
-                self.frames_per_s = float(known)
+                self.measured = tuple(json.loads(known))
             yield
-            if not known and self.frames_per_s:
-                file.write(repr(self.frames_per_s))
+            if not known and self.measured:
+                file.write(json.dumps(self.measured))
 
 
 TURN: Final = Turn()
-CAPACITY: Final = Capacity()
+CAPACITY: Final = SharedCapacity()

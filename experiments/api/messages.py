@@ -42,7 +42,7 @@ def path_text(field: str, value: object) -> str:
 class FabricInfo:
     """A built fabric: addresses of its GPUs, its switches, its rates in bit/s, and how long it took to build, s.
 
-    `frames_per_s`: what the machine was measured to carry, None if it was not measured. `live_url`: of its live page.
+    `capacity`: what the machine was measured to carry, None if it was not measured. `live_url`: of its live page.
     """
 
     title: str
@@ -52,7 +52,7 @@ class FabricInfo:
     hb_bps: int
     datapath: str
     build_s: float
-    frames_per_s: float | None
+    capacity: tuple[float, ...] | None
     live_url: str
 
 
@@ -83,7 +83,7 @@ class Build(Message):
     caller: int
     name: str
     reroute: StrictBool = True
-    frames_per_s: float | None = None
+    capacity: tuple[float, ...] | None = None
     visible: tuple[str, ...] = ()
     live: str | None = None
 

@@ -29,6 +29,7 @@ from railyard.core.sandbox import init, launcher
 from railyard.core.worker import Message, Pipe
 from railyard.experiments.api import messages as m
 from railyard.topologies.build import programs
+from railyard.topologies.capacity import Capacity
 
 
 def main() -> None:
@@ -77,7 +78,7 @@ def _enter(order: m.Build, requests: int, files: int) -> int:
     spec.family.check(spec)
     refuse_several(spec, "a script's fabric")
     check_machine(spec)
-    task = {"spec": spec.resolved(), "reroute": order.reroute, "frames_per_s": order.frames_per_s}
+    task = {"spec": spec.resolved(), "reroute": order.reroute, "capacity": order.capacity}
     command, visible = m.start_command(requests, files), [Path(path) for path in order.visible]
     with opened_page(order.live, None) as page:
         task |= {"live": page.task, "live_url": page.url}
@@ -127,7 +128,8 @@ class _Server:
         try:
             spec = ExperimentSpec.model_validate(self._task["spec"])
             init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
-            how = (self._task["reroute"], self._task["frames_per_s"], self._task["live_url"])
+            measured = self._task["capacity"]
+            how = (self._task["reroute"], Capacity(*measured) if measured else None, self._task["live_url"])
             with page.served(self._task["live"], self._task["spec"]), live_fabric(spec, *how) as (self._live, info):
                 self._pipe.send(m.Answer(number=m.STARTED, value=info))
                 while True:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.controller.health.estimator import HealthSpec
-from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
@@ -32,6 +31,7 @@ from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
+from railyard.topologies.capacity import Capacity, auto_rail_bps
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import make_plan
 from railyard.workloads.replay.run import replay
@@ -225,13 +225,14 @@ class LiveFabric:
 
         return drawing.draw(self._base.fabrics[0]).svg
 
-    def info(self, frames_per_s: float | None, live_url: str) -> FabricInfo:
+    def info(self, capacity: Capacity | None, live_url: str) -> FabricInfo:
         """Return what a script may know of the fabric."""
         plan, net = self._session.plan, self._session.net
         switches = tuple(name for name in net.node_names if name not in plan.addresses)
         rail_bps, hb_bps = plan.rail_bps, plan.hb_bps
         return FabricInfo(
-            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s, frames_per_s,
+            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s,
+            tuple(capacity) if capacity else None,
             live_url,
         )  # fmt: skip
 
@@ -279,20 +280,19 @@ def _before(log: ProbeLog, until_ns: int) -> ProbeLog:
 
 @contextmanager
 def live_fabric(
-    spec: ExperimentSpec, reroute: bool, frames_per_s: float | None, live_url: str = ""
+    spec: ExperimentSpec, reroute: bool, capacity: Capacity | None, live_url: str = ""
 ) -> Iterator[tuple[LiveFabric, FabricInfo]]:
     """Build the fabric of an experiment and take it down again. An `auto` rate is measured unless it is known."""
     machine = detect()
     datapath, why = datapath_choice(machine)
     fabric = spec.gpu_fabrics[0]
-    if frames_per_s is None and fabric.rail_rate == "auto":
-        frames_per_s = rates.measure(datapath, ControllerProcess())
-    auto = rates.auto_rail_bps([fabric], frames_per_s) if frames_per_s else 0
+    if capacity is None and fabric.rail_rate == "auto":
+        capacity = spec.family.capacity(spec, datapath)
+    auto = auto_rail_bps([fabric], capacity) if capacity else 0
     plan = make_plan(fabric, auto)
-    if frames_per_s:
-        check_rate(plan, 0, frames_per_s)
-    facts = provenance(machine, datapath, why, frames_per_s or 0.0, spec.seed)
+    check_rate(plan, 0, capacity)
+    facts = provenance(machine, datapath, why, spec.seed) | (capacity.as_dict() if capacity else {})
     base = Run(spec.name, {}, facts, "")
     with built(spec.labels[0], plan, datapath, reroute, base) as session:
         live = LiveFabric(spec, session, base, reroute)
-        yield live, live.info(frames_per_s, live_url)
+        yield live, live.info(capacity, live_url)

@@ -117,7 +117,10 @@ def class_text(size: ClassSize) -> str:
 
 
 def frames_per_s() -> float | None:
-    """Return the full frames a second through a switch; None if they could not be measured. Takes about 4 s."""
+    """Return the full frames a second through a switch, of shaped links; None if they could not be measured.
+
+    Takes about 4 s.
+    """
     argv = module_command("railyard.core.sandbox", *module_command("railyard.experiments.commands.doctor"))
     try:
         done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
@@ -129,10 +132,10 @@ def frames_per_s() -> float | None:
 def main() -> None:
     """Print the figure, in the sandbox."""
     from railyard.controller.processes.clients import ControllerProcess
-    from railyard.topologies.measure import rates
+    from railyard.topologies.measure.capacity import measure_costs
 
     datapath, _ = datapath_choice(detect())
-    print(rates.measure(datapath, ControllerProcess()))
+    print(measure_costs(datapath, ControllerProcess()).single_frames_per_s)
 
 
 if __name__ == "__main__":

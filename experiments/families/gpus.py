@@ -15,6 +15,7 @@ from railyard.experiments.spec.faults import check_faults
 from railyard.experiments.spec.scripts import check_script
 from railyard.experiments.spec.trainings import check_trainings
 from railyard.failure.faults import FAULTS, fault_kinds
+from railyard.topologies.capacity import Capacity, needs_batched, rails_cores
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
@@ -31,7 +32,7 @@ CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, 
 """Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
 BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
 LIGHT_FRAMES: Final = 1_200
-"""Full frames a second that any machine carries: 2% of what a core does with the slowest datapath."""
+"""Full frames a second, at all switches, that any machine carries: 2% of what a core does with the slowest datapath."""
 _ONE_MACHINE: Final = (
     "routing", "background", "grid", "replacements", "trainings"
 )  # fmt: skip
@@ -90,10 +91,18 @@ class Gpus(FabricFamily):
 
     def needs_capacity(self, spec: ExperimentSpec) -> bool:
         """Return False if all rail rates are given, and so low that any machine carries them."""
-        from railyard.topologies.measure.rates import frames_needed
-
         given = [(fabric, fabric.rail_rate) for fabric in spec.gpu_fabrics]
-        return any(rate == "auto" or frames_needed(fabric, rate) > LIGHT_FRAMES for fabric, rate in given)
+        return any(rate == "auto" or rails_cores(fabric, rate, 1, 1) > LIGHT_FRAMES for fabric, rate in given)
+
+    def capacity(self, spec: ExperimentSpec, datapath: Datapath) -> Capacity:
+        """Measure what packets cost that come singly; if a given rate is too high for these, also many at once."""
+        from railyard.controller.processes.clients import ControllerProcess
+        from railyard.topologies.measure.capacity import measure_batched, measure_costs
+
+        found = measure_costs(datapath, ControllerProcess())
+        if any(needs_batched(fabric, found) for fabric in spec.gpu_fabrics):
+            found = found._replace(batched_s=measure_batched(datapath, ControllerProcess()).batched_s)
+        return found
 
     def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
         """Return the plan with `auto` rails at their nominal rate."""

@@ -13,6 +13,7 @@ from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plans
 from railyard.experiments.spec.faults import RailFaultSpec, check_faults
 from railyard.results.views import format as fmt
+from railyard.topologies.capacity import Capacity
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
 from railyard.topologies.multirail.spec import MultirailSpec
@@ -77,6 +78,13 @@ class MultiRail(FabricFamily):
         builds = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
         on_fabrics = ((n, fabric, w) for n, fabric in enumerate(spec.rail_fabrics) for w in spec.rail_workloads_on(n))
         return builds + sum(w.step_count(n, fabric, spec.repeats) for n, fabric, w in on_fabrics) + spec.fault_runs
+
+    def capacity(self, spec: ExperimentSpec, datapath: Datapath) -> Capacity:
+        """Measure the frames that come many at once."""
+        from railyard.controller.processes.clients import ControllerProcess
+        from railyard.topologies.measure.capacity import measure_batched
+
+        return measure_batched(datapath, ControllerProcess())
 
     def measure(self, spec: ExperimentSpec, *context: Any) -> None:
         """Measure all workloads, then all faults."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
+from math import inf
 from typing import Final
 
 from railyard.controller.health.policy import HEALTH_POLICIES
@@ -44,7 +45,7 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
 )
-from railyard.topologies.measure import rates
+from railyard.topologies.capacity import Capacity, auto_rail_bps, max_rail_bps
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.background.flows import Background, reserved
 from railyard.workloads.background.spec import BackgroundSpec
@@ -181,14 +182,14 @@ SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that computes yields after so long, not after 5 ms: other threads react to events of the controller."""
 
 
-def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
-    """Measure everything of the specification on every fabric. `frames_per_s`: what the machine carries."""
+def measure(spec: ExperimentSpec, datapath: Datapath, capacity: Capacity | None, run: Run, steps: Steps) -> None:
+    """Measure everything of the specification on every fabric. `capacity`: of the machine, if it was measured."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    auto = rates.auto_rail_bps(list(spec.gpu_fabrics), frames_per_s)
+    auto = auto_rail_bps(spec.gpu_fabrics, capacity) if capacity else 0
     plans = [make_plan(fabric, auto) for fabric in spec.gpu_fabrics]
-    replacements = planned(spec, frames_per_s)
+    replacements = planned(spec, capacity)
     for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in replacements)]:
-        check_rate(plan, i, frames_per_s)
+        check_rate(plan, i, capacity)
     if spec.has_load:
         for number, plan in enumerate(plans):
             with surviving_interruptions(run, IntervalId(spec.labels[number])):
@@ -199,9 +200,9 @@ def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: 
         run.measurements.append(Measurement(s.interval, s.row.phase, SLOWDOWN, s.measured, "ratio", s.predicted))
 
 
-def check_rate(plan: Plan, number: int, frames_per_s: float) -> None:
+def check_rate(plan: Plan, number: int, capacity: Capacity | None) -> None:
     """Raise BadInput for a fabric whose rails are faster than this machine carries. `number`: of the fabric."""
-    max_bps = rates.max_rail_bps(plan.spec, frames_per_s)
+    max_bps = max_rail_bps(plan.spec, capacity) if capacity else inf
     if plan.rail_bps > max_bps:
         most = f"{format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
         value = format_rate(plan.rail_bps)

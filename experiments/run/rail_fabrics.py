@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from railyard.core.errors import BadInput, MissingRequirement
@@ -22,6 +22,7 @@ from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.failure.scenario.script import apply, confirm, prepare, repair
 from railyard.results.runs.allreduce import allreduce_interval
 from railyard.results.runs.records import Rails, Run
+from railyard.topologies.capacity import Capacity
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
@@ -33,8 +34,9 @@ from railyard.workloads.allreduce.workload import learning_operations, sent_byte
 MIN_DILATED_BPS: Final = 200_000  # a frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes
 
 
-def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
-    """Measure workloads, then faults, on fabrics built for each dilation. `frames_per_s`: the machine's capacity."""
+def measure(spec: ExperimentSpec, datapath: Datapath, capacity: Capacity | None, run: Run, steps: Steps) -> None:
+    """Measure workloads, then faults, on fabrics built for each dilation. `capacity`: of the machine."""
+    frames_per_s = capacity.frames_per_s if capacity else inf
     plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         for dilation in spec.dilations_on(number):

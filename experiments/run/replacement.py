@@ -34,7 +34,7 @@ from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.measure.rates import auto_rail_bps
+from railyard.topologies.capacity import Capacity, auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.replay.run import Aborted, Replay, replay
 from railyard.workloads.schedule import Schedule
@@ -253,7 +253,7 @@ class Planned(NamedTuple):
     plan: Plan
 
 
-def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
+def planned(spec: ExperimentSpec, capacity: Capacity | None) -> list[Planned]:
     """Return the replacements fabric by fabric, with names that are unique on a fabric.
 
     A replacement has one auto rate on all its fabrics, so that they can be compared. Not one for all replacements:
@@ -263,7 +263,7 @@ def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     names = [[(r.case, r.way_on(fabric)) for r in spec.replacements_on(n)] for n, fabric in enumerate(spec.gpu_fabrics)]
     for number, replacement in enumerate(spec.replacements):
         spared = {n: with_spares(replacement, f) for n, f in enumerate(spec.gpu_fabrics) if replacement.is_on(n)}
-        auto = auto_rail_bps(list(spared.values()), frames_per_s)
+        auto = auto_rail_bps(list(spared.values()), capacity) if capacity else 0
         for n, fabric in spared.items():
             name = (replacement.case, replacement.way_on(spec.gpu_fabrics[n]))
             failed = replacement.failed if names[n].count(name) > 1 else ""

@@ -6,13 +6,11 @@ Whatever ends it early, what was measured by then is saved; an error makes it a 
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import plugins, watch
 from railyard.core.crash import WorkerCrashed, known_error
 from railyard.core.host import datapath_choice, detect
@@ -29,7 +27,6 @@ from railyard.results.runs import store
 from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import Run
 from railyard.results.views import report
-from railyard.topologies.measure import rates
 
 
 def run_experiment(
@@ -57,14 +54,15 @@ def run_experiment(
         with Steps(console, measured + family.step_count(spec), run, journal.flush if journal else None) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
-            frames = inf
+            capacity = None
             if measured:
                 with steps.step("measuring what this machine carries"):
-                    frames = rates.measure(datapath, ControllerProcess())
-            run.provenance = provenance(machine, datapath, why, frames if measured else 0.0, resolved["seed"])
+                    capacity = family.capacity(spec, datapath)
+            run.provenance = provenance(machine, datapath, why, resolved["seed"])
+            run.provenance |= capacity.as_dict() if capacity else {}
             run.provenance |= {"command": command} if command else {}
             run.provenance |= {"live_page": recorded.PAGE} if page.is_served() else {}
-            family.measure(spec, datapath, frames, run, steps)
+            family.measure(spec, datapath, capacity, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True
         raise

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from railyard.experiments.run.progress import Steps
     from railyard.results.runs.records import Run
     from railyard.topologies.build.network import EmulatedNet
+    from railyard.topologies.capacity import Capacity
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -341,6 +342,10 @@ class FabricFamily:
         """Return whether rates depend on what this machine carries, which takes 3 s to measure."""
         return True
 
+    def capacity(self, spec: ExperimentSpec, datapath: "Datapath") -> "Capacity":
+        """Measure what this machine carries, in a sandbox."""
+        raise NotImplementedError
+
     def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
         """Return the plan of a fabric, with `auto` rates at their nominal ones."""
         raise NotImplementedError
@@ -354,12 +359,9 @@ class FabricFamily:
         raise NotImplementedError
 
     def measure(
-        self, spec: ExperimentSpec, datapath: "Datapath", frames_per_s: float, run: "Run", steps: "Steps"
+        self, spec: ExperimentSpec, datapath: "Datapath", capacity: "Capacity | None", run: "Run", steps: "Steps"
     ) -> None:
-        """Measure everything of the experiment, in a sandbox. `frames_per_s`: what the machine carries.
-
-        Infinite if it was not measured.
-        """
+        """Measure everything of the experiment, in a sandbox. `capacity`: of the machine, if it was measured."""
 
     def predict(self, spec: ExperimentSpec) -> "Predicted":
         """Compute what has a formula."""

@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.fabric(domains=2, rails=2)
 def test_auto_rate(fabric, number):
-    print(os.environ["PYTEST_XDIST_WORKER"], "takes", fabric.rail_bps, fabric._info.frames_per_s)
+    print(os.environ["PYTEST_XDIST_WORKER"], "takes", fabric.rail_bps, fabric._info.capacity)
 """
 
 

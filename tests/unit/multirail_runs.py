@@ -18,6 +18,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
+from railyard.topologies.capacity import Capacity
 from railyard.topologies.measure.counters import Counters
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.engine.jobs import Migration, Operations, RankReport
@@ -117,7 +118,8 @@ class Runs:
         self.saved: list[Run] = []
         self.trained = dict.fromkeys(("gloo", "railyard"), [TrainingResult([1.0, 0.5], [0.2, 0.1], 400, [])] * 2)
         monkeypatch.setattr(common_runner, "detect", lambda: FULL)
-        monkeypatch.setattr("railyard.topologies.measure.rates.measure", lambda *_: 90_000.0)
+        carries = Capacity(2, batched_s=2 / 90_000)
+        monkeypatch.setattr("railyard.topologies.measure.capacity.measure_batched", lambda *_: carries)
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(rail_fabrics, "built", self.built)
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))

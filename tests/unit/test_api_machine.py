@@ -10,7 +10,7 @@ import pytest
 
 from railyard.core.sandbox import run_queue
 from railyard.core.wait import wait_until
-from railyard.experiments.api.machine import Capacity, Turn
+from railyard.experiments.api.machine import SharedCapacity, Turn
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_script_waits_for_another_run_and_says_so(queue: str, capsys: pytest.Cap
 
 
 def test_processes_of_a_session_share_what_one_measured(tmp_path: Path) -> None:
-    first, second = Capacity(), Capacity()
+    first, second = SharedCapacity(), SharedCapacity()
     first.file = second.file = tmp_path / "capacity"
     with first.shared():
-        assert first.frames_per_s is None
-        first.frames_per_s = 60_000.0
+        assert first.measured is None
+        first.measured = (2, 3e-4, 1e-4, 4e-5, 0.0)
     with second.shared():
-        assert second.frames_per_s == 60_000.0
+        assert second.measured == first.measured

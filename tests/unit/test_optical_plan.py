@@ -23,8 +23,8 @@ from railyard.topologies.addresses import (
     role_of,
 )
 from railyard.topologies.build import shaping
+from railyard.topologies.capacity import rails_cores
 from railyard.topologies.fabric_kinds import LAYERS, Layer
-from railyard.topologies.measure.rates import FURTHER_SWITCH, frames_needed
 from railyard.topologies.plan import Plan, make_plan, read_active_plan, write_active_plan
 from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.background.flows import BackgroundFlow, flows_of, reserved_bps
@@ -205,11 +205,12 @@ def test_frames_pass_an_optical_switch_at_either_end() -> None:
     def passages(kind: str, *layers: Layer) -> float:
         optics = {"optical": {"layers": list(layers)}} if layers else {}
         bare = FabricSpec(kind="rail-only")
-        return frames_needed(parse_fabric({"kind": kind, **optics}), 100 * MBIT) / frames_needed(bare, 100 * MBIT)
+        with_optics, without = parse_fabric({"kind": kind, **optics}), rails_cores(bare, 100 * MBIT, 1.0, 0.4)
+        return rails_cores(with_optics, 100 * MBIT, 1.0, 0.4) / without
 
-    assert passages("rail-only", "rail") == pytest.approx(1 + 2 * FURTHER_SWITCH)
-    assert passages("rail-optimized", "rail") == pytest.approx(1 + 3 * FURTHER_SWITCH)
-    assert passages("rail-only", "hb") == pytest.approx(1 + (1 + FURTHER_SWITCH) * 12)  # A100: C_F/C_S = 12
+    assert passages("rail-only", "rail") == pytest.approx(1 + 2 * 0.4)
+    assert passages("rail-optimized", "rail") == pytest.approx(1 + 3 * 0.4)
+    assert passages("rail-only", "hb") == pytest.approx(1 + (1 + 0.4) * 12)  # A100: C_F/C_S = 12
 
 
 @pytest.mark.parametrize("layers", BOTH)

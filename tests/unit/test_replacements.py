@@ -15,6 +15,7 @@ from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.replacements import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.capacity import Capacity
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec, parse_fabric
 
@@ -166,7 +167,7 @@ def test_names_of_replacements_say_what_fails_if_that_differs() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
     spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)
-    assert [one.name for one in planned(spec, 1e6)] == [
+    assert [one.name for one in planned(spec, Capacity(2, 3e-4, 1e-4, 4e-5))] == [
         "idle-gpu by optical, d1g2",
         "idle-gpu by optical, d0g1",
         "large-domain by optical",

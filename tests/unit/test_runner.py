@@ -23,6 +23,7 @@ from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.analysis.state_snapshot import StateSnapshot
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import FabricRun, Run
+from railyard.topologies.capacity import Capacity
 from railyard.topologies.plan import Plan
 from tests.unit.shown import summarise
 from tests.unit.stand_ins import session_of
@@ -38,14 +39,16 @@ SMALL = {"kind": "rail-only", "domains": 2, "rails": 2}
 class Runs:
     """Every part of a run but its order is replaced; what would have been done is in `did`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, frames_per_s: float = 90_000.0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, batched_s: float = 2e-5) -> None:
         self.did: list[str] = []
         self.left: list[tuple[str, StateSnapshot]] = []
         self.steps: list[str] = []
         self.saved: list[Run] = []
         self.fail_at: dict[str, BaseException] = {}
         monkeypatch.setattr(runner, "detect", lambda: FULL)
-        monkeypatch.setattr("railyard.topologies.measure.rates.measure", lambda *_: frames_per_s)
+        measured = "railyard.topologies.measure.capacity"
+        monkeypatch.setattr(f"{measured}.measure_costs", lambda *_: Capacity(2, 3e-4, 1e-4, 4e-5))
+        monkeypatch.setattr(f"{measured}.measure_batched", lambda *_: Capacity(2, batched_s=batched_s))
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(gpu_fabrics, "built", self._built)
         monkeypatch.setattr(gpu_fabrics, "check_links", lambda session, run: self._do("calibrate"))
@@ -234,14 +237,14 @@ def test_fabrics_that_are_compared_have_one_auto_rate(runs: Runs, tmp_path: Path
 
 
 def test_rate_above_machine_capacity_is_refused_before_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runs = Runs(monkeypatch, frames_per_s=1000.0)
+    runs = Runs(monkeypatch, batched_s=2e-4)
     spec = spec_of(fabrics=[SMALL, {**SMALL, "rail_rate": "1Gbit"}], workloads=[COLLECTIVE])
     with pytest.raises(BadInput) as caught:
         run_experiment(spec, tmp_path, None)
     assert (caught.value.field, caught.value.value) == ("fabrics.1.rail_rate", "1Gbit")
     message = str(caught.value)
     assert "is more than this machine carries: " in message
-    assert parse_rate(message.split("carries: ")[1].split()[0]) < 20_000_000
+    assert parse_rate(message.split("carries: ")[1].split()[0]) == 180_000_000
     assert (runs.did, runs.saved) == ([], [])
 
 

@@ -1,0 +1,174 @@
+"""Measurement of what this machine carries, before a run: the CPU time of packets through emulated switches.
+
+A packet through emulated switches costs CPU time. How much depends on how many come at once: where links are shaped, a
+frame comes singly and wakes every process on its way, and costs several times as much as one of many. `auto` rates are
+chosen by the former, `measure_costs`; a given rate is refused only if the machine couldn't carry it even if frames came
+many at once, `measure_batched`. Both are TCP over a small fabric. Senders, switches and receivers share the cores as
+they do in a run; what other programs take at that moment says nothing of the measurement to come, and doesn't count.
+"""
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from railyard.core.errors import RailyardError
+from railyard.core.host import Datapath, usable_cores
+from railyard.core.host_load import CpuClock
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricController, FabricNet
+from railyard.topologies.build.shaping import ETHERNET, max_gso_segments
+from railyard.topologies.capacity import Capacity
+from railyard.topologies.measure.rates import IperfFlow, report_of, start_flow
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import FabricSpec
+
+GRID: Final = (2, 2)  # domains and rails of the fabric that is measured on
+RAIL_BPS: Final = 50_000_000  # of 4 GPUs: 2,800 frames a second, more than half of what a run has on two cores
+HB_BPS: Final = 180_000_000  # two frames a packet: of rails of 1 to 20 Mbit/s, HB domains have one to three
+SECONDS: Final = 0.3  # for each cost
+SETTLE_S: Final = 0.1  # until a flow is at the rate of its links, and its last frame gone
+BUFFER_BYTES: Final = 256 << 10
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: a connection that is closed ends at once
+_Flow = tuple[Gpu, Gpu]
+
+
+def measure_costs(datapath: Datapath, controller: FabricController) -> Capacity:
+    """Return what this machine carries of packets that come singly. Takes 2.5 s, in a sandbox.
+
+    Each cost is the CPU time of the run's own processes while links are full, less what they take without traffic.
+    """
+    domains, rails = GRID
+    spec = FabricSpec.model_validate({"kind": "rail-optimized", "domains": domains, "rails": rails, "policy": "spine"})
+    gpus = [Gpu(domain, rank) for domain in range(domains) for rank in range(rails)]
+
+    def flows(further_domains: int, further_rails: int) -> list[_Flow]:
+        """Return a flow from each GPU to the one that is so many domains and rails further."""
+        return [(g, Gpu((g.domain + further_domains) % domains, (g.rank + further_rails) % rails)) for g in gpus]
+
+    net = FabricNet(Plan(spec, RAIL_BPS, HB_BPS), datapath, controller)
+    net.start()
+    try:
+        in_rail, across, within = (_cores_and_bytes(flows(*further)) for further in ((1, 0), (1, 1), (0, 1)))
+        idle, _ = _cores_and_bytes(())
+    finally:
+        net.stop()
+    frame = spec.mtu + ETHERNET
+    packet = max_gso_segments(HB_BPS, spec.mtu) * frame
+
+    def cost_s(measured: tuple[float, float], size: int) -> float:
+        cores, bytes_per_s = measured
+        if not bytes_per_s or cores <= idle:
+            raise RailyardError("what this machine carries could not be measured: too few frames arrived")
+        return (cores - idle) * size / bytes_per_s
+
+    frame_s = cost_s(in_rail, frame)
+    # a frame to another rail passes two switches more
+    return Capacity(
+        float(usable_cores()), frame_s, max(0.0, cost_s(across, frame) - frame_s) / 2, cost_s(within, packet)
+    )
+
+
+def _cores_and_bytes(flows: Iterable[_Flow]) -> tuple[float, float]:
+    """Return the cores that the run's processes keep busy while these flows send, and the bytes/s that arrive."""
+    clock, arrived = CpuClock(), 0
+    with _connections(flows) as (senders, receivers), selectors.DefaultSelector() as ready:
+        data, buffer = bytes(BUFFER_BYTES), bytearray(BUFFER_BYTES)
+        for sockets, event in ((senders, selectors.EVENT_WRITE), (receivers, selectors.EVENT_READ)):
+            for sock in sockets:
+                ready.register(sock, event)
+        start_s, samples = time.monotonic() + SETTLE_S, list[tuple[float, float, int]]()
+        for until_s in (start_s, start_s + SECONDS):
+            while (left_s := until_s - time.monotonic()) > 0:
+                for key, event in ready.select(left_s):
+                    end = key.fileobj
+                    assert isinstance(end, socket.socket)
+                    if event == selectors.EVENT_WRITE:
+                        end.send(data)
+                    else:
+                        arrived += end.recv_into(buffer)
+            samples.append((time.monotonic(), clock.own_s(), arrived))
+    (begin_s, before_s, first), (end_s, after_s, last) = samples
+    return (after_s - before_s) / (end_s - begin_s), (last - first) / (end_s - begin_s)
+
+
+@contextmanager
+def _connections(flows: Iterable[_Flow]) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
+    """Yield the sending and the receiving end of a connection for each flow; closing them discards what waits."""
+    senders, receivers = list[socket.socket](), list[socket.socket]()
+    with ExitStack() as opened:
+        for src, dst in flows:
+            with namespaces.open_socket(dst.name, socket.SOCK_STREAM) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+                listener.bind((dst.ip, 0))
+                listener.listen()
+                sender = opened.enter_context(namespaces.open_socket(src.name, socket.SOCK_STREAM))
+                sender.connect(listener.getsockname())
+                receivers.append(opened.enter_context(closing(listener.accept()[0])))
+                senders.append(sender)
+        for sock in (*senders, *receivers):
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        yield senders, receivers
+
+
+UNSHAPED_BPS: Final = 20_000_000_000
+BATCHED_SECONDS: Final = 1
+WINDOWS: Final = 8  # in which CPU time and frames are counted; the dearest quarter of them doesn't count
+
+
+def measure_batched(datapath: Datapath, controller: FabricController) -> Capacity:
+    """Return what this machine carries of full frames that come many at once. Takes 3 s, in a sandbox.
+
+    It is TCP without limits, one full frame a packet, as segmentation offload is switched off. Of some short windows it
+    is the third quartile.
+    """
+    spec = FabricSpec.model_validate({"kind": "rail-only", "domains": 2, "rails": 2})
+    net = FabricNet(Plan(spec, UNSHAPED_BPS, UNSHAPED_BPS), datapath, controller)
+    net.start()
+    try:
+        flows = list[IperfFlow]()
+        for rank in range(spec.rails):
+            with namespaces.inside(f"d0g{rank}"):
+                namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
+            flows.append(start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, BATCHED_SECONDS, "-w 128K"))
+        clock, spent = CpuClock(), list[tuple[float, int]]()
+        for _ in range(WINDOWS + 1):
+            time.sleep(BATCHED_SECONDS / (WINDOWS + 2))
+            spent.append((clock.own_s(), sum(_received_bytes(f"d1g{rank}", "rail0") for rank in range(spec.rails))))
+        reports = [report_of(flow) for flow in flows]
+    finally:
+        net.stop()
+    for error in (report["error"] for report in reports if "error" in report):
+        raise RailyardError(f"what this machine carries could not be measured: iperf3: {error}")
+    cost_s = frame_cost_s(spent, spec.mtu)
+    if cost_s is None:
+        raise RailyardError("what this machine carries could not be measured: too few frames arrived in a second")
+    return Capacity(float(usable_cores()), batched_s=cost_s)
+
+
+def frame_cost_s(spent: Sequence[tuple[float, int]], mtu: int) -> float | None:
+    """Return the CPU time of a full frame, the third quartile of windows; None if that one had none.
+
+    `spent`: CPU seconds, and bytes received, until the beginning and the end of each window.
+    """
+    costs = []
+    for (cpu_s, received), (later_cpu_s, later) in pairwise(spent):
+        frames = (later - received) / (mtu + ETHERNET)
+        costs.append((later_cpu_s - cpu_s) / frames if frames else inf)
+    cost_s = sorted(costs)[int(0.75 * len(costs))]
+    return cost_s if 0 < cost_s < inf else None
+
+
+def _received_bytes(node: str, interface: str) -> int:
+    with namespaces.inside(node):
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    found = {name.strip(): row.split() for name, _, row in (line.partition(":") for line in lines)}
+    return int(found[interface][0])
