@@ -42,6 +42,15 @@ def test_every_scene_is_a_cell_and_idle_ones_are_even() -> None:
     assert {(c.predicted, c.measured, c.reason) for c in found} == {("even", "even", "")}
 
 
+def test_cell_has_the_worst_verdict_of_both_paths() -> None:
+    run = scenes_run({}, repeats=2)
+    assert {c.verdict for c in cells(run)} == {"ok"}
+    at = next(n for n, load in enumerate(run.loads) if load.policy == "ecmp" and load.repeat == 1)
+    run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
+    assert [c.scene.name for c in cells(run) if c.verdict == "invalid"] == [run.loads[at].interval.scene]
+    assert finding(cells(run)).endswith("verdict not ok in 1, at worst invalid")
+
+
 def test_cell_has_scores_before_messages_and_median_latency() -> None:
     """The sample's scores begin at 100 and end 30 lower; its rounds take 1 ms less, as much and 1 ms more."""
     cell = one(Found((90, 80, 10, 70), 30, 250))

@@ -93,7 +93,7 @@ def finding(cells: Sequence[Cell]) -> str:
     return (
         f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {by_condition} of {len(cells)} cells; "
         f"the slowest link on each path does in {by_bottleneck}"
-        + (f"; {doubtful} cells are {_worst(cells)}" if doubtful else "")
+        + (f"; verdict not ok in {doubtful}, at worst {_worst(cells)}" if doubtful else "")
     )
 
 
