@@ -17,11 +17,12 @@ from railyard.core.records import Recovery
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import Connection
 from railyard.experiments.api.machine import CAPACITY, TURN
-from railyard.experiments.api.processes import PORT, Process, Processes
+from railyard.experiments.api.processes import PORT, Process, Processes, arguments_of
 from railyard.experiments.api.results import Results
 from railyard.results.runs.records import Run
 from railyard.topologies.spec import FabricSpec as BaseSpec
 from railyard.workloads.spec import Workload
+from railyard.workloads.training.programs import mpi
 
 NAME: Final = "script"
 """The experiment's name in the records of a fabric that a script built."""
@@ -143,10 +144,7 @@ class Fabric:
 
         RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR (the first GPU's) and MASTER_PORT are set. `options`: see `popen`.
         """
-        names = list(self.gpus if gpus is None else gpus)
-        for name in names:
-            if name not in self.addresses:
-                raise BadInput("gpus", name, unknown_name_hint(str(name), self.addresses))
+        names = self._known_gpus(gpus)
         if not isinstance(port, int) or not 1 <= port <= 65535:
             raise BadInput("port", port, "must be 1 to 65535")
         shared = {"WORLD_SIZE": str(len(names)), "LOCAL_RANK": "0", "MASTER_PORT": str(port)}
@@ -159,6 +157,25 @@ class Fabric:
                 on_error.callback(found[-1].close)
             on_error.pop_all()
         return found
+
+    def mpirun(self, args: str | Sequence[str], gpus: Sequence[str] | None = None, **options: Any) -> Process:
+        """Start a program under Open MPI's mpirun, with a rank at each GPU, by default at all; return mpirun.
+
+        `options`: see `popen`.
+        """
+        names, argv = self._known_gpus(gpus), arguments_of(args)
+        if not names:
+            raise BadInput("gpus", gpus, "must name a GPU")
+        for name in names:
+            self.exec(name, mpi.address_command(self.addresses[name]), check=True)
+        return self.processes(names[0]).popen(mpi.mpirun_command(names, argv), **options)
+
+    def _known_gpus(self, gpus: Sequence[str] | None) -> list[str]:
+        names = list(self.gpus if gpus is None else gpus)
+        for name in names:
+            if name not in self.addresses:
+                raise BadInput("gpus", name, unknown_name_hint(str(name), self.addresses))
+        return names
 
     def end_processes(self) -> None:
         """Kill every program that was started here and still runs."""

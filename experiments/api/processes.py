@@ -41,9 +41,7 @@ class Processes:
 
         Its environment and working folder are those of the script; its host name is the node's.
         """
-        argv = _arguments(args)
-        if argv[0] in ("python", "python3"):
-            argv[0] = sys.executable
+        argv = arguments_of(args)
         if not isinstance(env, Mapping | None):
             raise BadInput("env", env, "must be a mapping of names to text")
         streams, folder = (stdin, stdout, stderr), m.path_text("cwd", cwd or Path.cwd())
@@ -52,8 +50,11 @@ class Processes:
         return process
 
 
-def _arguments(args: object) -> list[str]:
-    """Return a program with its arguments. BadInput for what is neither text nor a list of text, or names nothing."""
+def arguments_of(args: object) -> list[str]:
+    """Return a program with its arguments; `python` is this Python.
+
+    BadInput for what is neither text nor a list of text, or names nothing.
+    """
     try:
         found = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]  # type: ignore[attr-defined]
     except ValueError:
@@ -62,7 +63,7 @@ def _arguments(args: object) -> list[str]:
         raise BadInput("args", args, "must be text, or a list of text") from None
     if not found:
         raise BadInput("args", args, "must name a program")
-    return found
+    return [sys.executable if found[0] in ("python", "python3") else found[0], *found[1:]]
 
 
 class Process:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,11 +21,11 @@ from typing import Final, Self
 from railyard.core import watch
 from railyard.core.errors import CheckFailed
 from railyard.core.host import Datapath
-from railyard.core.installation import PROJECT
 from railyard.core.records import IntervalId
 from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import FabricSession, built, check_links, repeat_suffix, surviving_interruptions
+from railyard.experiments.run.training_traffic import TrafficMeter
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.trainings import TrainingSpec
@@ -46,9 +46,17 @@ _SCAN_S: Final = 1.0  # between two searches for processes that programs started
 _JOB: Final = "RAILYARD_TRAINING"  # among the variables of all processes of a job
 _KILLED: Final = (-signal.SIGKILL, -signal.SIGTERM)
 _LAUNCHER_KILLED: Final = 128 + signal.SIGKILL  # mpirun's status, like a shell's, if a rank was killed
-_OPEN_END_NS: Final = 1 << 62
+Row = tuple[str, float, str, str]  # metric, value, unit and phase
 
 Weights = Mapping[int, frozenset[str]]  # the hashes that ranks reported, by step
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The training without a fault: its weights, or the pace of a program that doesn't report steps."""
+
+    weights: Weights
+    pace: results.Pace | None = None
 
 
 @dataclass
@@ -77,22 +85,26 @@ class RunningJob:
     job: Job
     reports: list[Report] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)  # when processes were started again, monotonic ns
+    begin_segments: float = 0.0  # that a program without reports has sent when it has begun
     may_restart: bool = False  # before a fault, a process that fails is an error
+    meter: TrafficMeter | None = None
     _ranks: list[_Program] = field(default_factory=list)
     _services: list[_Program] = field(default_factory=list)
     _descendants: dict[int, watch.Watched] = field(default_factory=dict)  # processes that programs started, by id
     _scanned_s: float = 0.0
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as stack:
+            if not self.training.definition.reports_steps:
+                self.meter = stack.enter_context(TrafficMeter(self.job.addresses))
+            stack.callback(self._kill)
             self._start_all()
-        except BaseException:
-            self._kill()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
+        self._stack.close()
 
     def _start_all(self) -> None:
         definition = self.training.definition
@@ -104,9 +116,15 @@ class RunningJob:
         self._ranks = [self._start(launch) for launch in definition.launches(self.job)]
 
     def _start(self, launch: Launch) -> _Program:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **launch.environment, _JOB: str(id(self))}
+        temporary = self.job.folder / "tmp"  # Open MPI leaves files there when it is killed
+        temporary.mkdir(exist_ok=True)
+        own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), _JOB: str(id(self))}
+        environment = {**os.environ, **own, **launch.environment}
         streams = (subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT)
-        process = programs.start(launch.node, launch.argv, streams, environment, str(PROJECT))
+        try:
+            process = programs.start(launch.node, launch.argv, streams, environment, launch.cwd)
+        except OSError as error:
+            raise CheckFailed(f"{launch.argv[0]} can't be started: {error.strerror}") from None
         watched = watch.add(self._name(launch.node), process.pid, may_die=True)
         last = deque[str](maxlen=_KEPT_LINES)
         reader = threading.Thread(target=self._read, args=(launch.rank, process, last), daemon=True)
@@ -142,7 +160,9 @@ class RunningJob:
 
     @property
     def has_begun(self) -> bool:
-        """True if every rank has reported a step."""
+        """True if every rank has reported a step, or the start of a program that reports none is over."""
+        if self.meter:
+            return self.meter.has_begun(self.begin_segments)
         return len({report.rank for report in self.reports if report.what == "step"}) == len(self.job.addresses)
 
     def is_over(self, is_faulted: bool = False, dead: frozenset[str] = frozenset()) -> bool:
@@ -222,8 +242,8 @@ class TrainingRun:
         script = fault.fault.name if fault else ""  # a script of one fault: a column of results.csv
         return replace(self.session.interval(self.training.program, repeat, script=script), reroute=self.reroute)
 
-    def without_fault(self) -> Weights:
-        """Train without a fault, and return the weights after each step. CheckFailed if ranks differ, or one fails."""
+    def without_fault(self) -> Reference:
+        """Train without a fault. CheckFailed if ranks differ, or one fails."""
         interval = self.interval()
         with tempfile.TemporaryDirectory() as folder, self._job(folder) as job:
             deadline_s = time.monotonic() + self.training.deadline
@@ -232,20 +252,24 @@ class TrainingRun:
                 while not job.is_over():
                     self._check_deadline(job, deadline_s)
                     time.sleep(_POLL_S)
-        found = results.outcome(
-            job.reports, {}, len(job.job.addresses), self.training.steps, _OPEN_END_NS, _OPEN_END_NS
-        )
+        if job.meter:
+            if (pace := results.pace(job.meter.sent)) is None:
+                raise CheckFailed(f"{self.training.program} without a fault ended too soon, or sent too little")
+            return Reference({}, pace)
+        never = results.OPEN_END_NS
+        found = results.outcome(job.reports, {}, len(job.job.addresses), self.training.steps, never, never)
         if not found.completed or not found.ranks_equal:
             what = f"ranks differ after step {found.first_difference}" if found.completed else "not all steps were done"
             raise CheckFailed(f"{self.training.program} without a fault: {what}")
         self._record(interval, [(results.STEP_TIME, found.step_s[results.BEFORE], "s", "")])
-        return results.weights_by_step(job.reports)
+        return Reference(results.weights_by_step(job.reports))
 
-    def with_fault(self, fault: BaseFaultSpec, repeat: int, reference: Weights) -> None:
+    def with_fault(self, fault: BaseFaultSpec, repeat: int, reference: Reference) -> None:
         """Train with a fault, and record what it did."""
         session, interval = self.session, self.interval(repeat, fault)
         dead = fault.fault.impact(session.plan).nodes if fault.fault.definition.stops_gpus else frozenset[str]()
-        with tempfile.TemporaryDirectory() as folder, self._job(folder) as job:
+        begin = reference.pace.begin if reference.pace else 0.0
+        with tempfile.TemporaryDirectory() as folder, self._job(folder, begin) as job:
             deadline_s = time.monotonic() + self.training.deadline
             self._await_begin(job, deadline_s)
             inject_s = time.monotonic() + fault.at
@@ -263,7 +287,7 @@ class TrainingRun:
                         t_repair = time.monotonic_ns()
                         active.close()
                     if is_over and not t_fault:
-                        allowed = "it needs more steps, or the fault an earlier `at`"
+                        allowed = "it must take longer, or the fault needs an earlier `at`"
                         raise CheckFailed(f"{self.training.program} ended before {fault.fault.name}: {allowed}")
                     if now_s >= deadline_s:
                         break
@@ -271,13 +295,27 @@ class TrainingRun:
                 t_repair = t_repair or time.monotonic_ns()
         ranks = list(job.job.addresses)
         killed = frozenset(n for n, gpu in enumerate(ranks) if gpu in dead)
-        steps = self.training.steps
-        found = results.outcome(job.reports, reference, len(ranks), steps, t_fault, t_repair, killed)
+        is_job = self.training.definition.restarts == "job"  # of which nothing notices a fault after its restart
+        until = job.restarts[0] if is_job and job.restarts else results.OPEN_END_NS
         self._record_events(interval, fault, job, t_fault, t_repair)
-        self._record_outcome(interval, found)
+        if job.meter and reference.pace:
+            rows = [
+                (results.STALLED, results.stalled_s(job.meter.sent, reference.pace, t_fault), "s", ""),
+                (results.COMPLETED, float(is_over), "1", ""),
+            ]
+            detected_s = results.detected_s(job.reports, t_fault, killed, until)
+        else:
+            steps = self.training.steps
+            times = (t_fault, t_repair, killed, until)
+            found = results.outcome(job.reports, reference.weights, len(ranks), steps, *times)
+            rows, detected_s = self._outcome_rows(found), found.detected_s
+        if detected_s is not None:
+            rows.append((results.DETECTED, detected_s, "s", ""))
+        self._record(interval, rows)
 
-    def _job(self, folder: str) -> RunningJob:
-        return RunningJob(self.session, self.training, self.training.job(self.session.plan, self.seed, Path(folder)))
+    def _job(self, folder: str, begin_segments: float = 0.0) -> RunningJob:
+        job = self.training.job(self.session.plan, self.seed, Path(folder))
+        return RunningJob(self.session, self.training, job, begin_segments=begin_segments)
 
     def _await_begin(self, job: RunningJob, deadline_s: float) -> None:
         while not job.has_begun:
@@ -291,21 +329,19 @@ class TrainingRun:
             limit = f"within {self.training.deadline:g} s"
             raise CheckFailed(f"{self.training.program} without a fault did not end {limit}: {job.last_words()}")
 
-    def _record_outcome(self, interval: IntervalId, found: TrainingOutcome) -> None:
-        rows = [
+    def _outcome_rows(self, found: TrainingOutcome) -> list[Row]:
+        rows: list[Row] = [
             (results.STALLED, found.stalled_s, "s", ""),
             (results.LOST, found.steps_lost, "steps", ""),
             (results.COMPLETED, found.completed, "1", ""),
             (results.RANKS, found.ranks_equal, "1", ""),
             *((results.STEP_TIME, value, "s", part) for part, value in found.step_s.items()),
         ]
-        if found.detected_s is not None:
-            rows.append((results.DETECTED, found.detected_s, "s", ""))
         if is_whole(self.training.arguments, len(self.training.gpus_on(self.session.plan))):
             rows.append((results.WEIGHTS, found.weights_equal, "1", ""))
-        self._record(interval, rows)
+        return rows
 
-    def _record(self, interval: IntervalId, rows: list[tuple[str, float, str, str]]) -> None:
+    def _record(self, interval: IntervalId, rows: Sequence[Row]) -> None:
         self.run.measurements += [
             Measurement(interval, phase, metric, float(value), unit) for metric, value, unit, phase in rows
         ]
@@ -344,7 +380,7 @@ def run_trainings(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, r
 def _train(training_run: TrainingRun, repeats: int, steps: Steps) -> None:
     training, run = training_run.training, training_run.run
     what = f"{training_run.session.label}: {training.program}"
-    reference: list[Weights] = []
+    reference: list[Reference] = []
     with steps.step(f"{what}, no fault"):
         measure_undisturbed(run, lambda: reference.append(training_run.without_fault()))
     for fault in training.faults:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
-from railyard.core.config import OnFabrics, check_numbers, parse_model
+from railyard.core.config import ConfigModel, OnFabrics, check_numbers, parse_model
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, time_between
 from railyard.experiments.spec.faults import BaseFaultSpec
@@ -27,7 +27,7 @@ class TrainingSpec(OnFabrics):
     gpus: Annotated[tuple[str, ...], Field(min_length=MIN_GPUS, strict=False)] | None = None
     steps: Annotated[int, Field(ge=5, le=100_000)] = 60
     deadline: Annotated[Time, time_between(5.0, reason="a program needs seconds to start")] = 120.0
-    arguments: SerializeAsAny[Arguments] = Arguments()
+    arguments: SerializeAsAny[ConfigModel] = Arguments()
     faults: Annotated[tuple[BaseFaultSpec, ...], Field(max_length=100, strict=False)] = ()
 
     @field_validator("gpus")

@@ -1,6 +1,7 @@
 """Progress of a training program under a fault: when it was detected, how long it stalled, and what was lost.
 
-Pure functions of what the ranks reported. Times are monotonic ns; results are s.
+Pure functions of what the ranks reported, or of the traffic of a program that reports nothing. Times are monotonic ns;
+results are s.
 """
 
 from collections import defaultdict
@@ -14,6 +15,10 @@ TRAINING: Final = "training"  # source of the events
 DETECTED, STALLED, LOST, STEP_TIME = "fault_detection_time", "stall_time", "steps_lost", "step_time"
 WEIGHTS, RANKS, COMPLETED = "weights_equal", "ranks_equal", "training_completed"
 BEFORE, DURING, AFTER = "before", "during", "after"
+OPEN_END_NS: Final = 1 << 62
+UNIT_S: Final = 0.1  # of traffic, in which progress is counted
+START_SHARE: Final = 0.05
+MIN_TRAFFIC_S: Final = 0.5
 
 
 class Report(NamedTuple):
@@ -67,6 +72,74 @@ def new_steps(reports: Iterable[Report]) -> list[int]:
     return found
 
 
+class Sent(NamedTuple):
+    """TCP segments with new data that all GPUs of a training have sent until then."""
+
+    at_ns: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Usual traffic of a training. `unit`: segments in 0.1 s, on average; `longest_s`: the longest time for as many.
+
+    `begin`: segments that it has sent when its start is over, which the first `START_SHARE` of all are part of: peers
+    connect, and wait for the last of them.
+    """
+
+    unit: float
+    begin: float
+    longest_s: float
+
+
+def pace(sent: Sequence[Sent]) -> Pace | None:
+    """Return the pace of a whole training; None if it sent next to nothing."""
+    total = sent[-1].segments if sent else 0
+    training = [sample for sample in sent if START_SHARE * total <= sample.segments < total]
+    lasted_s = (training[-1].at_ns - training[0].at_ns) / 1e9 if training else 0.0
+    if lasted_s < MIN_TRAFFIC_S:
+        return None
+    unit = (total - training[0].segments) * UNIT_S / lasted_s
+    return Pace(unit, training[0].segments, max(gap for _, gap in _gaps(_progress(training, unit))))
+
+
+def stalled_s(sent: Sequence[Sent], usual: Pace, t_fault: int) -> float:
+    """Return the longest time for a unit of traffic that ended after a fault, beyond the usual one."""
+    gaps = _gaps(_progress([sample for sample in sent if sample.segments >= usual.begin], usual.unit))
+    return max(0.0, max((gap for at, gap in gaps if at > t_fault), default=0.0) - usual.longest_s)
+
+
+def _progress(sent: Sequence[Sent], unit: float) -> list[int]:
+    """Return the times at which another unit was sent."""
+    found, due = list[int](), 0.0
+    for sample in sent:
+        if sample.segments >= due:
+            found.append(sample.at_ns)
+            due = sample.segments + unit
+    return found
+
+
+def _gaps(times: Sequence[int]) -> list[tuple[int, float]]:
+    """Return the end (ns) and the length (s) of each pause between two times."""
+    return [(later, (later - earlier) / 1e9) for earlier, later in pairwise(times)]
+
+
+def detected_s(
+    reports: Iterable[Report], t_fault: int, killed: frozenset[int] = frozenset(), until: int = OPEN_END_NS
+) -> float | None:
+    """Return after which time a rank first noticed a fault: it reports a dropped step, or fails. None: none did.
+
+    The end of a process that the fault itself ended (`killed`) is no detection, nor is anything after `until`.
+    """
+    noticed = [
+        report.at_ns
+        for report in reports
+        if t_fault <= report.at_ns <= until
+        and (report.what == "discarded" or (report.what == "ended" and report.step != 0 and report.rank not in killed))
+    ]
+    return (min(noticed) - t_fault) / 1e9 if noticed else None
+
+
 def outcome(
     reports: Sequence[Report],
     reference: Mapping[int, frozenset[str]],
@@ -75,19 +148,10 @@ def outcome(
     t_fault: int,
     t_repair: int,
     killed: frozenset[int] = frozenset(),
+    until: int = OPEN_END_NS,
 ) -> TrainingOutcome:
-    """Return the outcome of a training of `steps` steps. `killed`: the ranks whose processes the fault itself ends.
-
-    The end of such a process is no detection; a rank that reports a dropped step or fails because of it is one.
-    """
-    noticed = [
-        report.at_ns
-        for report in reports
-        if report.at_ns >= t_fault
-        and (report.what == "discarded" or (report.what == "ended" and report.step != 0 and report.rank not in killed))
-    ]
-    times = new_steps(reports)
-    gaps = [(later, (later - earlier) / 1e9) for earlier, later in pairwise(times)]
+    """Return the outcome of a training of `steps` steps. `killed`, `until`: as of `detected_s`."""
+    gaps = _gaps(new_steps(reports))
     by_part = {
         BEFORE: [gap for at, gap in gaps if at <= t_fault],
         DURING: [gap for at, gap in gaps if t_fault < at <= t_repair],
@@ -105,7 +169,7 @@ def outcome(
             computed[report.rank] += 1
             done[report.rank] |= {report.step} if report.what == "step" else set()
     return TrainingOutcome(
-        detected_s=(min(noticed) - t_fault) / 1e9 if noticed else None,
+        detected_s=detected_s(reports, t_fault, killed, until),
         stalled_s=max(0.0, longest - step_s.get(BEFORE, 0.0)),
         steps_lost=max((computed[rank] - len(done[rank]) for rank in computed), default=0),
         weights_equal=bool(weights) and not other,

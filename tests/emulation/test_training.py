@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -14,29 +15,70 @@ from tests.unit.api_examples import PLUGIN
 DOWN, CRASH = (f"{{kind: {kind}, target: d1g0, at: 300ms, repair: 500ms}}" for kind in ("link-down", "gpu-crash"))
 
 
-@pytest.mark.parametrize(("program", "faults"), [("mpi", f"[{CRASH}, {DOWN}]"), ("torchft", f"[{CRASH}]")])
-def test_training_ends_with_the_weights_of_one_without_faults(program: str, faults: str, tmp_path: Path) -> None:
-    if lacking := TRAINING_PROGRAMS[program].missing_requirement():
-        pytest.skip(str(lacking))
-    changes = [f"program={program}", f"trainings.0.faults={faults}", "training_repeats=1", "attempts=1", "steps=30"]
-    argv = [*RUN_EXPERIMENT, "run", "training-faults", "--out", str(tmp_path / "run")]
+PROGRAMS: Final = {
+    "mpi": f"[{CRASH}, {DOWN}]",
+    "torchft": f"[{CRASH}]",
+    "ddp": f"[{CRASH}, {DOWN}]",
+    "gloo": f"[{CRASH}, {DOWN}]",
+    "torchft-ddp": f"[{DOWN}]",  # it does not survive a crash: see docs/training.md
+}
+
+
+def run_faults(folder: Path, *changes: str) -> tuple[list[dict[str, Any]], str]:
+    """Run the experiment with these overrides; return its table and its output."""
+    changes += ("training_repeats=1", "attempts=1")
+    argv = [*RUN_EXPERIMENT, "run", "training-faults", "--out", str(folder / "run")]
     with Program([*argv, *(part for change in changes for part in ("-o", change))]) as process:
         process.end(200)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = json.loads((folder / "run" / "summary.json").read_text())
     failed = [check for check in summary["checks"] if not check["passed"]]
     assert not [check for check in failed if "believable" not in check["name"]], process.output
-    assert "weights equal" in process.output
-    crash, *others = summary["headline"]["training"]
-    assert (crash["fault"], crash["completed"], crash["weights_equal"]) == ("gpu-crash d1g0", [1], [1])
-    assert crash["stalled_s"][0] > 0.4  # the GPU is back after 0.5 s
-    for down in others:  # the controller's detour is all that is needed
-        assert (down["steps_lost"], down["detected_s"], down["weights_equal"]) == ([0], [], [1])
+    return summary["headline"]["training"], process.output
 
 
-def test_users_test_with_torchft_passes(tmp_path: Path) -> None:
-    if importlib.util.find_spec("torchft") is None:
-        pytest.skip("torchft is missing: script/bootstrap torchft")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_training_ends_with_the_weights_of_one_without_faults(program: str, tmp_path: Path) -> None:
+    if lacking := TRAINING_PROGRAMS[program].missing_requirement():
+        pytest.skip(str(lacking))
+    rows, output = run_faults(tmp_path, f"program={program}", f"trainings.0.faults={PROGRAMS[program]}", "steps=30")
+    assert "weights equal" in output
+    for row in rows:
+        assert (row["completed"], row["weights_equal"]) == ([1], [1])
+        if row["fault"].startswith("gpu-crash"):
+            assert row["stalled_s"][0] > 0.4  # the GPU is back after 0.5 s
+        else:  # the controller's detour is all that is needed
+            assert (row["steps_lost"], row["detected_s"]) == ([0], [])
+
+
+def test_users_own_program_has_figures(tmp_path: Path) -> None:
+    """Those of its traffic, since it says nothing about itself."""
+    if lacking := TRAINING_PROGRAMS["ddp"].missing_requirement():
+        pytest.skip(str(lacking))
+    command = f"arguments={{command: python {ROOT / 'examples' / 'train_ddp.py'}}}"
+    rows, _ = run_faults(tmp_path, "program=command", f"trainings.0.{command}", f"trainings.0.faults=[{CRASH}, {DOWN}]")
+    crash, down = rows
+    assert crash["stalled_s"][0] > 0.4
+    assert down["detected_s"] == []
+    for row in rows:
+        assert (row["completed"], row["weights_equal"], row["steps_lost"]) == ([1], [], [])
+
+
+@pytest.mark.parametrize(
+    ("example", "library"), [("torchft", "torchft"), ("ddp", "torch"), ("gloo", "torch"), ("mpi", "mpi4py")]
+)
+def test_users_test_passes(example: str, library: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is missing: script/bootstrap")
     argv = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/base"]
-    with Program([*argv, str(ROOT / "examples" / "torchft_test.py")]) as program:
+    with Program([*argv, str(ROOT / "examples" / f"{example}_test.py")]) as program:
         assert program.end(150) == 0, program.output
     assert "1 passed" in program.output
+
+
+def test_defect_of_torchft_shows_without_a_fabric(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torchft") is None:
+        pytest.skip("torchft is missing: script/bootstrap torchft")
+    argv = ["env", f"TMPDIR={tmp_path}", sys.executable, str(ROOT / "examples" / "torchft_ddp_defect.py")]
+    with Program(argv) as program:
+        status = program.end(150)
+    assert (status, "AssertionError" in program.output) == (1, True), program.output

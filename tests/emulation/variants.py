@@ -81,6 +81,12 @@ VARIANTS: Final = (
     "test_sweep_cluster.py::test_what_ssh_started_ends_after_a_sweep_that_was_killed",
     "test_steering.py::test_traffic_flows_without_registry_and_scores_return[embedded]",
     "test_replacement.py::test_a_spare_domain_takes_the_tasks_of_a_server_that_died",
+    *(
+        f"test_training.py::test_training_ends_with_the_weights_of_one_without_faults[{p}]"
+        for p in ("gloo", "torchft-ddp")
+    ),
+    "test_training.py::test_defect_of_torchft_shows_without_a_fabric",
+    *(f"test_training.py::test_users_test_passes[{example}-" for example in ("ddp", "gloo", "mpi")),
     "test_trace.py::test_every_pair_goes_as_chosen_before_and_after_a_cut[rail-only-rd]",
     "test_trace.py::test_every_pair_goes_as_chosen_before_and_after_a_cut[rail-optimized-rd]",
     "test_trace.py::test_every_pair_goes_as_chosen_before_and_after_a_cut[single-switch-",

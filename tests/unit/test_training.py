@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.loading import load_any
-from railyard.results.runs.training import AFTER, BEFORE, DURING, Report, outcome, weights_by_step
+from railyard.results.runs.training import (
+    AFTER,
+    BEFORE,
+    DURING,
+    Report,
+    Sent,
+    detected_s,
+    outcome,
+    pace,
+    stalled_s,
+    weights_by_step,
+)
 from railyard.workloads.training.program import TRAINING_PROGRAMS, Line
 
 MS = 1_000_000
@@ -76,6 +87,48 @@ def test_rank_that_misses_the_last_step_is_not_done() -> None:
     assert not outcome(reports, REFERENCE, 3, STEPS, 1050 * MS, 1450 * MS).completed
 
 
+def sent(pauses_ms: dict[int, int], step_ms: int = 60, steps: int = 100) -> list[Sent]:
+    """Return samples every 20 ms of GPUs that send 200 segments at the end of each step; `pauses_ms`: before a step.
+
+    Before that they connect with 10 segments, and wait for 2 s.
+    """
+    ends, at_ms = list[int](), 2000
+    for step in range(steps):
+        at_ms += step_ms + pauses_ms.get(step, 0)
+        ends.append(at_ms)
+    return [Sent(t * MS, 10 + 200 * sum(end <= t for end in ends)) for t in range(20, at_ms + 200, 20)]
+
+
+@given(step=st.integers(30, 90), pause_ms=st.integers(0, 5000), step_ms=st.integers(20, 500))
+def test_pause_of_the_traffic_is_the_stall(step: int, pause_ms: int, step_ms: int) -> None:
+    usual = pace(sent({}, step_ms))
+    assert usual
+    t_fault = (2000 + step_ms * (step - 2)) * MS
+    found = stalled_s(sent({step: pause_ms}, step_ms), usual, t_fault)
+    assert found == pytest.approx(pause_ms / 1000, abs=0.1 + 2 * step_ms / 1000)
+
+
+def test_pauses_before_the_fault_and_a_late_start_are_no_stall() -> None:
+    usual = pace(sent({}))
+    assert usual
+    assert usual.longest_s < 0.3
+    assert stalled_s(sent({0: 3000, 40: 2000}), usual, (2000 + 5000 + 60 * 50) * MS) < 0.1
+
+
+def test_program_that_sends_next_to_nothing_has_no_pace() -> None:
+    assert pace([]) is None
+    assert pace([Sent(n * MS, 0) for n in range(100)]) is None
+    assert pace(sent({}, steps=2)) is None
+
+
+def test_failing_rank_detects_unless_the_fault_killed_it() -> None:
+    reports = [Report(5 * MS, 1, "ended", 1), Report(7 * MS, 0, "ended", 1), Report(9 * MS, 2, "ended", 0)]
+    assert detected_s(reports, 2 * MS) == pytest.approx(0.003)
+    assert detected_s(reports, 2 * MS, frozenset({1})) == pytest.approx(0.005)
+    assert detected_s(reports, 8 * MS) is None
+    assert detected_s(reports, 2 * MS, frozenset({1}), until=6 * MS) is None
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -107,6 +160,9 @@ def experiment(**training: Any) -> dict[str, Any]:
         ({"gpus": ["d0g0", "d0g0"]}, "trainings.0.gpus"),
         ({"gpus": ["d0g0"]}, "trainings.0.gpus"),
         ({"steps": 1}, "trainings.0.steps"),
+        ({"program": "command"}, "trainings.0.arguments.command"),
+        ({"program": "command", "arguments": {"command": "a 'b"}}, "trainings.0.arguments.command"),
+        ({"program": "command", "arguments": {"command": [], "width": 8}}, "trainings.0.arguments.width"),
         ({"arguments": {"min_groups": 2}}, "trainings.0.arguments.min_groups"),
         ({"faults": [{"kind": "link-down", "target": "d7g0"}]}, "trainings.0.faults.0.target"),
         ({"faults": [{"kind": "link-down", "target": "d1g0"}] * 2}, "trainings.0.faults.1"),
@@ -120,12 +176,14 @@ def test_wrong_training_names_its_field(training: dict[str, Any], field: str) ->
 
 def test_resolved_training_is_the_same_training() -> None:
     for name in TRAINING_PROGRAMS.names():
-        spec = load_any("training-faults", [f"program={name}"])
+        own = ["trainings.0.arguments={command: python train.py}"] if name == "command" else []
+        spec = load_any("training-faults", [f"program={name}", *own])
         assert parse(spec.resolved()).trainings == spec.trainings
         assert spec.trainings[0].program == name
 
 
-def test_page_shows_the_example_of_today() -> None:
+@pytest.mark.parametrize("name", ["ddp_test", "torchft_test"])
+def test_page_shows_the_example_of_today(name: str) -> None:
     root = Path(__file__).parents[2]
-    example = (root / "examples" / "torchft_test.py").read_text()
+    example = (root / "examples" / f"{name}.py").read_text()
     assert f"```python\n{example}```" in (root / "docs" / "training.md").read_text()

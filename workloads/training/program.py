@@ -1,8 +1,8 @@
 """Training programs: what is started at the GPUs of a fabric, and what of it is started again after a failure.
 
-A program is unmodified: it knows its peers by environment variables alone, as under torchrun or mpirun. On stdout it
-prints `step N HASH` after each step, with a hash of its weights after that step, and may print `discarded N REASON` for
-a step whose result it drops. All else is kept as its log.
+A program knows its peers by environment variables alone, as under torchrun or mpirun. If it `reports_steps`, it prints
+`step N HASH` on stdout after each step, with a hash of its weights after that step, and may print `discarded N REASON`
+for a step whose result it drops. All else is kept as its log. The progress of other programs is that of their traffic.
 """
 
 import re
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from railyard.core.config import ConfigModel
 from railyard.core.errors import MissingRequirement
-from railyard.core.installation import module_command
+from railyard.core.installation import PROJECT, module_command
 from railyard.core.registry import Registry
 from railyard.core.units import Time
 
@@ -48,6 +48,7 @@ class Launch:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     rank: int = -1
+    cwd: str = str(PROJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +59,19 @@ class Job:
     steps: int
     seed: int
     folder: Path
-    arguments: Arguments
+    arguments: ConfigModel
 
     def options(self, checkpoint: str) -> list[str]:
         """Return the options of a shipped script. `checkpoint`: the name of its file."""
+        assert isinstance(self.arguments, Arguments)
         common = [f"--steps={self.steps}", f"--seed={self.seed}", f"--checkpoint={self.folder / checkpoint}"]
         return common + self.arguments.options()
 
-    def ranks(self, argv: Sequence[str], port: int = PORT, **environment: str) -> list[Launch]:
+    def ranks(self, argv: Sequence[str], port: int = PORT, cwd: str = str(PROJECT), **environment: str) -> list[Launch]:
         """Return a command for each GPU, with the variables that torchrun sets."""
         shared = {"WORLD_SIZE": str(len(self.addresses)), "LOCAL_RANK": "0", "MASTER_PORT": str(port), **environment}
         shared["MASTER_ADDR"] = next(iter(self.addresses.values()))
-        return [Launch(gpu, tuple(argv), {**shared, "RANK": str(n)}, n) for n, gpu in enumerate(self.addresses)]
+        return [Launch(gpu, tuple(argv), {**shared, "RANK": str(n)}, n, cwd) for n, gpu in enumerate(self.addresses)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class TrainingProgram:
     continue from a checkpoint.
     """
 
-    Arguments: ClassVar[type[Arguments]] = Arguments
+    Arguments: ClassVar[type[ConfigModel]] = Arguments
+    reports_steps: ClassVar[bool] = True
     restarts: ClassVar[Literal["process", "job"]] = "job"
 
     def missing_requirement(self) -> MissingRequirement | None:
