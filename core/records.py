@@ -152,6 +152,11 @@ class ProbeLog:
     sent_ns: tuple[int, ...]
     arrived_ns: tuple[int, ...]
 
+    def before(self, until_ns: int) -> "ProbeLog":
+        """Return the log of the probes that were sent before a moment."""
+        count = sum(at < until_ns for at in self.sent_ns)
+        return ProbeLog(self.sent_ns[:count], self.arrived_ns[:count])
+
     def lost(self, start_ns: int, end_ns: int) -> list[int]:
         """Return the numbers of the probes sent in this interval that never arrived."""
         return [i for i, at in enumerate(self.sent_ns) if start_ns <= at < end_ns and self.arrived_ns[i] < 0]

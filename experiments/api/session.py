@@ -12,9 +12,10 @@ from railyard.controller.health.estimator import HealthSpec
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
-from railyard.core.records import IN_FLIGHT_NS, ProbeLog, Recovery
+from railyard.core.records import IN_FLIGHT_NS, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
+from railyard.experiments.live import page
 from railyard.experiments.run.fault_script import RESTORE_S, heartbeats_running
 from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
 from railyard.experiments.run.progress import measure_undisturbed
@@ -58,6 +59,7 @@ class ActiveFault:
     begun_ns: int = 0
     injected_ns: int = 0
     repaired_ns: int = 0
+    has_recovered: bool = False  # the page has shown its first packet
 
 
 class LiveFabric:
@@ -156,6 +158,7 @@ class LiveFabric:
             fault.traffic.start()
             time.sleep(WARM_UP_S)
             fault.injected_ns = inject(session.net, spec.fault)
+            page.show_fault("inject", spec.fault, fault.injected_ns)
         except BaseException:
             self._faults[number] = fault
             self.repair(number)
@@ -191,6 +194,7 @@ class LiveFabric:
                 return fault.run
             fault.repaired_ns = time.monotonic_ns()
             repair(self._session.net, fault.spec.fault)
+            page.show_fault("repair", fault.spec.fault, fault.repaired_ns)
             time.sleep(AFTER_S)
             poll(lambda: not active_detours(self._session.events()), RESTORE_S)
             row = self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
@@ -198,8 +202,8 @@ class LiveFabric:
 
     def _evaluate(self, fault: ActiveFault, log: TrafficLog, now_ns: int) -> Recovery:
         """Return the recovery by what was observed until now; a fault that lasts is evaluated as if repaired now."""
-        until_ns = now_ns - IN_FLIGHT_NS
-        probes = [_before(probe, until_ns) for probe in log.probes]
+        until_ns = now_ns - IN_FLIGHT_NS  # later probes may still be on their way
+        probes = [probe.before(until_ns) for probe in log.probes]
         observed = ScriptObservations(
             self._session.plan, fault.script, (), fault.selection.probes, TrafficLog(probes=probes), fault.begun_ns,
             [fault.injected_ns], [fault.repaired_ns or until_ns], self._session.events(),
@@ -208,6 +212,9 @@ class LiveFabric:
 
     def _recorded(self, fault: ActiveFault, row: Recovery) -> Run:
         """Return the records of a fault: its recovery, and the load until now."""
+        if row.recovered and not fault.has_recovered:
+            page.show_first_packet(row)
+            fault.has_recovered = True
         fault.load.close()
         interval = fault.run.loads[0].interval if fault.run.loads else row.interval
         fault.run.recoveries[:] = [replace(row, interval=interval)]
@@ -270,12 +277,6 @@ class LiveFabric:
             hint = unknown_name_hint(name, gpus).replace("known", f"a GPU of {self._session.plan.title}", 1)
             raise BadInput(key, name, hint)
         return gpus[name]
-
-
-def _before(log: ProbeLog, until_ns: int) -> ProbeLog:
-    """Return a log without the probes that may still be on their way."""
-    count = sum(at < until_ns for at in log.sent_ns)
-    return ProbeLog(log.sent_ns[:count], log.arrived_ns[:count])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import psutil
 import typer
 
 from railyard.core.errors import BadInput, print_error
+from railyard.core.installation import PROGRAM
 from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import (
@@ -127,7 +128,7 @@ def run(
         problem = spare.problem(where)
         folder.write_outputs(where, junit, markdown, as_json, problem or f"ended with exit status {status}")
     if status == 128 + signal.SIGKILL:
-        remedy = f"run_experiment.py report {where.path} finishes its folder"
+        remedy = f"{PROGRAM} report {where.path} finishes its folder"
         problem = f"the run was killed, by a signal or for lack of memory: {remedy}"
     if problem:
         return print_error(problem, status or 1)

@@ -13,10 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from railyard.core.errors import RailyardError
+from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.core.worker import Message, Ready, Worker
 from railyard.experiments.live import recorded
 from railyard.experiments.live.controls import Controls
+from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.traffic import EXAMPLES, policies
 from railyard.failure.faults import Fault
@@ -94,7 +96,7 @@ def served(task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: F
     record = folder.open_to_append(recorded.RECORD) if folder else -1
     given = {key: value for key, value in task.items() if key != "script"}
     serve = Serve(title=experiment["name"], record=record, examples=EXAMPLES, policies=policies(), **given)
-    page = Page(serve, Controls(show, experiment, task["script"]))
+    page = Page(serve, Controls(show, experiment, task["script"], has_probes=serve.control))
     for fd in (serve.listener, serve.diagnosis, *([record] if folder else [])):
         os.close(fd)
     _page = page
@@ -128,6 +130,13 @@ def show_fault(operation: str, fault: Fault, ns: int) -> None:
     show(operation, {"kind": fault.kind, "target": fault.target}, ns)
 
 
+def show_first_packet(row: Recovery) -> None:
+    """Show when packets flowed again after a fault, if they did."""
+    if row.first_packet_ms is not None:
+        detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
+        show(FIRST_PACKET, detail, row.t_fault + round(row.first_packet_ms * 1e6))
+
+
 @contextmanager
 def fabric(label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
     """Show a fabric that is up while entered, and let the page's controls change it. At the end all is repaired.
@@ -140,12 +149,12 @@ def fabric(label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
         return
     page.send(ShowFabric(label=label, plan=net.plan))
     try:
-        with page.controls.on(net, lambda what, fault: events.append(click_event(label, what, fault))):
+        with page.controls.on(net, lambda *click: events.append(click_event(label, *click))):
             yield
     finally:
         page.send(HideFabric())
 
 
-def click_event(label: str, what: str, fault: dict[str, Any]) -> Event:
-    """Return the record of a click on a fabric."""
-    return Event(time.monotonic_ns(), LIVE, what, {"fabric": label, **fault})
+def click_event(label: str, ns: int, what: str, detail: dict[str, Any]) -> Event:
+    """Return the record of a click on a fabric, at a time, monotonic ns."""
+    return Event(ns, LIVE, what, {"fabric": label, **detail})

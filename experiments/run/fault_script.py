@@ -173,9 +173,7 @@ class FaultInjector:
             self.run.events.append(Event(row.t_repair, "fault", "repair", what))
             self.run.recoveries.append(row)
             self.session.faults.append((Fault(row.fault, row.target), row.t_fault, row.t_repair))
-            if row.first_packet_ms is not None:
-                of = {"kind": row.fault, "target": row.target}
-                page.show("first-packet", of, row.t_fault + round(row.first_packet_ms * 1e6))
+            page.show_first_packet(row)
         first, row = seen.faults[0], seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once

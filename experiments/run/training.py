@@ -22,6 +22,7 @@ from railyard.core import watch
 from railyard.core.errors import CheckFailed
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
+from railyard.experiments.live import page
 from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import FabricSession, built, check_links, repeat_suffix, surviving_interruptions
@@ -283,6 +284,8 @@ class TrainingRun:
                         active.callback(repair, session.net, fault.fault)
                         t_fault = apply(session.net, fault.fault)
                         confirm(session.net, fault.fault)
+                        page.show_fault("inject", fault.fault, t_fault)
+                        active.callback(lambda: page.show_fault("repair", fault.fault, time.monotonic_ns()))
                     elif t_fault and not t_repair and now_s >= t_fault / 1e9 + fault.repair:
                         t_repair = time.monotonic_ns()
                         active.close()

@@ -118,6 +118,9 @@ class Finished(Message):
     probes: InstanceOf[ProbeEnds]
 
 
+REPLIES: Final = (Ready, Finished)
+
+
 class Traffic(SiteWorkers):
     """A traffic process on each machine, connected when made; `start` starts the clock, `stop` ends the sending and
     returns the log, with times of this machine.

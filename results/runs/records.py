@@ -149,7 +149,8 @@ class Rails:
 PROCESS: Final = "process"
 """Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 LIVE: Final = "live"
-"""Source of events on what was changed on the live page: faults and traffic."""
+"""Source of events on what was clicked on the live page: faults, traffic, and `HOLDS`."""
+HOLDS: Final = ("pause", "resume")
 RUN: Final = "run"
 """Source of events on the run itself: "step" with its result, "repeated" for an interval that was measured again."""
 REPEATED: Final = "repeated"
@@ -338,8 +339,8 @@ class Run:
 
     @property
     def is_interactive(self) -> bool:
-        """True if the fabric was changed by hand while it was measured."""
-        return any(event.source == LIVE for event in self.events)
+        """True if the fabric was changed by hand while it was measured. Steps that were held change nothing."""
+        return any(event.source == LIVE and event.what not in HOLDS for event in self.events)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of records of each kind so far, for `since` and `discard`."""

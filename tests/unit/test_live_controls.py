@@ -11,18 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.experiments.live import controls, page, paths
+from railyard.experiments.live import page, paths
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.sampler import link_sample, structure
-from railyard.experiments.spec.experiment import parse
-from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.loading import load_any
-from railyard.experiments.spec.scripts import fault_dict
-from railyard.failure.faults import FAULTS, Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event
 from railyard.topologies.forwarding import hops
@@ -38,18 +34,9 @@ FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2}
 
 def test_without_a_fabric_a_click_is_refused() -> None:
     shown: list[tuple[str, dict[str, Any]]] = []
-    clicks = Controls(lambda what, fault, ns=None: shown.append((what, fault)), {"name": "two"})
-    assert clicks.carry_out({"do": "inject"}) == {"error": "no fabric is up at the moment"}
+    control = Controls(lambda what, fault, ns=None: shown.append((what, fault)), {"name": "two"})
+    assert control.carry_out({"do": "inject"}) == {"error": "no fabric is up at the moment"}
     assert shown == []
-
-
-@pytest.mark.parametrize("kind", FAULTS.names())
-def test_a_fault_as_data_makes_the_same_fault(kind: str) -> None:
-    plan = plan_of("rail-optimized")
-    for target in list(FAULTS[kind].targets(plan))[:1]:
-        fault = Fault(kind, target)
-        spec = BaseFaultSpec.model_validate(controls.as_dict(fault))
-        assert spec.fault == fault
 
 
 def test_every_fault_of_a_fabric_is_offered_at_an_element() -> None:
@@ -59,19 +46,6 @@ def test_every_fault_of_a_fabric_is_offered_at_an_element() -> None:
     for fault in shown["faults"]:
         for target in fault["targets"]:
             assert (fault["layer"], target) in links if fault["layer"] else target in names, (fault["kind"], target)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kept"),
-    [
-        (["quickstart", "--live", "control", "-o", "seed=2"], ["quickstart", "-o", "seed=2"]),
-        (["--live=control", "--save-script", "a.yaml", "quickstart"], ["quickstart"]),
-        (["--live", "quickstart"], ["quickstart"]),
-        (["quickstart", "--save-script=a.yaml", "--live"], ["quickstart"]),
-    ],
-)
-def test_the_repeating_command_has_no_option_of_the_page(arguments: list[str], kept: list[str]) -> None:
-    assert controls._without_live(arguments) == kept
 
 
 @given(before=st.integers(0, 2**40), more=st.integers(0, 2**30), rate=st.integers(10**6, 10**11))
@@ -108,9 +82,9 @@ BOMB = "[&a [x, x], " + ", ".join(f"&{b} [{f'*{a}, ' * 9}]" for a, b in pairwise
 )
 @pytest.mark.parametrize("what", ["workload", "background", "policy"])
 def test_a_hostile_text_is_refused(what: str, text: str, capfd: pytest.CaptureFixture[str]) -> None:
-    clicks = Controls(lambda *_: None, {"name": "two"})
-    with clicks.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
-        error = clicks.carry_out({"do": "start", "what": what, "text": text})["error"]
+    control = Controls(lambda *_: None, {"name": "two"})
+    with control.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
+        error = control.carry_out({"do": "start", "what": what, "text": text})["error"]
     assert error.startswith(what)
     assert len(error) < 10_000
     assert capfd.readouterr().err == ""
@@ -118,8 +92,8 @@ def test_a_hostile_text_is_refused(what: str, text: str, capfd: pytest.CaptureFi
 
 @pytest.mark.parametrize("odd", [[1], {"a": 1}, None, 1.5, "\x1b[31m" * 1000])
 def test_odd_values_of_a_request_are_named(odd: object, capfd: pytest.CaptureFixture[str]) -> None:
-    clicks = Controls(lambda *_: None, {"name": "two"})
-    with clicks.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
+    control = Controls(lambda *_: None, {"name": "two"})
+    with control.on(SimpleNamespace(plan=plan_of()), lambda *_: None):  # type: ignore[arg-type]
         for request in (
             {"do": odd},
             {"do": "start", "what": odd},
@@ -130,14 +104,14 @@ def test_odd_values_of_a_request_are_named(odd: object, capfd: pytest.CaptureFix
             {"do": "repair", **CUT, "at": odd},
             {"do": "inject", **CUT, "\ud800": odd},
         ):
-            assert "error" in clicks.carry_out(request)
+            assert "error" in control.carry_out(request)
     assert capfd.readouterr().err == ""
 
 
 def test_a_defect_of_a_control_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    clicks = Controls(lambda *_: None, {"name": "two"})
-    monkeypatch.setattr(clicks, "_carry_out", lambda request: 1 / 0)
-    assert clicks.carry_out({"do": "x" * 1000}) == {"error": "ZeroDivisionError: division by zero"}
+    control = Controls(lambda *_: None, {"name": "two"})
+    monkeypatch.setattr(control, "_carry_out", lambda request: 1 / 0)
+    assert control.carry_out({"do": "x" * 1000}) == {"error": "ZeroDivisionError: division by zero"}
     (line,) = capfd.readouterr().err.splitlines()
     assert "failed: ZeroDivisionError" in line
     assert len(line) <= 300
@@ -173,35 +147,26 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
                 assert "had no effect" in ask(task, "inject", kind="gpu-crash", target="d1g0")[1]["error"]
                 assert ask(task, "inject", **CUT)[0] == 200
             assert not world.broken, "what is active at the end is repaired"
-    assert [(event.source, event.what) for event in events][:3] == [
-        ("live", "inject"), ("live", "repair"), ("live", "inject"),
+    assert [event.what for event in events if event.source == "live"][:5] == [
+        "inject", "repair", "pause", "resume", "inject",
     ]  # fmt: skip
     (saved,) = yaml.safe_load(script.read_text())["scripts"]
     assert [(fault["kind"], fault["target"]) for fault in saved["faults"]] == [("link-down", "d0g1")] * 2
 
 
-CLICK = st.tuples(st.sampled_from(("d0g0", "d0g1", "d1g0")), st.floats(0.01, 3), st.floats(0.01, 3))
-
-
-@settings(max_examples=20)
-@given(st.lists(CLICK, min_size=1, max_size=5))
-def test_a_script_of_fast_clicks_can_be_run(given: list[tuple[str, float, float]]) -> None:
-    now_s, clicks, plan = 100.0, [], plan_of()
-    for target, lasts_s, pause_s in given:
-        fault = Fault("link-down", target)
-        clicks.append(controls.Click(fault, fault.scope(plan), now_s, now_s + lasts_s))
-        now_s += lasts_s + pause_s
-    timed = controls.script_of(clicks, now_s)
-    assert [one.fault for one in timed] == [click.fault for click in clicks]
-    assert all(abs(one.repair_s - lasts_s) < 0.2 for one, (_, lasts_s, _) in zip(timed, given, strict=True))
-    faults = [fault_dict(one) for one in timed]
-    spec = parse({"name": "clicks", "fabrics": [FABRIC], "scripts": [{"name": "clicks", "faults": faults}]})
-    spec.family.check(spec)
+def test_a_held_run_is_not_interactive_and_a_hold_is_recorded() -> None:
+    run, control = sample_run(), Controls(lambda *_: None, {"name": "two"})
+    control.carry_out({"do": "pause"})  # between two fabrics
+    net: Any = SimpleNamespace(plan=plan_of())
+    with control.on(net, lambda *click: run.events.append(page.click_event("rail-only", *click))):
+        control.carry_out({"do": "resume"})
+    assert [event.what for event in run.events if event.source == "live"] == ["pause", "resume"]
+    assert not run.is_interactive
 
 
 def test_no_check_of_an_interactive_run_passes() -> None:
     run = sample_run()
-    run.events.append(page.click_event("rail-only", "inject", CUT))
+    run.events.append(page.click_event("rail-only", 5, "inject", CUT))
     checks = Analysis(run).checks
     assert checks[0].name == "the run was not changed by hand"
     assert not any(check.passed for check in checks)
@@ -231,13 +196,13 @@ def test_a_missing_route_and_a_loop_are_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_held_run_waits_before_its_next_step() -> None:
-    clicks = Controls(lambda what, fault, ns=None: None, {"name": "two"})
-    clicks.wait_while_paused()
-    clicks.carry_out({"do": "pause"})
-    step = threading.Thread(target=clicks.wait_while_paused)
+    control = Controls(lambda what, fault, ns=None: None, {"name": "two"})
+    control.wait_while_paused()
+    control.carry_out({"do": "pause"})
+    step = threading.Thread(target=control.wait_while_paused)
     step.start()
     step.join(0.1)
     assert step.is_alive()
-    clicks.carry_out({"do": "resume"})
+    control.carry_out({"do": "resume"})
     step.join(30)
     assert not step.is_alive()

@@ -1,0 +1,165 @@
+"""What was clicked on a live page, and what repeats it: an experiment's sections, a command line, lines of a script."""
+
+import shlex
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.installation import RUN
+from railyard.experiments.api.specs import class_name
+from railyard.experiments.live.traffic import EXAMPLES
+from railyard.experiments.spec.scripts import fault_dict
+from railyard.failure.faults import Fault, FaultScope
+from railyard.failure.scenario.random_faults import idle_s
+from railyard.failure.scenario.script import Timed
+
+_KEPT_KEYS: Final = ("name", "title", "fabrics", "seed", "heartbeats")  # of the experiment, in the saved script
+_STEERED_KEYS: Final = {"routing": None, "background": [], "grid": None}  # can't be given together with faults
+_FAULT_KEYS: Final = {"faults": [], "scripts": [], "grid": None}  # can't be given together with these
+_MIN_REPAIR_S: Final = 0.1
+_FIRST_AT_S: Final = 1.0  # in the saved script: recovery is measured by what flows before
+_TWO: Final = "Faults can't be beside policies or background load. For what was started, an experiment of its own:"
+
+
+@dataclass
+class Click:
+    """A fault of a click, what it affects, and when it was injected and repaired, monotonic s; None while active."""
+
+    fault: Fault
+    scope: FaultScope
+    injected_s: float
+    repaired_s: float | None = None
+    is_repaired: threading.Event = field(default_factory=threading.Event, compare=False)
+
+
+@dataclass
+class Clicks:
+    """All clicks on the page of an `experiment`; of traffic and policies what was started, without its times."""
+
+    experiment: dict[str, Any]
+    faults: list[Click] = field(default_factory=list)
+    started: dict[str, list[Any]] = field(default_factory=lambda: {what: [] for what in EXAMPLES})
+    policy: str = ""  # the fabric's own
+
+    @property
+    def active(self) -> list[Click]:
+        """The faults that are active."""
+        return [click for click in self.faults if click.repaired_s is None]
+
+    def start(self, what: str, given: Any) -> None:
+        """Add a workload, background load or policy."""
+        if given not in self.started[what]:
+            self.started[what].append(given)
+
+    def experiments(self, now_s: float) -> list[dict[str, Any]]:
+        """Return the sections that repeat the clicks, for one experiment, or for two if one can't have them all.
+
+        A fault that is still active lasts until now. Of several background loads, one after the other, the last is
+        kept.
+        """
+        workloads, background, policies = (self.started[what] for what in ("workload", "background", "policy"))
+        found = list[dict[str, Any]]()
+        chosen: dict[str, Any] = {"workloads": workloads} if workloads else {}
+        if self.faults:
+            faults = [fault_dict(timed) for timed in script_of(self.faults, now_s)]
+            found.append({**chosen, "scripts": [{"name": "clicks", "faults": faults}]})
+        if background or policies:
+            own = self.policy if self.policy in HEALTH_POLICIES else "dr"
+            steered = {"background": background[-1:]} if background else {}
+            steered["routing"] = self.experiment.get("routing") or {"policies": policies or [own]}
+            if not workloads:  # routing is measured by what they take
+                chosen["workloads"] = self.experiment.get("workloads") or [yaml.safe_load(EXAMPLES["workload"])]
+            found.append(chosen | steered)
+        return found or ([chosen] if chosen else [])
+
+    def saved(self, now_s: float) -> str:
+        """Return the experiment that repeats the clicks as YAML; a second one is a comment in it."""
+        kept = {key: self.experiment[key] for key in _KEPT_KEYS if key in self.experiment}
+        first, *others = self.experiments(now_s) or [{"scripts": []}]
+        lines = [yaml.safe_dump(kept | first, sort_keys=False)]
+        for other in others:
+            lines += [f"# {line}\n" for line in (_TWO, *yaml.safe_dump(other, sort_keys=False).splitlines())]
+        return "".join(lines)
+
+    def commands(self, now_s: float) -> str:
+        """Return what repeats the clicks: a command line for each experiment, for a script's fabric lines of Python."""
+        if sys.argv[1:2] not in (["run"], ["shell"]):
+            return "\n".join(self._lines())
+        base, found = without_live(sys.argv[2:]), list[str]()
+        for sections in self.experiments(now_s):
+            removed = _STEERED_KEYS if "scripts" in sections else _FAULT_KEYS if "routing" in sections else {}
+            emptied = {key: none for key, none in removed.items() if self.experiment.get(key) and key not in sections}
+            options = [word for item in (sections | emptied).items() for word in ("-o", _override(*item))]
+            found.append(f"{RUN} {shlex.join(['run', *base, *options])}")
+        return "\n".join(found)
+
+    def _lines(self) -> list[str]:
+        """Return the lines of a script that has the fabric as `net`."""
+        lines = [f"net.run(ry.{_call(class_name(given['kind']), given)})" for given in self.started["workload"]]
+        timed = list[tuple[float, str]]()
+        for number, click in enumerate(self.faults, 1):
+            given = as_dict(click.fault)
+            positional = ", ".join(repr(given.pop(key)) for key in ("kind", "target"))
+            keys = "".join(f", {key}={value!r}" for key, value in given.items())
+            timed.append((click.injected_s, f"fault{number} = net.fault({positional}{keys})"))
+            if click.repaired_s is not None:
+                timed.append((click.repaired_s, f"fault{number}.repair()"))
+        lines += [line for _, line in sorted(timed)]
+        return lines + [
+            f"# {what} {yaml.safe_dump(given, default_flow_style=True).partition(chr(10))[0]}: for experiments alone"
+            for what in ("background", "policy")
+            for given in self.started[what]
+        ]
+
+
+def _call(name: str, given: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items() if key != 'kind')})"
+
+
+def _override(key: str, value: object) -> str:
+    return f"{key}={yaml.safe_dump(value, default_flow_style=True, width=10**6).partition(chr(10))[0]}"
+
+
+def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:
+    """Return clicks as the faults of a script, in the order of their injections; those still active last until now.
+
+    A script needs time between a repair and the next fault of the same part: a faster click comes later in it.
+    """
+    actions = [(click.injected_s, 1, i) for i, click in enumerate(clicks)]
+    actions += [(click.repaired_s or now_s, 0, i) for i, click in enumerate(clicks)]
+    delay_s = _FIRST_AT_S - min(actions)[0] if clicks else 0.0
+    at, until = dict[int, float](), dict[int, float]()
+    for when, is_injection, i in sorted(actions):
+        if is_injection:
+            idle = (until[j] + idle_s(clicks[j].scope, clicks[i].scope) - when for j in until)
+            delay_s = max(delay_s, *idle) if until else delay_s
+            at[i] = round(when + delay_s, 1)
+        else:
+            until[i] = max(round(when + delay_s, 1), at[i] + _MIN_REPAIR_S)
+    return [Timed(clicks[i].fault, at[i], round(until[i] - at[i], 1)) for i in at]
+
+
+def without_live(arguments: Sequence[str]) -> list[str]:
+    """Return a command line's arguments without the options of the page."""
+    kept = list[str]()
+    skipped = ""
+    for word in arguments:
+        if skipped == "--save-script" or (skipped == "--live" and word == "control"):
+            skipped = ""
+        elif word.partition("=")[0] in ("--live", "--save-script"):
+            skipped = word
+        else:
+            skipped = ""
+            kept.append(word)
+    return kept
+
+
+def as_dict(fault: Fault) -> dict[str, Any]:
+    """Return a fault as an experiment's file has it, without its times."""
+    timed = fault_dict(Timed(fault, _FIRST_AT_S, _FIRST_AT_S))
+    return {key: value for key, value in timed.items() if key not in ("at", "repair")}
