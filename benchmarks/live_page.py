@@ -1,5 +1,7 @@
 """What the live page costs: the share of a core that its process takes while one page is open. Needs root.
 
+The exit status is 1 if a share is above its limit: 2% at 16 GPUs, 5% at 64.
+
     sudo .venv/bin/python -m benchmarks.live_page [--seconds 20]
 
 A shell holds the fabric, so nothing else runs in it. See docs/benchmarks.md.
@@ -26,7 +28,8 @@ from benchmarks.command import run_benchmark
 from railyard.core.installation import PROJECT
 from railyard.experiments.live.server import PERIOD_S
 
-GRIDS: Final = ((4, 4), (8, 8))
+GRIDS: Final = ((4, 4, 0.02), (8, 8, 0.05))
+"""Domains and rails of each fabric, and the share of a core that its page may take."""
 WARM_UP_S: Final = 3.0
 BUILT_S: Final = 120.0
 ADDRESS: Final = re.compile(r"http://(127\.0\.0\.1):(\d+)(/\S+/)")
@@ -80,8 +83,8 @@ def compare(
     seconds: Annotated[float, typer.Option(min=1, help="How long to count.")] = 20.0,
 ) -> None:
     """Measure the page's process on 16 and on 64 GPUs."""
-    table = Table("GPUs", "links", "share of a core", "ms per sample")
-    for domains, rails in GRIDS:
+    table, is_within = Table("GPUs", "links", "share of a core", "limit", "", "ms per sample"), True
+    for domains, rails, limit in GRIDS:
         with page_of(domains, rails) as (host, port, path):
             server, page = server_of(port), read_page(host, port, path)
             time.sleep(WARM_UP_S)
@@ -91,8 +94,12 @@ def compare(
             page.shutdown(socket.SHUT_RDWR)
         used_s = after.user + after.system - before.user - before.system
         share = used_s / (end_s - begin_s)
-        table.add_row(str(domains * rails), str(2 * domains * rails), f"{share:.2%}", f"{1e3 * share * PERIOD_S:.2f}")
+        is_within &= share <= limit
+        row = (f"{share:.2%}", f"{limit:.0%}", "ok" if share <= limit else "too much", f"{1e3 * share * PERIOD_S:.2f}")
+        table.add_row(str(domains * rails), str(2 * domains * rails), *row)
     Console().print(table)
+    if not is_within:
+        raise typer.Exit(1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

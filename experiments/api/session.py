@@ -90,8 +90,9 @@ class LiveFabric:
         session, names = self._session, " + ".join(fault.spec.label for fault in self._faults.values())
         interval = replace(session.interval(workload.label, repeat), reroute=self._mode, part=names)
         within_s = expected(session, workload)[1]
+        shown = page.showing_phases(workload.schedule)
         with session.watch().record_load(run, interval, faulted=True):
-            done = replay(workload.schedule, session.windows, seed, within_s)
+            done = replay(workload.schedule, session.windows, seed, within_s, **shown)
         record(session, workload, interval, done, run, {}, None)
 
     def ping(self, src: str, dst: str, count: int, timeout_s: float) -> tuple[Ping, Run]:

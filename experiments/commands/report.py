@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder, become_owner_of
-from railyard.experiments.live.recorded import PAGE, write_page
+from railyard.experiments.live.recorded import PAGE, write_derived_page, write_page
 from railyard.experiments.options import AsJson, Junit, Markdown, console
 from railyard.experiments.run import folder
 from railyard.results.runs import chrome_trace, journal, store
@@ -22,7 +22,10 @@ def command(
     markdown: Markdown = None,
     as_json: AsJson = False,
     show: Annotated[
-        bool, typer.Option("--open", help="Open the report, or the recorded live page, in a browser.")
+        bool,
+        typer.Option(
+            "--open", help="Open the live page of the finished run in a browser, recorded or made from its records."
+        ),
     ] = False,
     timeline_json: Annotated[
         bool, typer.Option("--timeline-json", help="Also write timeline.json, in Chrome's trace format.")
@@ -55,9 +58,15 @@ def command(
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             elif not (found.verified or found.damaged):
                 print("no manifest: not verified", file=sys.stderr)
-            is_recorded = write_page(opened)
+            has_page = write_page(opened)
+            if show and not has_page:
+                try:
+                    write_derived_page(opened, found)
+                    has_page = True
+                except RailyardError as error:
+                    print(f"no page of any time of the run: {error}", file=sys.stderr)
             folder.write_outputs(opened, junit, markdown, as_json)
-    pages = [run / "report.html", *([run / PAGE] if is_recorded else [])]
+    pages = [run / "report.html", *([run / PAGE] if has_page else [])]
     for page in pages:
         print(page, file=sys.stderr if as_json else sys.stdout)
     if show:

@@ -8,8 +8,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from railyard.core.errors import RailyardError
@@ -20,10 +21,13 @@ from railyard.experiments.live import recorded
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
+from railyard.experiments.live.phases import PHASE, PhaseProgress
 from railyard.experiments.live.traffic import EXAMPLES, policies
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
 from railyard.topologies.build.network import EmulatedNet
+from railyard.workloads.replay.job import PhaseEndCallback
+from railyard.workloads.schedule import Schedule
 
 MODULE: Final = "railyard.experiments.live.server"
 STEP: Final = "step"  # the event whose `text` is what the run does now
@@ -123,6 +127,23 @@ def show(what: str, detail: dict[str, Any], ns: int | None = None) -> None:
     """Show an event on the page, if there is one, from any thread."""
     if page := _page:
         page.show(ns or time.monotonic_ns(), what, detail)
+
+
+def showing_phases(
+    schedule: Schedule,
+    started: Callable[[int], None] = lambda start_ns: None,
+    watched: Mapping[int, PhaseEndCallback] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return a replay's `started` and `watched`, which show its phases on the page too, if there is one."""
+    if not is_served():
+        return {"started": started, "watched": watched}
+    progress = PhaseProgress(schedule, lambda ns, names: show(PHASE, {"names": names}, ns), watched)
+
+    def start(start_ns: int) -> None:
+        started(start_ns)
+        progress.started(start_ns)
+
+    return {"started": start, "watched": progress.watched}
 
 
 def show_fault(operation: str, fault: Fault, ns: int) -> None:

@@ -1,43 +1,121 @@
-"""Path that packets of a pair take now, by the route tables of the GPUs on the way. No packet is sent."""
+"""Paths of a pair of GPUs: the policy's, and that of its packets now, by the route tables of the GPUs on the way.
+
+No packet is sent.
+"""
 
 import socket
 import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import permutations
 from typing import Any, Final
 
-from railyard.topologies.addresses import Gpu, gpu_of_ip, plane_of_device
+from railyard.topologies.addresses import Gpu, Pair, Side, gpu_of_ip, plane_of_device
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.rtnetlink import REQUEST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETROUTE
-from railyard.topologies.forwarding import path_names
+from railyard.topologies.forwarding import hops, path_names
 from railyard.topologies.plan import Plan
 
 RTA_SRC: Final = 2
 RTA_IIF: Final = 3
 RTN_LOCAL: Final = 2
+ALL_PAIRS_GPUS: Final = 16  # to read all 240 pairs takes 10 ms
 MAX_HOPS: Final = 8  # more are a loop
 _ROUTE: Final = struct.Struct("=8BI")  # struct rtmsg; the eighth byte is the type
 _ATTRIBUTE: Final = struct.Struct("=HHI")
 
+NextHop = Callable[[Gpu, Gpu, Gpu, str], tuple[str, Gpu] | None]
+"""(here, src, dst, the interface of arrival) -> the interface and the GPU that packets leave by; None: no route."""
 
-def describe_path(plan: Plan, src: Gpu, dst: Gpu) -> dict[str, Any]:
-    """Return the policy's path, and the packets': the GPUs, the numbers of its links in the plan, and any problem.
 
-    OSError if a namespace is gone.
+class Links:
+    """Numbers of a plan's links, by what paths cross."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.at = {(link.a.node, link.a.interface): i for i, link in enumerate(plan.links)}
+        self._of = dict[tuple[str, bool], list[int]]()  # by node, and whether it is that of the HB domain
+        for (node, interface), number in self.at.items():
+            self._of.setdefault((node, interface.startswith("hb")), []).append(number)
+
+    def at_gpu(self, gpu: Gpu, side: Side) -> list[int]:
+        """Return the links of a GPU on a side: of its rail, one in each plane."""
+        return self._of.get((gpu.name, side == "hb"), [])
+
+    def policy(self, src: Gpu, dst: Gpu) -> list[int]:
+        """Return the links of the policy's paths: in every plane, and of spines all that a hash may choose."""
+        found = dict[int, None]()
+        for share in self._plan.spec.paths(src, dst):
+            for hop in hops(share.path, src, dst):
+                for end in (hop.a, hop.b):
+                    found |= dict.fromkeys(self.at_gpu(end, hop.side))
+                found |= dict.fromkeys(self.uplinks(hop.a, hop.b))
+        return list(found)
+
+    def uplinks(self, a: Gpu, b: Gpu) -> list[int]:
+        """Return the uplinks between the rails of two GPUs; none if they are of one rail or domain."""
+        if a.rank == b.rank or a.domain == b.domain or not self._plan.uplinks:
+            return []
+        own = (number for gpu in (a, b) for number in self.at_gpu(gpu, "rail"))
+        rails = {self._plan.links[number].b.node for number in own}
+        return [number for (node, _), number in self.at.items() if node in rails]
+
+
+def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHop) -> dict[str, Any]:
+    """Return the policy's path and the packets': the GPUs, the numbers of links in the plan, and any problem.
+
+    Which of several uplinks packets take is up to a hash of the switch, so only a single one is in their path. OSError
+    if a namespace is gone.
     """
-    numbers = {(link.a.node, link.a.interface): i for i, link in enumerate(plan.links)}
-    gpus, links, arrived_by, problem = [src], list[int](), "", ""
+    gpus, numbers, arrived_by, problem = [src], list[int](), "", ""
     while gpus[-1] != dst and not problem:
         here = gpus[-1]
         if len(gpus) > MAX_HOPS:
             problem = f"a loop of {MAX_HOPS} hops"
-        elif (found := _next_hop(here, src, dst, arrived_by)) is None:
+        elif (found := next_hop(here, src, dst, arrived_by)) is None:
             problem = f"no route at {here.name}"
         else:
             device, following = found
-            links += [numbers[here.name, device], numbers[following.name, _far_device(device, here, following)]]
-            gpus.append(following)
             arrived_by = _far_device(device, here, following)
-    policy = path_names(plan.spec.paths(src, dst))
-    return {"policy": policy, "gpus": [gpu.name for gpu in gpus], "links": links, "problem": problem}
+            uplinks = links.uplinks(here, following) if plan.spec.spine_count == 1 else []
+            numbers += [links.at[here.name, device], *uplinks, links.at[following.name, arrived_by]]
+            gpus.append(following)
+    return {
+        "policy": path_names(plan.spec.paths(src, dst)),
+        "policy_links": links.policy(src, dst),
+        "gpus": [gpu.name for gpu in gpus],
+        "links": numbers,
+        "problem": problem,
+    }
+
+
+class Paths:
+    """Paths on a fabric of GPUs, and when they changed: of all pairs of a small fabric, else of those asked for."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._links = plan, Links(plan)
+        self._followed = dict.fromkeys(permutations(plan.gpus, 2) if len(plan.gpus) <= ALL_PAIRS_GPUS else ())
+        self._last = dict[str, dict[str, Any]]()
+
+    def read(self, *asked: Pair) -> tuple[int, dict[str, dict[str, Any]]]:
+        """Return when (monotonic ns), and by `SRC DST` the paths that have changed; follow the pairs that are `asked`.
+
+        With `asked`, only those pairs are read. OSError if a namespace is gone.
+        """
+        self._followed |= dict.fromkeys(asked)
+        with route_lookup() as next_hop:
+            found = {
+                f"{src.name} {dst.name}": describe_path(self._plan, self._links, src, dst, next_hop)
+                for src, dst in asked or self._followed
+            }
+        changed = {pair: path for pair, path in found.items() if self._last.get(pair) != path}
+        self._last |= changed
+        return time.monotonic_ns(), changed
+
+    def last(self, src: Gpu, dst: Gpu) -> dict[str, Any]:
+        """Return the path of a pair as it was read last."""
+        return self._last[f"{src.name} {dst.name}"]
 
 
 def _far_device(device: str, here: Gpu, following: Gpu) -> str:
@@ -45,13 +123,25 @@ def _far_device(device: str, here: Gpu, following: Gpu) -> str:
     return device if device == "hb0" or here.rank == following.rank or plane_of_device(device) else "rail0"
 
 
-def _next_hop(here: Gpu, src: Gpu, dst: Gpu, arrived_by: str) -> tuple[str, Gpu] | None:
-    """Return the interface and the next GPU by the route of a packet that arrived by an interface; None without one."""
-    with namespaces.inside(here.name), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as netlink:
+@contextmanager
+def route_lookup() -> Iterator[NextHop]:
+    """Ask the kernel for routes, by a socket in the namespace of each GPU that is asked, until the end."""
+    sockets = dict[str, tuple[socket.socket, dict[str, int], dict[int, str]]]()
+
+    def socket_at(node: str) -> tuple[socket.socket, dict[str, int], dict[int, str]]:
+        if node not in sockets:
+            with namespaces.inside(node):
+                names = {name: number for number, name in socket.if_nameindex()}
+                netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+            sockets[node] = netlink, names, {number: name for name, number in names.items()}
+        return sockets[node]
+
+    def next_hop(here: Gpu, src: Gpu, dst: Gpu, arrived_by: str) -> tuple[str, Gpu] | None:
+        netlink, numbers, names = socket_at(here.name)
         attributes = _ATTRIBUTE.pack(8, RTA_DST, 0)[:4] + socket.inet_aton(dst.ip)
         attributes += _ATTRIBUTE.pack(8, RTA_SRC, 0)[:4] + socket.inet_aton(src.ip)
         if arrived_by:
-            attributes += _ATTRIBUTE.pack(8, RTA_IIF, socket.if_nametoindex(arrived_by))
+            attributes += _ATTRIBUTE.pack(8, RTA_IIF, numbers.get(arrived_by, 0))
         body = _ROUTE.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0) + attributes
         size = namespaces.HEADER.size + len(body)
         netlink.send(namespaces.HEADER.pack(size, RTM_GETROUTE, REQUEST, 0, 0) + body)
@@ -62,6 +152,14 @@ def _next_hop(here: Gpu, src: Gpu, dst: Gpu, arrived_by: str) -> tuple[str, Gpu]
         found = dict(namespaces.attributes(body[_ROUTE.size :]))
         if _ROUTE.unpack_from(body)[7] == RTN_LOCAL or RTA_OIF not in found:
             return None
-        device = socket.if_indextoname(struct.unpack("=I", found[RTA_OIF])[0])
+        device = names.get(struct.unpack("=I", found[RTA_OIF])[0])
+        if device is None:  # the interface is new
+            return None
         gateway = found.get(RTA_GATEWAY)
-    return device, gpu_of_ip(socket.inet_ntoa(gateway)) if gateway else dst
+        return device, gpu_of_ip(socket.inet_ntoa(gateway)) if gateway else dst
+
+    try:
+        yield next_hop
+    finally:
+        for netlink, *_ in sockets.values():
+            netlink.close()

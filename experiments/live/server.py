@@ -1,6 +1,7 @@
 """Server of the live page: a child process of the run that samples the fabric and sends it to browsers.
 
-Pages get server-sent events: `fabric` (structure), `sample`, `event` and `run` (title, step, active faults, script).
+Pages get server-sent events: `fabric` (structure), `sample`, `event`, `paths` (of pairs, when they changed), `step` and
+`phase` (what the run does), and `run` (title, active faults, script).
 A new page gets what came before. Requests of controls are passed to the run's process, which answers them.
 """
 
@@ -32,9 +33,9 @@ from railyard.core.worker import Parent, Ready
 from railyard.experiments.live import access
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.metrics import exposition
-from railyard.experiments.live.paths import describe_path
+from railyard.experiments.live.paths import Paths
 from railyard.experiments.live.sampler import LinkSample, Sampler, structure
-from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.addresses import Pair, gpu_of_name
 from railyard.topologies.plan import Plan
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -43,6 +44,8 @@ PERIOD_S: Final = 0.2
 MIN_PERIOD_S: Final = 0.1  # after a late sample: in a shorter time a single burst would look like a high rate
 KEPT_SAMPLES: Final = 600  # for a page that is opened later
 KEPT_EVENTS: Final = 500
+PATHS_SETTLE_S: Final = 0.02  # from an event until paths are read: the reaction to a fault has several events
+PATHS_SHARE: Final = 0.02  # of the time, at most, is taken by reading paths
 ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes seconds on a slow link
 MAX_PAGES: Final = 64
 MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
@@ -147,10 +150,14 @@ class Live:
         self._pages: set[asyncio.Queue[bytes]] = set()
         self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
+        self._steps: deque[bytes] = deque(maxlen=KEPT_EVENTS)  # and phases of workloads
+        self._path_changes: deque[dict[str, Any]] = deque()
+        self._paths: Paths | None = None
+        self._paths_due = asyncio.Event()
         self._fabric: dict[str, Any] | None = None
         self._sampler: Sampler | None = None
         self._plan: object = None
-        self._run: dict[str, Any] = {"title": serve.title, "control": serve.control, "step": "", "active": []}
+        self._run: dict[str, Any] = {"title": serve.title, "control": serve.control, "active": []}
         self._run |= {"examples": serve.examples, "policies": serve.policies}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = count()
@@ -179,7 +186,9 @@ class Live:
                 with contextlib.suppress(OSError):  # it is gone already
                     self._sampler = Sampler(message.plan)
                     self._fabric, self._plan = structure(message.label, message.plan), message.plan
+                    self._paths = Paths(message.plan) if isinstance(message.plan, Plan) else None
                 self._publish("fabric", self._fabric)
+                self._paths_due.set()
             case HideFabric():
                 self._end_fabric()
                 self._events.clear()
@@ -187,9 +196,8 @@ class Live:
             case Show(what="health"):
                 self.health = message.detail
                 self._publish("health", {"ns": message.ns, **message.detail})
-            case Show(what="step"):
-                self._run = {**self._run, "step": message.detail["text"]}
-                self._publish("run", self._run)
+            case Show(what="step" | "phase"):
+                self._steps.append(self._publish(message.what, {"ns": message.ns, **message.detail}))
             case Show():
                 state: dict[str, Any] = {key: message.detail[key] for key in STATE if key in message.detail}
                 if state:
@@ -198,6 +206,7 @@ class Live:
                 detail = {key: value for key, value in message.detail.items() if key not in STATE}
                 event = {"ns": message.ns, "what": message.what, "detail": detail}
                 self._events.append(self._publish("event", event))
+                self._paths_due.set()
             case Answer():
                 future = self._answers.pop(message.number, None)
                 if future and not future.done():
@@ -219,11 +228,34 @@ class Live:
             columns = [[*column] for column in zip(*links, strict=True)]
             self._samples.append(self._publish("sample", {"ns": at_ns, "links": columns}))
 
+    async def follow_paths(self) -> None:
+        """Read the paths of pairs after events, and send those that changed, for as long as the process lives."""
+        while True:
+            await self._paths_due.wait()
+            await asyncio.sleep(PATHS_SETTLE_S)
+            self._paths_due.clear()
+            begun_s = time.monotonic()
+            with contextlib.suppress(OSError):  # the fabric is going away
+                self._read_paths()
+            await asyncio.sleep((time.monotonic() - begun_s) / PATHS_SHARE)
+
+    def _read_paths(self, *asked: Pair) -> None:
+        if self._paths is None:
+            return
+        ns, changed = self._paths.read(*asked)
+        if changed:
+            self._path_changes.append({"ns": ns, "paths": changed})
+            self._publish("paths", self._path_changes[-1])
+        if len(self._path_changes) > KEPT_EVENTS:  # the oldest state is kept whole
+            oldest, following = self._path_changes.popleft(), self._path_changes[0]
+            following["paths"] = {**oldest["paths"], **following["paths"]}
+
     def _end_fabric(self) -> None:
         if self._sampler:
             self._sampler.close()
-        self._sampler = self._fabric = self._plan = None
+        self._sampler = self._fabric = self._plan = self._paths = None
         self._samples.clear()
+        self._path_changes.clear()
         self.last = (0, [])
 
     def _publish(self, kind: str, data: object) -> bytes:
@@ -257,7 +289,8 @@ class Live:
             state = [_message(kind, _as_json(data)) for kind, data in (("run", self._run), ("fabric", self._fabric))]
             self._pages.add(queue)  # before the first wait, so that nothing falls between
             try:
-                yield b"".join([*state, *self._events, *self._samples])
+                paths = [_message("paths", _as_json(change)) for change in self._path_changes]
+                yield b"".join([*state, *self._steps, *self._events, *paths, *self._samples])
                 while queue in self._pages:
                     yield await queue.get()
             finally:
@@ -271,7 +304,7 @@ class Live:
 
     async def _path(self, request: Request) -> Response:
         names = {name: request.query_params.get(name, "") for name in ("src", "dst")}
-        if not isinstance(self._plan, Plan):
+        if self._paths is None or not isinstance(self._plan, Plan):
             return JSONResponse({"error": "only a fabric of GPUs has paths to choose from"}, 400)
         for field, name in names.items():
             if name not in self._plan.hosts:
@@ -279,7 +312,9 @@ class Live:
         if names["src"] == names["dst"]:
             return JSONResponse({"error": "dst: must be another GPU than src"}, 400)
         try:
-            return JSONResponse(describe_path(self._plan, *map(gpu_of_name, names.values())))
+            src, dst = map(gpu_of_name, names.values())
+            self._read_paths((src, dst))
+            return JSONResponse(self._paths.last(src, dst))
         except OSError as error:
             return JSONResponse({"error": f"the fabric is changing: {error.strerror}"}, 503)
 
@@ -336,7 +371,7 @@ async def serve_page(serve: Serve, parent: Parent) -> None:
             loop.call_soon_threadsafe(live.on_message, message)
 
     threading.Thread(target=receive, name="receives", daemon=True).start()
-    sampling = loop.create_task(live.sample())
+    tasks = [loop.create_task(live.sample()), loop.create_task(live.follow_paths())]
     app = Gate(Starlette(routes=live.routes), serve)
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
     options["http"] = partial(Connection, serve, socket.socket(fileno=serve.diagnosis))
@@ -346,7 +381,8 @@ async def serve_page(serve: Serve, parent: Parent) -> None:
     server.capture_signals = contextlib.nullcontext  # Ctrl-C is for the run, or a command in its shell
     parent.send(Ready())
     await server.serve([socket.socket(fileno=serve.listener)])
-    sampling.cancel()
+    for task in tasks:
+        task.cancel()
 
 
 def main() -> None:

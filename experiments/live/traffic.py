@@ -1,6 +1,7 @@
 """Traffic and policies that the live page starts on a fabric of GPUs: a repeated workload, background load."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final
@@ -13,6 +14,7 @@ from railyard.controller.processes.clients import AgentsProcess, ControllerProce
 from railyard.core.config import find_problems, parse_yaml
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.worker import OnEvent
+from railyard.experiments.live.phases import PHASE, PhaseProgress
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.build.network import FabricController
 from railyard.topologies.plan import Plan
@@ -112,15 +114,23 @@ class PageTraffic:
         schedule = build(spec, plan.spec, plan.rail_bps, plan.hb_bps).schedule
         windows = windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
 
+        def show(ns: int, names: list[str]) -> None:
+            self._on_event(ns, PHASE, {"names": names})
+
         def repeat() -> None:
             try:
                 while not abort.is_set():
-                    replay(schedule, windows, 0, DEADLINE_S, abort=abort)
+                    phases = PhaseProgress(schedule, show)
+                    replay(
+                        schedule, windows, 0, DEADLINE_S, abort=abort, started=phases.started, watched=phases.watched
+                    )
             except Aborted:
                 pass
             except RailyardError as error:
                 self._running.pop("workload", None)
                 self._on_end("workload", str(error))
+            finally:
+                show(time.monotonic_ns(), [])
 
         thread = threading.Thread(target=repeat, name="workload of the live page", daemon=True)
         thread.start()

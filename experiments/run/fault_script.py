@@ -131,8 +131,8 @@ class FaultInjector:
             try:
                 # the kernel's own TCP timers are kept here
                 return replay(
-                    workload.schedule, self.session.windows, seed, within_s,
-                    started=started.set_result, abort=abort, watched=watched, places=self.machines.places,
+                    workload.schedule, self.session.windows, seed, within_s, abort=abort, places=self.machines.places,
+                    **page.showing_phases(workload.schedule, started.set_result, watched),
                 )  # fmt: skip
             finally:  # waits for what never came fail
                 for what, future in [("it began", started), *ended.items()]:

@@ -76,7 +76,8 @@ class ReplacementTimeline:
     ) -> Replay:
         """Replay a schedule. CheckFailed if some of it didn't arrive."""
         deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
-        done = replay(schedule, self.session.windows, self.seed, deadline_s, started=started, abort=abort)
+        shown = page.showing_phases(schedule, started)
+        done = replay(schedule, self.session.windows, self.seed, deadline_s, abort=abort, **shown)
         if len(done.delivered) < len(schedule.transfers):
             missing = len(schedule.transfers) - len(done.delivered)
             raise CheckFailed(f"{schedule.name}: {missing} transfers didn't arrive: {'; '.join(done.broken[:2])}")

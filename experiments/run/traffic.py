@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from railyard.core.records import IntervalId
+from railyard.experiments.live import page
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
@@ -101,12 +102,13 @@ def run_workload(
     predicted, within_s = expected(session, workload, predicted_s)
     interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
     queue_s = longest_queue_s(workload.schedule, session.plan, session.windows)
+    shown = page.showing_phases(workload.schedule)
     with (
         session.relaxed_tcp_timers(queue_s),
         beside_machines(session, workload.schedule, interval, run) as places,
         session.watch().record_load(run, interval),
     ):
-        done = replay(workload.schedule, session.windows, seed, within_s, progress, places=places)
+        done = replay(workload.schedule, session.windows, seed, within_s, progress, places=places, **shown)
     after = _counted(session)
     counted = PortBytes(after.gpus - before.gpus, {k: n - before.uplinks[k] for k, n in after.uplinks.items()})
     times = record(session, workload, interval, done, run, predicted, counted)

@@ -14,15 +14,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.experiments.live import page, paths
+from railyard.experiments.live import page
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.launch import opened_page
+from railyard.experiments.live.paths import Links, describe_path
+from railyard.experiments.live.phases import PhaseProgress
 from railyard.experiments.live.sampler import link_sample, structure
 from railyard.experiments.spec.loading import load_any
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event
 from railyard.topologies.forwarding import hops
 from railyard.topologies.measure.counters import PortStats
+from railyard.workloads.spec import build, parse_workload
 from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_failure_player import World, world
@@ -173,26 +176,41 @@ def test_no_check_of_an_interactive_run_passes() -> None:
 
 
 @pytest.mark.parametrize(("kind", "policy"), [("rail-only", "dr"), ("rail-only", "rd"), ("rail-optimized", "spine")])
-def test_a_path_follows_the_next_hops(kind: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(kind, 3, 3, policy=policy)
+def test_a_path_follows_the_next_hops(kind: str, policy: str) -> None:
+    plan = plan_of(kind, 3, 3, policy=policy, **({"spines": 1} if policy == "spine" else {}))
+    links = Links(plan)
     for src, dst in permutations(plan.gpus, 2):
         path = plan.spec.paths(src, dst)[0].path
         steps = {hop.a: ("hb0" if hop.side == "hb" else "rail0", hop.b) for hop in hops(path, src, dst)}
-        monkeypatch.setattr(paths, "_next_hop", lambda here, *_, steps=steps: steps.get(here))
-        found = paths.describe_path(plan, src, dst)
+        found = describe_path(plan, links, src, dst, lambda here, *_, steps=steps: steps.get(here))
         assert found["gpus"] == [src.name, *(gpu.name for _, gpu in steps.values())]
-        ends = [plan.links[number].a.node for number in found["links"]]
+        ends = [plan.links[number].a.node for number in found["links"] if plan.links[number].kind != "uplink"]
         assert ends == [name for a, (_, b) in steps.items() for name in (a.name, b.name)]
+        crosses = policy == "spine" and src.domain != dst.domain and src.rank != dst.rank
+        assert sum(plan.links[number].kind == "uplink" for number in found["links"]) == (2 if crosses else 0)
+        assert set(found["policy_links"]) == set(found["links"]), "while nothing is broken"
         assert not found["problem"]
 
 
-def test_a_missing_route_and_a_loop_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_route_and_a_loop_are_named() -> None:
     plan = plan_of()
     a, b, c = plan.gpus[:3]
-    monkeypatch.setattr(paths, "_next_hop", lambda *_: None)
-    assert paths.describe_path(plan, a, c)["problem"] == "no route at d0g0"
-    monkeypatch.setattr(paths, "_next_hop", lambda here, *_: ("hb0", b if here == a else a))
-    assert paths.describe_path(plan, a, c)["problem"] == "a loop of 8 hops"
+    assert describe_path(plan, Links(plan), a, c, lambda *_: None)["problem"] == "no route at d0g0"
+    around = describe_path(plan, Links(plan), a, c, lambda here, *_: ("hb0", b if here == a else a))
+    assert around["problem"] == "a loop of 8 hops"
+
+
+def test_phases_are_under_way_from_what_they_wait_for() -> None:
+    plan, seen, ended = plan_of(), list[list[str]](), list[int]()
+    spec = parse_workload(yaml.safe_load("{kind: moe, model: moe-1.3b-128, duration: 8s, all_to_alls: 2}"))
+    schedule = build(spec, plan.spec, plan.rail_bps, plan.hb_bps).schedule
+    progress = PhaseProgress(schedule, lambda ns, names: seen.append(names), {0: ended.append})
+    progress.started(1)
+    for number, end in progress.watched.items():
+        end(10 + number)
+    assert all(len(names) == 1 for names in seen[:-1])
+    assert seen[-1] == []
+    assert ended == [10]
 
 
 def test_a_held_run_waits_before_its_next_step() -> None:

@@ -23,13 +23,16 @@ BEGIN_NS = 5_000_000_000
 STEP_NS = 200_000_000
 SAMPLES = 60
 RANDOM_TIMES = 50
+PATHS = [
+    {"gpus": ["d0g1", "d1g1"], "links": [3, 7], "policy": "r by rail 1", "policy_links": [3, 7], "problem": ""},
+    {"gpus": ["d0g1", "d0g0", "d1g0", "d1g1"], "links": [1, 0, 2, 4, 6, 5], "policy": "r by rail 1",
+     "policy_links": [3, 7], "problem": ""},
+]  # fmt: skip
 
 
 def record(seed: int = 3) -> list[dict[str, Any]]:
     """A record of two fabrics whose links change at random, with a fault on the first."""
-    lines: list[dict[str, Any]] = [
-        {"kind": "run", "data": {"title": "<two><!--<script></script>", "step": "", "active": []}}
-    ]
+    lines: list[dict[str, Any]] = [{"kind": "run", "data": {"title": "<two><!--<script></script>", "active": []}}]
     dice, ns = random.Random(seed), BEGIN_NS
     for label in ("rail-only", "other"):
         shown = structure(label, plan_of())
@@ -44,6 +47,11 @@ def record(seed: int = 3) -> list[dict[str, Any]]:
                 what = {10: "inject", 11: "port-down", 12: "rerouted", 13: "first-packet", 20: "repair"}[number]
                 detail = {"kind": "link-down", "target": "d0g1"}
                 lines.append({"kind": "event", "data": {"ns": ns + 1, "what": what, "detail": detail}})
+            if label == "rail-only" and number in (2, 12, 20):
+                path = PATHS[1 if number == 12 else 0]
+                lines.append({"kind": "paths", "data": {"ns": ns + 1, "paths": {"d0g1 d1g1": path}}})
+                lines.append({"kind": "step", "data": {"ns": ns + 1, "text": f"step at {number}"}})
+                lines.append({"kind": "phase", "data": {"ns": ns + 2, "names": ["EP dispatch", "pp"]}})
             ns += STEP_NS
         lines.append({"kind": "fabric", "data": None})
     return lines
@@ -127,6 +135,33 @@ def test_jumps_follow_the_fault(tab: Any) -> None:
         tab.wait_for_timeout(100)
         shown.append(tab.locator("#now").text_content())
     assert shown == ["2.000 s", "2.200 s", "2.400 s", "2.600 s", "4.000 s"]
+
+
+AT = """async (seconds) => {
+    const slider = document.getElementById("slider");
+    slider.value = seconds;
+    slider.dispatchEvent(new Event("input"));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    return ["path", "step", "phase"].map((id) => document.getElementById(id).textContent);
+}"""
+
+
+def test_path_step_and_phase_of_a_past_time_are_shown(tab: Any) -> None:
+    tab.locator("#fabrics").select_option("0")
+    tab.locator("#src").fill("d0g1")
+    tab.locator("#dst").fill("d1g1")
+    assert tab.evaluate(AT, 0.1) == [
+        "no path is recorded for this time",
+        "",
+        "",
+    ]
+    for seconds, path, step in ((1.0, PATHS[0], 2), (3.0, PATHS[1], 12), (5.0, PATHS[0], 20)):
+        text, *others = tab.evaluate(AT, seconds)
+        assert text.startswith(f"packets: {' → '.join(path['gpus'])};"), "the policy's path follows"
+        assert others == [f"step at {step}", "phase: EP dispatch, pp"]
+        halo = tab.locator(".halo line")
+        assert halo.count() == len(path["links"]) + 2
+        assert tab.locator(".halo line.policy").count() == 2
 
 
 def test_the_report_has_the_page_in_a_frame(chromium: Any, page: Path) -> None:

@@ -6,6 +6,7 @@ const MAX_DRAWN = 128;
 const NAME_PX = 34; // space that a host's name needs, and its rank alone
 const RANK_PX = 17;
 const RATE_PX = 62; // space that a switch's rate needs
+const BESIDE_PX = 9; // between a link and the policy's path beside it
 const SORTS = [["rail", "rail"], ["domain", "hb"], ["spine", "spine"]]; // of health scores, and the names of their nodes
 
 function make(name, attributes = {}, parent = null) {
@@ -27,6 +28,12 @@ function makeButton(element, label, onSelect) {
       onSelect();
     }
   });
+}
+
+/** Return a line beside another one. */
+function beside({ x1, y1, x2, y2 }) {
+  const length = Math.hypot(x2 - x1, y2 - y1) || 1, dx = ((y2 - y1) / length) * BESIDE_PX, dy = ((x1 - x2) / length) * BESIDE_PX;
+  return { x1: x1 + dx, y1: y1 + dy, x2: x2 + dx, y2: y2 + dy };
 }
 
 /** Return the class of a link's utilisation in per mille: u0 idle, then a class for each quarter. */
@@ -154,29 +161,72 @@ export class Drawing {
     make("rect", { class: "domain", x: left + gap / 2, y: top, width: right - left - gap, height: at.get(name).y + 33 - top, rx: 8 }, svg);
   }
 
+  /** Draw a cell for each GPU, in it its links; switches and HB domains are the heads of columns and rows. */
   drawMatrix() {
-    const domains = 1 + Math.max(...this.fabric.hosts.map((host) => host.place[0]));
-    const rails = 1 + Math.max(...this.fabric.hosts.map((host) => host.place[1]));
-    const places = new Map(this.fabric.hosts.map((host) => [host.name, host.place]));
-    const cell = Math.max(3, Math.min(28, (this.width - 40) / rails));
-    const step = Math.ceil(18 / cell); // between two rows or columns that are named
-    const height = domains * cell + 24;
-    const label = "Matrix of domains (rows) and rails (columns)";
-    const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, role: "group", "aria-label": label }, this.parent);
-    for (let rail = 0; rail < rails; rail += step) make("text", { x: 34 + (rail + 0.5) * cell, y: 12 }, svg).textContent = `g${rail}`;
-    for (let domain = 0; domain < domains; domain += step) make("text", { x: 15, y: 20 + (domain + 0.5) * cell + 4 }, svg).textContent = `d${domain}`;
-    this.fabric.links.forEach((link, index) => {
-      if (link.kind !== "rail" || !places.has(link.a)) return;
-      const [domain, rank] = places.get(link.a);
-      const [x, y] = [34 + rank * cell, 20 + domain * cell];
-      const rect = make("rect", { x, y, width: cell, height: cell }, svg);
-      makeButton(rect, `link ${link.a} ${link.interface}`, () => this.onSelect({ link: index }));
-      const cross = make("path", { class: "cross", d: `M${x + 2} ${y + 2}L${x + cell - 2} ${y + cell - 2}M${x + cell - 2} ${y + 2}L${x + 2} ${y + cell - 2}` }, svg);
+    const { hosts, links, switches } = this.fabric;
+    const places = new Map(hosts.map((host) => [host.name, host.place]));
+    const domains = 1 + Math.max(...hosts.map((host) => host.place[0])), rails = 1 + Math.max(...hosts.map((host) => host.place[1]));
+    const ranks = new Map(switches.map(({ name }) => [name, new Set()])), bridges = new Map();
+    for (const { a, b, kind } of links) {
+      if (!places.has(a)) continue;
+      if (kind === "hb") bridges.set(b, places.get(a)[0]);
+      else ranks.get(b)?.add(places.get(a)[1]);
+    }
+    const columns = switches.filter(({ name }) => ranks.get(name).size === 1).map(({ name }) => name); // the others have rows of their own
+    const rows = switches.map(({ name }) => name).filter((name) => !columns.includes(name));
+    const columnOf = (name) => [...ranks.get(name)][0];
+    const heads = Array.from({ length: rails }, (_, rank) => columns.filter((name) => columnOf(name) === rank));
+    const planes = Math.max(1, ...heads.map((names) => names.length));
+    const left = 56, score = this.width > 520 ? 66 : 4;
+    const cell = Math.max(4, Math.min(44, (this.width - left - score) / rails)), tall = Math.max(12, Math.min(24, cell));
+    const top = 4 + rows.length * 22, begin = top + planes * 20, height = begin + domains * tall + 6;
+    const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, class: "matrix", role: "group", "aria-label": "Matrix of domains (rows) and rails (columns)" }, this.parent);
+    const head = (name, x, y, width, tall, text, scoreX) => {
+      const group = make("g", { class: "node head" }, svg);
+      make("rect", { x, y, width, height: tall, class: "frame" }, group);
+      if (text) make("text", { x: x + width / 2, y: y + tall / 2 + 4 }, group).textContent = text;
+      const label = scoreX ? make("text", { x: scoreX, y: y + tall / 2 + 4, class: "score" }, group) : null;
+      makeButton(group, name, () => this.onSelect({ node: name }));
+      this.nodes.set(name, { group, rate: null, score: label, links: [] });
+    };
+    const showLink = (index, x, y, width, tall, parent) => {
+      const rect = make("rect", { x, y, width, height: tall, class: "cell" }, parent);
+      const cross = make("path", { class: "cross thin", d: `M${x + 1} ${y + 1}L${x + width - 1} ${y + tall - 1}M${x + width - 1} ${y + 1}L${x + 1} ${y + tall - 1}` }, parent);
       this.links[index] = { cell: rect, cross };
+      return rect;
+    };
+    rows.forEach((name, i) => head(name, 2, 4 + i * 22, left - 6, 19, name));
+    const step = Math.ceil(16 / cell); // between two columns whose number is written
+    heads.forEach((names, rank) => names.forEach((name, plane) => {
+      const text = cell >= 42 && planes === 1 ? name : rank % step ? "" : plane ? `${rank}p${plane}` : `${rank}`;
+      head(name, left + rank * cell, top + plane * 20, cell, 18, cell >= 24 || !plane ? text : "");
+    }));
+    make("text", { x: left - 8, y: top + 13, class: "axis" }, svg).textContent = "rail";
+    for (const [name, domain] of bridges) {
+      head(name, 2, begin + domain * tall, left - 6, tall, tall < 14 && domain % 2 ? "" : name, score > 4 ? left + rails * cell + score / 2 : 0);
+    }
+    for (const { name, place: [domain, rank] } of hosts) {
+      const [x, y] = [left + rank * cell, begin + domain * tall];
+      const group = make("g", { class: "node" }, svg);
+      const own = links.map((link, i) => i).filter((i) => links[i].a === name);
+      const hb = own.filter((i) => links[i].kind === "hb"), others = own.filter((i) => links[i].kind !== "hb");
+      const upper = hb.length ? tall * 0.62 : tall;
+      others.forEach((index, i) => showLink(index, x + (i * cell) / others.length, y, cell / others.length, upper, group));
+      for (const index of hb) showLink(index, x, y + upper, cell, tall - upper, group);
+      make("rect", { x: x + 0.5, y: y + 0.5, width: cell - 1, height: tall - 1, class: "frame" }, group);
+      makeButton(group, name, () => this.onSelect({ node: name }));
+      this.nodes.set(name, { group, rate: null, score: null, links: [] });
+    }
+    links.forEach((link, index) => {
+      if (places.has(link.a) || !rows.includes(link.b)) return; // an uplink, in the row of its spine
+      const rank = columnOf(link.a), names = heads[rank] ?? [], plane = Math.max(0, names.indexOf(link.a));
+      if (rank === undefined) return;
+      const rect = showLink(index, left + rank * cell + (plane * cell) / names.length, 4 + rows.indexOf(link.b) * 22, cell / names.length, 19, svg);
+      makeButton(rect, `link ${link.a} ${link.interface} to ${link.b}`, () => this.onSelect({ link: index }));
     });
   }
 
-  /** Show a sample, the names of faulty nodes, health scores, and a path: numbers of links. */
+  /** Show a sample, the names of faulty nodes, health scores, and a pair's path: links, and those of the policy. */
   update(sample, faulty, health, path) {
     this.last = [sample, faulty, health, path];
     if (!this.fabric || !sample) return;
@@ -193,12 +243,16 @@ export class Drawing {
       shown.line.style.strokeWidth = up[i] ? 1 + 5 * Math.min(1, used / 1000) : 2;
       shown.queue.setAttribute("r", queue[i] ? Math.min(8, 2 + Math.sqrt(queue[i] / 9000)) : 0);
     });
-    const halo = (path ?? []).filter((i) => this.links[i]?.ends);
-    if (this.halo) this.halo.replaceChildren(...halo.map((i) => make("line", this.links[i].ends)));
-    const onPath = new Set(halo.flatMap((i) => [this.fabric.links[i].a, this.fabric.links[i].b]));
+    const ends = (numbers) => new Set((numbers ?? []).filter((i) => this.links[i]).flatMap((i) => [this.fabric.links[i].a, this.fabric.links[i].b]));
+    const onPath = ends(path?.links), onPolicy = ends(path?.policy_links);
+    if (this.halo) {
+      const drawn = (numbers) => (numbers ?? []).map((i) => this.links[i]?.ends).filter(Boolean);
+      this.halo.replaceChildren(...drawn(path?.links).map((line) => make("line", line)), ...drawn(path?.policy_links).map((line) => make("line", { ...beside(line), class: "policy" })));
+    }
     for (const [name, { group, rate, links }] of this.nodes) {
       group.classList.toggle("faulty", faulty.has(name));
       group.classList.toggle("onpath", onPath.has(name));
+      group.classList.toggle("onpolicy", onPolicy.has(name));
       if (rate) rate.textContent = rateText(links.reduce((sum, i) => sum + (to[i] * this.fabric.links[i].rate) / 1000, 0));
     }
     for (const [sort, prefix] of SORTS) {

@@ -1,7 +1,7 @@
 // The page: receives the state of a run by server-sent events, or reads a recorded run, and shows any time of it.
 
 import { Drawing } from "./fabric.js";
-import { describe, showActions, showActive, showTraffic } from "./panel.js";
+import { describe, showActions, showActive, showLinks, showTraffic } from "./panel.js";
 import { Strips, valuesOf } from "./strips.js";
 import { isJump, sortOf, words } from "./words.js";
 
@@ -14,11 +14,13 @@ const byId = (id) => document.getElementById(id);
 
 const page = {
   run: { active: [], control: false },
-  sections: [], // a fabric each: {fabric, valuesOf, samples, events, health}
+  sections: [], // a fabric each: {fabric, valuesOf, samples, events, health, paths: of each pair}
+  steps: [], // of the run
+  phases: [], // of workloads
   section: null, // that is shown
   selected: null,
-  path: [], // numbers of links
-  pair: "", // whose path that is
+  pair: "", // whose path is shown, if any
+  problem: "", // why it can't be
   isUp: false, // whether the last section's fabric is up
   shownNs: null, // null: the present
   beginNs: null,
@@ -41,7 +43,8 @@ function select(element) {
 function refreshPanel() {
   if (!page.section || !page.selected) return;
   const isNow = page.isUp && page.section === page.sections.at(-1);
-  describe(page.section.fabric, page.selected, currentSample(), isNow ? choose : null);
+  describe(page.section.fabric, page.selected, currentSample(), choose);
+  showLinks(page.section.fabric, page.selected, select);
   if (page.run.control && isNow) showActions(page.section.fabric, page.selected, page.run.active, send);
 }
 
@@ -62,26 +65,42 @@ async function send(request) {
   }
 }
 
-/** Ask for the path of the chosen pair, and show it in the drawing. */
+/** Show the path of the chosen pair; of a run that is under way, ask for it first, so that it is followed from now on. */
 async function refreshPath() {
   const [src, dst] = ["src", "dst"].map((id) => byId(id).value.trim());
-  const pair = `${src} ${dst}`;
-  if (page.pair !== pair) page.path = [];
-  page.pair = pair;
-  if (!src || !dst || !page.isUp) {
-    byId("path").textContent = "";
-    page.path = [];
-  } else {
+  page.pair = src && dst ? `${src} ${dst}` : "";
+  page.problem = "";
+  if (page.pair && page.isUp && !page.record) {
+    const { pair } = page;
     try {
-      const answer = await (await fetch(`path?${new URLSearchParams({ src, dst })}`)).json();
-      if (page.pair !== pair) return; // another pair was chosen meanwhile
-      page.path = answer.links ?? [];
-      byId("path").textContent = answer.error ?? `packets: ${answer.gpus.join(" → ")}${answer.problem ? `, then ${answer.problem}` : ""}; the fabric's policy: ${answer.policy}`;
+      const { error } = await (await fetch(`path?${new URLSearchParams({ src, dst })}`)).json();
+      if (page.pair === pair) page.problem = error ?? "";
     } catch {
-      page.path = [];
+      return; // the run has ended
     }
   }
   render();
+}
+
+/** Return the chosen pair's path at the time that is shown, and write it. */
+function showPath() {
+  const rows = page.section?.paths.get(page.pair), path = rows && lastUntil(rows);
+  const [src, dst] = page.pair.split(" ");
+  const hosts = page.section?.fabric.hosts ?? [], isPair = [src, dst].every((name) => hosts.some((host) => host.name === name));
+  let text = "";
+  if (page.problem) text = page.problem;
+  else if (path) text = `${path.gpus ? `packets: ${path.gpus.join(" → ")}${path.problem ? `, then ${path.problem}` : ""}; ` : ""}the fabric's policy: ${path.policy}`;
+  else if (isPair && src !== dst) text = "no path is recorded for this time";
+  if (byId("path").textContent !== text) byId("path").textContent = text;
+  return path;
+}
+
+/** Write the run's step and the workload's phases at the time that is shown. */
+function showStep() {
+  const step = lastUntil(page.steps), phase = lastUntil(page.phases);
+  const names = phase && !(phase.ns < step?.ns) ? phase.names : [];
+  const texts = { step: step?.text ?? "", phase: names.length ? `phase: ${names.join(", ")}` : "" };
+  for (const [id, text] of Object.entries(texts)) if (byId(id).textContent !== text) byId(id).textContent = text;
 }
 
 /** Return how many of the rows, ordered by `ns`, are at or before a time. */
@@ -100,6 +119,11 @@ function countUntil(rows, ns) {
 function current(rows) {
   if (page.shownNs === null) return rows.at(-1);
   return rows[Math.max(0, countUntil(rows, page.shownNs) - 1)];
+}
+
+/** Return the last of the rows at or before the time that is shown; undefined if all are later. */
+function lastUntil(rows) {
+  return page.shownNs === null ? rows.at(-1) : rows[countUntil(rows, page.shownNs) - 1];
 }
 
 function currentSample() {
@@ -141,7 +165,7 @@ function showSection(section) {
   byId("fabrics-label").hidden = page.sections.length < 2;
   byId("fabrics").replaceChildren(...page.sections.map((one, i) => new Option(`${i + 1}: ${one.fabric.label}`, i, false, one === section)));
   drawing.show(fabric);
-  strips.show(fabric);
+  strips.show(fabric, !page.run.derived);
   renderStrips();
   renderEvents();
   render();
@@ -154,7 +178,8 @@ function render() {
   requestAnimationFrame(() => {
     isDue = false;
     const sample = currentSample();
-    drawing.update(sample, faultyTargets(), page.section && current(page.section.health), page.shownNs === null ? page.path : []);
+    showStep();
+    drawing.update(sample, faultyTargets(), page.section && current(page.section.health), showPath());
     const slider = byId("slider");
     const samples = page.section?.samples ?? [];
     if (samples.length) {
@@ -164,7 +189,7 @@ function render() {
       byId("now").textContent = `${Number(slider.value).toFixed(3)} s`;
       slider.setAttribute("aria-valuetext", byId("now").textContent);
     }
-    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, page.shownNs === null ? choose : null);
+    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, choose);
   });
 }
 
@@ -224,13 +249,19 @@ function add(rows, row, limit) {
   if (rows.length > limit) rows.shift();
 }
 
+/** Add what the run does from now on. The fabrics' times begin with their first sample or event. */
+function addStep(rows, row) {
+  rows.push(row);
+  if (rows.length > MAX_EVENTS && !page.record) rows.shift();
+  if (!page.record) render();
+}
+
 let eventsDue = false;
 const handlers = {
   run(run) {
     page.run = run;
     byId("title").textContent = run.title;
     document.title = `${run.title}, ${page.record ? "recorded" : "live"} — Railyard`;
-    byId("step").textContent = run.step;
     if (!page.record) setState(`live, ${run.control ? "with controls" : "read-only"}${run.paused ? ", held" : ""}`, true);
     showActive(run, send);
     showTraffic(run, send);
@@ -239,7 +270,7 @@ const handlers = {
   fabric(fabric) {
     page.isUp = Boolean(fabric);
     if (!fabric) return;
-    page.sections.push({ fabric, valuesOf: valuesOf(fabric), samples: [], events: [], health: [] });
+    page.sections.push({ fabric, valuesOf: valuesOf(fabric), samples: [], events: [], health: [], paths: new Map() });
     if (!page.record) showSection(page.sections.at(-1));
   },
   sample(sample) {
@@ -254,6 +285,20 @@ const handlers = {
   health(health) {
     const section = page.sections.at(-1);
     if (section) add(section.health, health, page.record ? Infinity : MAX_SAMPLES);
+  },
+  paths({ ns, paths }) {
+    const section = page.sections.at(-1);
+    for (const [pair, path] of Object.entries(section ? paths : {})) {
+      if (!section.paths.has(pair)) section.paths.set(pair, []);
+      section.paths.get(pair).push({ ns, ...path });
+    }
+    if (!page.record) render();
+  },
+  step(step) {
+    addStep(page.steps, step);
+  },
+  phase(phase) {
+    addStep(page.phases, phase);
   },
   event(event) {
     const section = page.sections.at(-1);
@@ -279,6 +324,8 @@ function connect() {
   source.onopen = () => {
     setState(page.run.control ? "live, with controls" : "live, read-only", true);
     page.sections = [];
+    page.steps = [];
+    page.phases = [];
     showSection(null);
   };
   source.onerror = () => {
@@ -293,10 +340,8 @@ function connect() {
 function showRecord(messages) {
   page.record = true;
   for (const { kind, data } of messages) handlers[kind]?.(kind === "run" ? { ...data, control: false, active: [] } : data);
-  setState("a finished run", false);
-  byId("step").textContent = "";
+  setState(page.run.derived ? "a finished run, by its flows and events: detours, queues and packets' paths need --live" : "a finished run", false);
   byId("live").textContent = "End";
-  byId("pair").hidden = true;
   byId("span").value = "Infinity";
   showSection(page.sections[0] ?? null);
   if (page.section?.samples.length) showTime(page.section.samples[0].ns);

@@ -35,6 +35,19 @@ export function describe(fabric, element, sample, choose) {
   byId("element").textContent = lines.join("\n");
 }
 
+/** List a node's links, to select one. */
+export function showLinks(fabric, element, select) {
+  const own = fabric.links.map((link, index) => ({ ...link, index })).filter(({ a, b }) => [a, b].includes(element.node));
+  byId("links").hidden = !own.length;
+  byId("links").open = own.length <= 4;
+  byId("links").lastElementChild.replaceChildren(...own.map(({ a, b, interface: name, index }) => {
+    const button = text("button", `${a} ${name} to ${b}`);
+    button.type = "button";
+    button.addEventListener("click", () => select({ link: index }));
+    return button;
+  }));
+}
+
 /** Show a form for each fault of the element; `active` are the faults that the page injected. */
 export function showActions(fabric, element, active, send) {
   const forms = faultsOf(fabric, element).map(([fault, target]) => {

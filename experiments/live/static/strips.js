@@ -36,10 +36,11 @@ export class Strips {
     this.plots = [];
     this.marks = [];
     new ResizeObserver(() => this.resize()).observe(parent);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.fabric && this.show(this.fabric));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.fabric && this.show(this.fabric, this.hasQueues));
   }
 
-  show(fabric) {
+  show(fabric, hasQueues) {
+    this.hasQueues = hasQueues;
     for (const plot of this.plots) plot.destroy();
     this.parent.replaceChildren();
     this.fabric = fabric;
@@ -47,7 +48,7 @@ export class Strips {
     if (!fabric) return;
     const groups = seriesOf(fabric);
     this.add("Traffic into each rail switch, Mbit/s", groups.map(({ name }, i) => ({ label: name, stroke: style(`--s${i}`), dash: DASHES[i % DASHES.length] })));
-    this.add("Bytes that wait in all queues, KB", [{ label: "queues", stroke: style("--ink") }]);
+    if (hasQueues) this.add("Bytes that wait in all queues, KB", [{ label: "queues", stroke: style("--ink") }]);
   }
 
   add(title, series) {

@@ -1,0 +1,222 @@
+"""What the live page of a finished run can show without a recording: by the run's events, flows and health scores.
+
+The rate of a link is that of the flows whose pair's path, by the fabric's policy, crosses it, each spread evenly over
+its time. So detours and the policies that steer are not in it; queues and the packets' paths need a run with --live.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, permutations
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from railyard.experiments.live.first_packets import FIRST_PACKET
+from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
+from railyard.experiments.live.phases import MAX_NAMED
+from railyard.experiments.live.sampler import structure
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.results.runs.records import LIVE, Event, Flow, Run
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.fabric_kinds import FabricPlan
+from railyard.topologies.forwarding import hops, path_names
+from railyard.topologies.plan import Plan, make_plan
+
+PERIOD_NS: Final = 200_000_000
+MAX_VALUES: Final = 600_000  # of all samples of a fabric, in each direction: longer runs have longer periods
+Rates = npt.NDArray[np.float64]
+Message = dict[str, Any]
+
+
+def record_of(run: Run) -> bytes:
+    """Return what the page's server would have recorded of a run, as far as its records have it (recorded.py).
+
+    BadInput if the run's specification can't be read, such as without its plugins.
+    """
+    spec = parse({**run.spec, "plugins": []})
+    title = {"title": run.name, "active": [], "derived": True}
+    messages: list[tuple[str, Any]] = [("run", title), *_steps(run), *_phases(run)]
+    for row in run.fabrics:
+        fabric = _Fabric(run, row.label, _plan_of(spec, row.label, row.rail_bps))
+        messages += [("fabric", structure(row.label, fabric.plan)), *fabric.messages(), ("fabric", None)]
+    lines = (json.dumps({"kind": kind, "data": data}, separators=(",", ":"), default=str) for kind, data in messages)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _plan_of(spec: ExperimentSpec, label: str, rail_bps: int) -> FabricPlan:
+    number = spec.labels.index(label)
+    return (
+        make_plan(spec.gpu_fabrics[number], rail_bps)
+        if spec.gpu_fabrics
+        else spec.family.nominal_plan(spec.fabrics[number])
+    )
+
+
+def _steps(run: Run) -> Iterator[tuple[str, Message]]:
+    """Yield what the run did, from when on: workloads, and faults."""
+    for event in run.events:
+        of = event.detail
+        if (event.source, event.what) == ("workload", "started"):
+            text = ": ".join(filter(None, (of.get("fabric"), of.get("workload"), of.get("scene"))))
+            yield "step", {"ns": event.monotonic_ns, "text": text}
+        elif event.source == "fault" and event.what != "repair":
+            text = f"{of.get('fabric', '')}: {event.what} at {of.get('target', '')}, reroute {of.get('reroute', '')}"
+            yield "step", {"ns": event.monotonic_ns, "text": text}
+
+
+def _phases(run: Run) -> Iterator[tuple[str, Message]]:
+    """Yield the phases of workloads that were under way, from when on."""
+    spans = dict[tuple[Any, str], tuple[int, int]]()
+    for flow in run.flows:
+        begin, end = spans.get((flow.interval, flow.phase), (flow.start_ns, flow.end_ns))
+        if flow.start_ns:  # it was sent
+            spans[flow.interval, flow.phase] = min(begin, flow.start_ns), max(end, flow.end_ns)
+    changes = [(begin, 1, name) for (_, name), (begin, _) in spans.items()]
+    changes += [(end, 0, name) for (_, name), (_, end) in spans.items()]
+    names = list[str]()
+    for ns, group in groupby(sorted(changes), key=lambda change: change[0]):
+        for _, begins, name in group:
+            (names.append if begins else names.remove)(name)
+        yield "phase", {"ns": ns, "names": names[:MAX_NAMED]}
+
+
+@dataclass(frozen=True)
+class _Fabric:
+    """The records of one fabric, however often it was built."""
+
+    run: Run
+    label: str
+    plan: FabricPlan
+
+    def messages(self) -> Iterator[tuple[str, Message]]:
+        """Yield its events, health scores, the policy's paths, and samples."""
+        events = sorted(self._events(), key=lambda event: event["ns"])
+        flows = [flow for flow in self.run.flows if flow.fabric == self.label and flow.end_ns > flow.start_ns > 0]
+        times = [*(event["ns"] for event in events), *(at for flow in flows for at in (flow.start_ns, flow.end_ns))]
+        if not times:
+            return
+        yield from (("event", event) for event in events)
+        yield from self._health()
+        if isinstance(self.plan, Plan) and len(self.plan.gpus) <= ALL_PAIRS_GPUS:
+            yield "paths", {"ns": min(times), "paths": self._paths(self.plan)}
+        yield from self._samples(events, flows, min(times), max(times))
+
+    def _own(self) -> Iterator[Event]:
+        return (event for event in self.run.events if event.detail.get("fabric") == self.label)
+
+    def _events(self) -> Iterator[Message]:
+        injected = dict[str, str]()  # the kind of the fault that is active at a target
+        for event in self._own():
+            detail = {key: value for key, value in event.detail.items() if key != "fabric"}
+            if event.source in ("controller", LIVE):
+                yield {"ns": event.monotonic_ns, "what": event.what, "detail": detail}
+            elif event.source == "fault":
+                target = str(detail.get("target", ""))
+                what = "repair" if event.what == "repair" else "inject"
+                if what == "inject":
+                    injected[target] = event.what
+                kind = injected.get(target, "fault")
+                yield {"ns": event.monotonic_ns, "what": what, "detail": {"kind": kind, "target": target}}
+        for row in self.run.recoveries:
+            if row.fabric == self.label and row.first_packet_ms is not None:
+                detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
+                yield {"ns": row.t_fault + round(row.first_packet_ms * 1e6), "what": FIRST_PACKET, "detail": detail}
+
+    def _health(self) -> Iterator[tuple[str, Message]]:
+        own = [row for row in self.run.health if row.fabric == self.label]
+        for ns, rows in groupby(own, key=lambda row: row.monotonic_ns):
+            found = defaultdict[str, list[tuple[float, int]]](list)
+            for row in sorted(rows, key=lambda row: row.index):
+                found[row.element].append((row.load, row.score))
+            yield "health", {"ns": ns, **found}
+
+    @staticmethod
+    def _paths(plan: Plan) -> dict[str, Message]:
+        links = Links(plan)
+        return {
+            f"{src.name} {dst.name}": {
+                "policy": path_names(plan.spec.paths(src, dst)), "policy_links": links.policy(src, dst), "links": [],
+            }
+            for src, dst in permutations(plan.gpus, 2)
+        }  # fmt: skip
+
+    def _samples(
+        self, events: Sequence[Message], flows: Sequence[Flow], begin_ns: int, end_ns: int
+    ) -> Iterator[tuple[str, Message]]:
+        count = len(self.plan.links)
+        period_ns = max(PERIOD_NS, (end_ns - begin_ns) * count // MAX_VALUES)
+        bins = (end_ns - begin_ns) // period_ns + 2
+        to_network, from_network = self._rates(flows, begin_ns, period_ns, bins)
+        carrier, changes, idle = [1] * count, iter([*self._carriers(events), (1 << 62, [], 0)]), [0] * count
+        at, numbers, state = next(changes)
+        for n in range(bins):
+            ns = begin_ns + (n + 1) * period_ns  # a sample has the rate of the time before it
+            while at <= ns:
+                for number in numbers:
+                    carrier[number] = state
+                at, numbers, state = next(changes)
+            columns = [list(carrier), to_network[:, n].tolist(), from_network[:, n].tolist(), idle, idle]
+            yield "sample", {"ns": ns, "links": columns}
+
+    def _carriers(self, events: Sequence[Message]) -> Iterator[tuple[int, list[int], int]]:
+        """Yield when which links lost their carrier (0) or had it again, as the controller saw it."""
+        for event in events:
+            what, switch = event["what"], event["detail"].get("switch")
+            if what in ("port-down", "port-up", "switch-down", "switch-up"):
+                port = event["detail"].get("port")
+                found = [
+                    number
+                    for number, link in enumerate(self.plan.links)
+                    if link.b.node == switch and port in (None, link.a.node)
+                ]
+                yield event["ns"], found, int(what.endswith("up"))
+
+    def _rates(self, flows: Sequence[Flow], begin_ns: int, period_ns: int, bins: int) -> tuple[Rates, Rates]:
+        """Return the rates of all links to and from the network in each period, per mille of the link's own."""
+        found = np.zeros((2, len(self.plan.links), bins))
+        if flows and isinstance(self.plan, Plan):
+            shares = _Crossed(self.plan)
+            wire = 1 / payload_fraction(self.plan.spec.mtu)
+            for flow in flows:
+                begin, end = ((at - begin_ns) / period_ns for at in (flow.start_ns, flow.end_ns))
+                first, last = int(begin), int(end)
+                times = np.minimum(np.arange(first, last + 1) + 1, end) - np.maximum(np.arange(first, last + 1), begin)
+                bits = flow.delivered * 8 * wire * times / (end - begin)
+                for direction, number, share in shares.of(flow.src, flow.dst):
+                    found[direction, number, first : last + 1] += bits * share
+            rates = np.array([link.rate_bps for link in self.plan.links])
+            found = np.round(found / (rates[:, None] * period_ns / 1e9) * 1000)
+            found = np.minimum(found, 1000)  # flows that share a link are not even over their time
+        return found[0].astype(int), found[1].astype(int)
+
+
+class _Crossed:
+    """The links that a pair's flows cross by the policy, and the share of their bytes on each."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._links = plan, Links(plan)
+        self._found = dict[tuple[str, str], list[tuple[int, int, float]]]()
+
+    def of(self, src: str, dst: str) -> list[tuple[int, int, float]]:
+        """Return (0 to the network or 1 from it, the number of the link, the share) of each link."""
+        if (src, dst) not in self._found:
+            self._found[src, dst] = list(self._of(gpu_of_name(src), gpu_of_name(dst)))
+        return self._found[src, dst]
+
+    def _of(self, src: Gpu, dst: Gpu) -> Iterator[tuple[int, int, float]]:
+        shares = self._plan.spec.paths(src, dst)
+        for share in shares:
+            part = share.weight / sum(weight for _, weight in shares)
+            for hop in hops(share.path, src, dst):
+                for direction, gpu in enumerate((hop.a, hop.b)):
+                    numbers = self._links.at_gpu(gpu, hop.side)
+                    yield from ((direction, number, part / len(numbers)) for number in numbers)
+                uplinks = self._links.uplinks(hop.a, hop.b) if hop.side == "rail" else []
+                near = {self._plan.links[number].b.node for number in self._links.at_gpu(hop.a, "rail")}
+                for number in uplinks:
+                    direction = 0 if self._plan.links[number].a.node in near else 1
+                    yield direction, number, part * 2 / len(uplinks)
