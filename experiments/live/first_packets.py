@@ -20,7 +20,7 @@ FIRST_PACKET: Final = "first-packet"  # the event, with the fault and the ms sin
 PORT: Final = 7600  # beside those of failure scripts (7100) and of replayed workloads (7000)
 MAX_PROBED: Final = 8  # pairs of one fault, at most: see scenario/pairs.py
 OBSERVE_S: Final = 10.0  # after that, packets are taken not to flow again before the repair
-_POLL_S: Final = 0.1
+_POLL_S: Final = 0.2
 
 
 class OnFirstPacket(Protocol):

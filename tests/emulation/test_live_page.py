@@ -14,6 +14,7 @@ import socket
 import statistics
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,7 @@ class Page:
         self.url = f"http://{self.host}:{self.port}{self.path}"
         self.last: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
+        self.paths: dict[str, list[dict[str, Any]]] = defaultdict(list)
         threading.Thread(target=self._read, daemon=True).start()
 
     def ask(self, do: str, **fault: Any) -> tuple[int, dict[str, Any]]:
@@ -98,6 +100,8 @@ class Page:
                         kind, data = found[1].decode(), json.loads(re.sub(rb"\r\n[0-9a-f]+\r\n", b"", found[2]))
                         self.last[kind] = data
                         self.events += [data] if kind == "event" else []
+                        for pair, path in (data["paths"] if kind == "paths" else {}).items():
+                            self.paths[pair].append(path)
 
 
 @contextmanager
@@ -138,6 +142,19 @@ def test_a_click_moves_traffic_to_another_rail_and_back(live: tuple[Program, Pag
     assert "--live" not in page.last["run"]["command"]
 
 
+def test_the_first_packet_after_a_click_is_an_event(live: tuple[Program, Page, Path]) -> None:
+    _, page, _ = live
+    page.events.clear()
+    page.ask("inject", **CUT)
+    eventually(lambda: "first-packet" in [event["what"] for event in page.events], SOON_S)
+    page.ask("repair", **CUT)
+    fault, packet = (next(e for e in page.events if e["what"] == what) for what in ("inject", "first-packet"))
+    assert packet["detail"].items() >= CUT.items()
+    after_ms = (packet["ns"] - fault["ns"]) / 1e6
+    assert after_ms == pytest.approx(packet["detail"]["ms"], abs=1)
+    assert 0 <= after_ms < 1000 * SOON_S
+
+
 def test_the_path_of_a_pair_follows_its_packets(live: tuple[Program, Page, Path]) -> None:
     _, page, _ = live
     assert page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d1g1"]
@@ -145,6 +162,16 @@ def test_the_path_of_a_pair_follows_its_packets(live: tuple[Program, Page, Path]
     eventually(lambda: page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d0g0", "d1g0", "d1g1"], SOON_S)
     page.ask("repair", **CUT)
     eventually(lambda: page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d1g1"], SOON_S)
+
+
+def test_paths_are_recorded_when_they_change(live: tuple[Program, Page, Path]) -> None:
+    _, page, _ = live
+    eventually(lambda: len(page.paths["d0g1 d1g0"]) > 0, SOON_S)
+    before = len(page.paths["d0g1 d1g0"])
+    page.ask("inject", **CUT)
+    eventually(lambda: len(page.paths["d0g1 d1g0"]) > before, SOON_S)
+    page.ask("repair", **CUT)
+    eventually(lambda: page.paths["d0g1 d1g0"][-1] == page.paths["d0g1 d1g0"][before - 1], SOON_S)
 
 
 def test_a_saved_script_is_an_experiment(live: tuple[Program, Page, Path]) -> None:
@@ -204,6 +231,11 @@ def test_a_measured_run_with_a_click_is_interactive(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (out / recorded.RECORD).read_text().splitlines()]
     assert any(max(line["data"]["links"][1]) > 100 for line in lines if line["kind"] == "sample"), "no traffic recorded"
     assert "inject" in [line["data"]["what"] for line in lines if line["kind"] == "event"]
+    assert any("all-to-all" in line["data"]["text"] for line in lines if line["kind"] == "step")
+    phases = [line["data"]["names"] for line in lines if line["kind"] == "phase"]
+    assert next(names for names in phases if names)[0].endswith("all-to-all")
+    assert phases[-1] == []
+    assert any("d0g1 d1g1" in line["data"]["paths"] for line in lines if line["kind"] == "paths")
     assert recorded.PAGE in (out / "report.html").read_text()
     assert (out / recorded.PAGE).exists()
 
@@ -225,9 +257,17 @@ def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
     results: list[ry.Results] = []
     fabric.on_result = results.append
     fabric.ping("d0g0", "d1g0")
-    assert Page(fabric.live_url).ask("inject", **CUT)[0] == 200
+    page = Page(fabric.live_url)
+    with fabric.fault("link-down", "d1g1"):
+        assert fabric.gpus
+    eventually(lambda: "repair" in [event["what"] for event in page.events], SOON_S)
+    seen = {event["what"]: event["detail"] for event in page.events}
+    assert seen["inject"] == seen["repair"] == {"kind": "link-down", "target": "d1g1"}
+    eventually(lambda: "first-packet" in [event["what"] for event in page.events], SOON_S)
+    status, answer = page.ask("inject", **CUT)
+    assert (status, answer["command"]) == (200, "fault1 = net.fault('link-down', 'd0g1')")
     fabric.ping("d0g0", "d1g0")
-    before, after = results
+    before, _, after = results
     assert [before.analysis.run.is_interactive, after.analysis.run.is_interactive] == [False, True]
     assert not after.passed
 

@@ -74,6 +74,7 @@ export class Drawing {
     this.parent.replaceChildren();
     this.nodes = new Map();
     this.links = [];
+    this.halo = null;
     this.width = this.parent.clientWidth;
     if (!this.fabric) {
       this.parent.textContent = "No fabric is up at the moment.";
@@ -174,7 +175,7 @@ export class Drawing {
     }
     const columns = switches.filter(({ name }) => ranks.get(name).size === 1).map(({ name }) => name); // the others have rows of their own
     const rows = switches.map(({ name }) => name).filter((name) => !columns.includes(name));
-    const columnOf = (name) => [...ranks.get(name)][0];
+    const columnOf = (name) => [...(ranks.get(name) ?? [])][0];
     const heads = Array.from({ length: rails }, (_, rank) => columns.filter((name) => columnOf(name) === rank));
     const planes = Math.max(1, ...heads.map((names) => names.length));
     const left = 56, score = this.width > 520 ? 66 : 4;
@@ -192,7 +193,8 @@ export class Drawing {
     const showLink = (index, x, y, width, tall, parent) => {
       const rect = make("rect", { x, y, width, height: tall, class: "cell" }, parent);
       const cross = make("path", { class: "cross thin", d: `M${x + 1} ${y + 1}L${x + width - 1} ${y + tall - 1}M${x + width - 1} ${y + 1}L${x + 1} ${y + tall - 1}` }, parent);
-      this.links[index] = { cell: rect, cross };
+      const queue = make("circle", { class: "queue", cx: x + width / 2, cy: y + tall / 2, r: 0 }, parent);
+      this.links[index] = { cell: rect, cross, queue, room: Math.min(width, tall) / 2 - 1 };
       return rect;
     };
     rows.forEach((name, i) => head(name, 2, 4 + i * 22, left - 6, 19, name));
@@ -235,13 +237,14 @@ export class Drawing {
       const used = Math.max(to[i], from[i]);
       const level = up[i] ? levelOf(used) : "broken";
       shown.cross.style.display = up[i] ? "none" : "inline";
+      const radius = queue[i] ? Math.min(shown.room ?? 8, 2 + Math.sqrt(queue[i] / 9000)) : 0;
+      shown.queue.setAttribute("r", Math.max(0, radius));
       if (shown.cell) {
         shown.cell.setAttribute("class", `cell ${level}${this.selected?.link === i ? " selected" : ""}`);
         return;
       }
       shown.line.setAttribute("class", level);
       shown.line.style.strokeWidth = up[i] ? 1 + 5 * Math.min(1, used / 1000) : 2;
-      shown.queue.setAttribute("r", queue[i] ? Math.min(8, 2 + Math.sqrt(queue[i] / 9000)) : 0);
     });
     const ends = (numbers) => new Set((numbers ?? []).filter((i) => this.links[i]).flatMap((i) => [this.fabric.links[i].a, this.fabric.links[i].b]));
     const onPath = ends(path?.links), onPolicy = ends(path?.policy_links);

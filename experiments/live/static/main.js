@@ -227,6 +227,7 @@ function renderEvents() {
     return item;
   });
   byId("events").replaceChildren(...items);
+  for (const button of byId("jumps").children) button.disabled = !page.section?.events.some((event) => isJump(event, button.dataset.jump));
   markLater();
 }
 
