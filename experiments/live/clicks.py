@@ -1,4 +1,4 @@
-"""What was clicked on a live page, and what repeats it: an experiment's sections, a command line, lines of a script."""
+"""Record of the clicks on a live page, and what repeats them: an experiment, command lines, lines of a script."""
 
 import shlex
 import sys

@@ -1,4 +1,4 @@
-"""What the live page of a finished run can show without a recording: by the run's events, flows and health scores.
+"""Live page of a finished run without a recording, by the run's events, flows and health scores.
 
 The rate of a link is that of the flows whose pair's path, by the fabric's policy, crosses it, each spread evenly over
 its time. So detours and the policies that steer are not in it; queues and the packets' paths need a run with --live.

@@ -80,7 +80,7 @@ def test_faults_events_steps_and_phases_have_their_times() -> None:
     assert found["phase"] == [{"ns": SECOND, "names": ["moe-a2a"]}, {"ns": 2 * SECOND, "names": []}]
 
 
-def test_a_link_has_no_carrier_from_the_port_down_until_the_port_up() -> None:
+def test_a_link_has_no_carrier_until_the_port_is_up() -> None:
     found = shown(run_of(("d0g0", "d1g0", 1.0, 6.0)))
     names = [(link["a"], link["interface"]) for link in found["fabric"][0]["links"]]
     number = names.index(("d0g1", "rail0"))
