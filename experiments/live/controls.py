@@ -164,13 +164,13 @@ class Controls:
             script.confirm(net, fault)
         except BaseException:
             self._clicks.faults.remove(click)
-            if probes:
-                probes.end()
+            if probes and self._probes:
+                self._probes.end(probes)
             with suppress(RailyardError, OSError):
                 self._repair(net, click)
             raise
         if probes and self._probes:
-            self._probes.observe(probes, fault, at_ns, click.is_repaired)
+            self._probes.observe(probes, at_ns, click.is_repaired)
 
     def _repair(self, net: EmulatedNet, click: Click) -> None:
         click.is_repaired.set()

@@ -3,12 +3,12 @@
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from railyard.core.errors import RailyardError
-from railyard.core.records import IN_FLIGHT_NS
-from railyard.core.worker import Message, Worker
-from railyard.failure.analysis.recovery_times import LATE_NS, first_packet_ms, late_losses
+from railyard.core.worker import Worker
+from railyard.failure.analysis.recovery_times import LATE_NS, first_packet_ms
 from railyard.failure.faults import Fault
 from railyard.failure.probes import traffic
 from railyard.failure.probes.sites import Site
@@ -20,6 +20,7 @@ FIRST_PACKET: Final = "first-packet"  # the event, with the fault and the ms sin
 PORT: Final = 7600  # beside those of failure scripts (7100) and of replayed workloads (7000)
 MAX_PROBED: Final = 8  # pairs of one fault, at most: see scenario/pairs.py
 OBSERVE_S: Final = 10.0  # after that, packets are taken not to flow again before the repair
+QUEUE_NS: Final = 500_000_000  # a packet waits no longer in queues
 _POLL_S: Final = 0.2
 
 
@@ -29,36 +30,72 @@ class OnFirstPacket(Protocol):
     def __call__(self, fault: Fault, at_ns: int, ms: float) -> None: ...
 
 
+class _Kept(Worker):
+    """A traffic process that is kept for the next job when one is over."""
+
+    def end(self) -> None:
+        """Keep it."""
+
+    def close(self) -> None:
+        """End it."""
+        super().end()
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Probes of the pairs that a fault affects. `is_kept`: their process is the one that is kept."""
+
+    fault: Fault
+    traffic: Traffic
+    is_kept: bool
+
+
 class FirstPackets:
-    """Probes during faults on a fabric. One process is started beforehand, so that a click need not wait for it."""
+    """Probes during faults on a fabric. Their process is started beforehand, so that a click need not wait for it.
+
+    A fault beside another one has a process of its own.
+    """
 
     def __init__(self, plan: Plan, on_found: OnFirstPacket) -> None:
         self._plan, self._on_found = plan, on_found
         self._observers: list[threading.Thread] = []
         self._closing = threading.Event()
-        self._spare: Worker | None = None
-        self._count, self._lock = 0, threading.Lock()
-        self._prepare()
+        self._in_use, self._count = threading.Lock(), 0
+        self._kept = self._start()
 
-    def begin(self, fault: Fault) -> Traffic | None:
+    def begin(self, fault: Fault) -> Probes | None:
         """Probe the pairs that a fault will affect, from now on; None if it affects none, or they can't be probed."""
-        probes = monitored_pairs(fault, self._plan).probes
-        if not probes:
+        pairs = monitored_pairs(fault, self._plan).probes
+        if not pairs:
             return None
         self._count += 1
         port = PORT + MAX_PROBED * (self._count % 16)
-        job = TrafficJob(streams=(), probes=probes, stream_bytes_per_s=0.0, port=port)
+        job = TrafficJob(streams=(), probes=pairs, stream_bytes_per_s=0.0, port=port)
+        is_kept = self._in_use.acquire(blocking=False)
         try:
-            found = Traffic(job, [Site(start=self._take)])
+            found = Traffic(job, [Site(start=lambda *_: self._kept) if is_kept else Site()])
             found.start()
         except (RailyardError, OSError):  # such as a GPU that an earlier fault has removed
+            if is_kept:
+                self._replace()
             return None
-        return found
+        return Probes(fault, found, is_kept)
 
-    def observe(self, probes: Traffic, fault: Fault, injected_ns: int, is_over: threading.Event) -> None:
+    def end(self, probes: Probes) -> None:
+        """End probes."""
+        try:
+            probes.traffic.stop(0)
+        except (RailyardError, OSError):
+            if probes.is_kept:
+                self._replace()
+        else:
+            if probes.is_kept:
+                self._in_use.release()
+
+    def observe(self, probes: Probes, injected_ns: int, is_over: threading.Event) -> None:
         """Report in a thread when the probes arrive again; stop at the latest when `is_over`, the fault's repair."""
         observer = threading.Thread(
-            target=self._observe, args=(probes, fault, injected_ns, is_over), name="first packets", daemon=True
+            target=self._observe, args=(probes, injected_ns, is_over), name="first packets", daemon=True
         )
         self._observers = [one for one in self._observers if one.is_alive()] + [observer]
         observer.start()
@@ -68,39 +105,37 @@ class FirstPackets:
         self._closing.set()
         for observer in self._observers:
             observer.join()
-        if self._spare:
-            self._spare.end()
+        self._kept.close()
 
-    def _observe(self, probes: Traffic, fault: Fault, injected_ns: int, is_over: threading.Event) -> None:
-        with suppress(RailyardError, OSError), probes:
-            end_s = time.monotonic() + OBSERVE_S
+    def _observe(self, probes: Probes, injected_ns: int, is_over: threading.Event) -> None:
+        end_s = time.monotonic() + OBSERVE_S
+        with suppress(RailyardError, OSError):
             while time.monotonic() < end_s and not is_over.wait(_POLL_S) and not self._closing.is_set():
-                if (ms := self._resumed_ms(probes, fault, injected_ns)) is not None:
-                    self._on_found(fault, injected_ns + round(ms * 1e6), ms)
+                if (ms := _resumed_ms(probes.traffic, injected_ns)) is not None:
+                    self._on_found(probes.fault, injected_ns + round(ms * 1e6), ms)
                     break
-        if not self._closing.is_set():
-            self._prepare()
+        self.end(probes)
 
-    def _resumed_ms(self, probes: Traffic, fault: Fault, injected_ns: int) -> float | None:
-        """Return when packets flowed again, ms after the injection; None if they do not, or not for long enough."""
-        until_ns = time.monotonic_ns() - IN_FLIGHT_NS
-        logs = [log.before(until_ns) for log in probes.peek().probes]
-        is_intermittent = fault.definition.loses_packets_throughout
-        if until_ns < injected_ns + 2 * LATE_NS or late_losses(logs, until_ns, is_intermittent):
-            return None
-        return first_packet_ms(logs, injected_ns, until_ns, is_intermittent=is_intermittent)
-
-    def _prepare(self) -> None:
-        with self._lock:
-            if self._spare is None:
-                self._spare = self._start(traffic.__name__, "the probes of the live page", *traffic.REPLIES)
-
-    def _take(self, module: str, name: str, *replies: type[Message]) -> Worker:
-        with self._lock:
-            spare, self._spare = self._spare, None
-        return spare or self._start(module, name, *replies)
-
-    def _start(self, module: str, name: str, *replies: type[Message]) -> Worker:
-        worker = Worker(module, name, *replies)
+    def _start(self) -> _Kept:
+        worker = _Kept(traffic.__name__, "the probes of the live page", *traffic.REPLIES)
         worker.watched.release()  # a run does not depend on its page
         return worker
+
+    def _replace(self) -> None:
+        """Replace the process that is kept, after an error, and have it free."""
+        self._kept.close()
+        self._kept = self._start()
+        self._in_use.release()
+
+
+def _resumed_ms(probes: Traffic, injected_ns: int) -> float | None:
+    """Return when packets flowed again, ms after the injection, or 0 if none was cut off; None if they do not yet.
+
+    Nothing keeps the page's user from filling the links, whose queues then delay and lose probes: the first outage
+    counts, and probes that were sent `QUEUE_NS` ago or before.
+    """
+    now_ns = time.monotonic_ns()
+    if now_ns < injected_ns + QUEUE_NS + LATE_NS:
+        return None
+    logs = [log.before(now_ns - QUEUE_NS) for log in probes.peek().probes]
+    return first_packet_ms(logs, injected_ns, time.monotonic_ns(), is_intermittent=True)

@@ -379,11 +379,16 @@ class _Loop:
 
 
 def main() -> None:
-    """Serve one job."""
+    """Serve jobs, one after the other."""
     parent = Parent(TrafficJob, Connect, Accept, Start, Peek, Stop)
     raise_open_file_limit()
+    for job in parent:
+        _serve(job, parent)
+
+
+def _serve(job: TrafficJob, parent: Parent) -> None:
     try:
-        loop = _Loop(parent.receive(), parent)
+        loop = _Loop(job, parent)
         for step in (loop.streams.connect, loop.streams.accept):
             parent.send(Ready())
             parent.receive()

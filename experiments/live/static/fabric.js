@@ -179,7 +179,7 @@ export class Drawing {
     const heads = Array.from({ length: rails }, (_, rank) => columns.filter((name) => columnOf(name) === rank));
     const planes = Math.max(1, ...heads.map((names) => names.length));
     const left = 56, score = this.width > 520 ? 66 : 4;
-    const cell = Math.max(4, Math.min(44, (this.width - left - score) / rails)), tall = Math.max(12, Math.min(24, cell));
+    const cell = Math.max(4, Math.min(84, (this.width - left - score) / rails)), tall = Math.max(12, Math.min(24, cell));
     const top = 4 + rows.length * 22, begin = top + planes * 20, height = begin + domains * tall + 6;
     const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, class: "matrix", role: "group", "aria-label": "Matrix of domains (rows) and rails (columns)" }, this.parent);
     const head = (name, x, y, width, tall, text, scoreX) => {
