@@ -166,12 +166,12 @@ def test_the_path_of_a_pair_follows_its_packets(live: tuple[Program, Page, Path]
 
 def test_paths_are_recorded_when_they_change(live: tuple[Program, Page, Path]) -> None:
     _, page, _ = live
-    eventually(lambda: len(page.paths["d0g1 d1g0"]) > 0, SOON_S)
-    before = len(page.paths["d0g1 d1g0"])
+    eventually(lambda: len(page.paths["d0g0 d1g1"]) > 0, SOON_S)
+    before = len(page.paths["d0g0 d1g1"])
     page.ask("inject", **CUT)
-    eventually(lambda: len(page.paths["d0g1 d1g0"]) > before, SOON_S)
+    eventually(lambda: len(page.paths["d0g0 d1g1"]) > before, SOON_S)
     page.ask("repair", **CUT)
-    eventually(lambda: page.paths["d0g1 d1g0"][-1] == page.paths["d0g1 d1g0"][before - 1], SOON_S)
+    eventually(lambda: page.paths["d0g0 d1g1"][-1] == page.paths["d0g0 d1g1"][before - 1], SOON_S)
 
 
 def test_a_saved_script_is_an_experiment(live: tuple[Program, Page, Path]) -> None:
