@@ -21,6 +21,7 @@ RTA_SRC: Final = 2
 RTA_IIF: Final = 3
 RTN_LOCAL: Final = 2
 ALL_PAIRS_GPUS: Final = 16  # to read all 240 pairs takes 10 ms
+MAX_FOLLOWED: Final = 256  # pairs
 MAX_HOPS: Final = 8  # more are a loop
 _ROUTE: Final = struct.Struct("=8BI")  # struct rtmsg; the eighth byte is the type
 _ATTRIBUTE: Final = struct.Struct("=HHI")
@@ -104,6 +105,8 @@ class Paths:
         With `asked`, only those pairs are read. OSError if a namespace is gone.
         """
         self._followed |= dict.fromkeys(asked)
+        while len(self._followed) > MAX_FOLLOWED:
+            del self._followed[next(iter(self._followed))]
         with route_lookup() as next_hop:
             found = {
                 f"{src.name} {dst.name}": describe_path(self._plan, self._links, src, dst, next_hop)
