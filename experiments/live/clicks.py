@@ -19,8 +19,12 @@ from railyard.failure.scenario.random_faults import idle_s
 from railyard.failure.scenario.script import Timed
 
 _KEPT_KEYS: Final = ("name", "title", "fabrics", "seed", "heartbeats")  # of the experiment, in the saved script
-_STEERED_KEYS: Final = {"routing": None, "background": [], "grid": None}  # can't be given together with faults
-_FAULT_KEYS: Final = {"faults": [], "scripts": [], "grid": None}  # can't be given together with these
+_STEERED_KEYS: Final[dict[str, Any]] = {
+    "routing": None,
+    "background": [],
+    "grid": None,
+}  # can't be given together with faults
+_FAULT_KEYS: Final[dict[str, Any]] = {"faults": [], "scripts": [], "grid": None}  # not beside these
 _MIN_REPAIR_S: Final = 0.1
 _FIRST_AT_S: Final = 1.0  # in the saved script: recovery is measured by what flows before
 _TWO: Final = "Faults can't be beside policies or background load. For what was started, an experiment of its own:"
@@ -70,7 +74,7 @@ class Clicks:
             found.append({**chosen, "scripts": [{"name": "clicks", "faults": faults}]})
         if background or policies:
             own = self.policy if self.policy in HEALTH_POLICIES else "dr"
-            steered = {"background": background[-1:]} if background else {}
+            steered: dict[str, Any] = {"background": background[-1:]} if background else {}
             steered["routing"] = self.experiment.get("routing") or {"policies": policies or [own]}
             if not workloads:  # routing is measured by what they take
                 chosen["workloads"] = self.experiment.get("workloads") or [yaml.safe_load(EXAMPLES["workload"])]

@@ -8,7 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, permutations
+from itertools import chain, groupby, permutations
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from railyard.topologies.plan import Plan, make_plan
 
 PERIOD_NS: Final = 200_000_000
 MAX_VALUES: Final = 600_000  # of all samples of a fabric, in each direction: longer runs have longer periods
-Rates = npt.NDArray[np.float64]
+Rates = npt.NDArray[np.int64]
 Message = dict[str, Any]
 
 
@@ -49,11 +49,9 @@ def record_of(run: Run) -> bytes:
 
 def _plan_of(spec: ExperimentSpec, label: str, rail_bps: int) -> FabricPlan:
     number = spec.labels.index(label)
-    return (
-        make_plan(spec.gpu_fabrics[number], rail_bps)
-        if spec.gpu_fabrics
-        else spec.family.nominal_plan(spec.fabrics[number])
-    )
+    if spec.gpu_fabrics:
+        return make_plan(spec.gpu_fabrics[number], rail_bps)
+    return spec.family.nominal_plan(spec.fabrics[number])
 
 
 def _steps(run: Run) -> Iterator[tuple[str, Message]]:
@@ -151,7 +149,8 @@ class _Fabric:
         period_ns = max(PERIOD_NS, (end_ns - begin_ns) * count // MAX_VALUES)
         bins = (end_ns - begin_ns) // period_ns + 2
         to_network, from_network = self._rates(flows, begin_ns, period_ns, bins)
-        carrier, changes, idle = [1] * count, iter([*self._carriers(events), (1 << 62, [], 0)]), [0] * count
+        carrier, idle = [1] * count, [0] * count
+        changes: Iterator[tuple[int, list[int], int]] = chain(self._carriers(events), [(1 << 62, [], 0)])
         at, numbers, state = next(changes)
         for n in range(bins):
             ns = begin_ns + (n + 1) * period_ns  # a sample has the rate of the time before it
@@ -191,7 +190,7 @@ class _Fabric:
             rates = np.array([link.rate_bps for link in self.plan.links])
             found = np.round(found / (rates[:, None] * period_ns / 1e9) * 1000)
             found = np.minimum(found, 1000)  # flows that share a link are not even over their time
-        return found[0].astype(int), found[1].astype(int)
+        return found[0].astype(np.int64), found[1].astype(np.int64)
 
 
 class _Crossed:

@@ -170,7 +170,7 @@ def fabric(label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
         return
     page.send(ShowFabric(label=label, plan=net.plan))
     try:
-        with page.controls.on(net, lambda *click: events.append(click_event(label, *click))):
+        with page.controls.on(net, lambda ns, what, detail: events.append(click_event(label, ns, what, detail))):
             yield
     finally:
         page.send(HideFabric())

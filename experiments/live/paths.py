@@ -96,7 +96,9 @@ class Paths:
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._links = plan, Links(plan)
-        self._followed = dict.fromkeys(permutations(plan.gpus, 2) if len(plan.gpus) <= ALL_PAIRS_GPUS else ())
+        self._followed = dict[Pair, None]()
+        if len(plan.gpus) <= ALL_PAIRS_GPUS:
+            self._followed |= dict.fromkeys(permutations(plan.gpus, 2))
         self._last = dict[str, dict[str, Any]]()
 
     def read(self, *asked: Pair) -> tuple[int, dict[str, dict[str, Any]]]:

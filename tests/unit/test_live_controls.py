@@ -161,7 +161,7 @@ def test_a_held_run_is_not_interactive_and_a_hold_is_recorded() -> None:
     run, control = sample_run(), Controls(lambda *_: None, {"name": "two"})
     control.carry_out({"do": "pause"})  # between two fabrics
     net: Any = SimpleNamespace(plan=plan_of())
-    with control.on(net, lambda *click: run.events.append(page.click_event("rail-only", *click))):
+    with control.on(net, lambda ns, what, detail: run.events.append(page.click_event("rail-only", ns, what, detail))):
         control.carry_out({"do": "resume"})
     assert [event.what for event in run.events if event.source == "live"] == ["pause", "resume"]
     assert not run.is_interactive
