@@ -9,7 +9,8 @@ import typer
 
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder, become_owner_of
-from railyard.experiments.live.recorded import PAGE, write_derived_page, write_page
+from railyard.experiments.live import derived
+from railyard.experiments.live.recorded import PAGE, write_page
 from railyard.experiments.options import AsJson, Junit, Markdown, console
 from railyard.experiments.run import folder
 from railyard.results.runs import chrome_trace, journal, store
@@ -61,7 +62,7 @@ def command(
             has_page = write_page(opened)
             if show and not has_page:
                 try:
-                    write_derived_page(opened, found)
+                    derived.write_page(opened, found)
                     has_page = True
                 except RailyardError as error:
                     print(f"no page of any time of the run: {error}", file=sys.stderr)

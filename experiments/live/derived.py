@@ -14,9 +14,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from railyard.core.errors import BadInput
+from railyard.core.safe_files import Folder
 from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
+from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run
@@ -30,6 +33,13 @@ PERIOD_NS: Final = 200_000_000
 MAX_VALUES: Final = 600_000  # of all samples of a fabric, in each direction: longer runs have longer periods
 Rates = npt.NDArray[np.int64]
 Message = dict[str, Any]
+
+
+def write_page(folder: Folder, run: Run) -> None:
+    """Write live.html of a run without a record, from its other records. BadInput if they don't suffice."""
+    if not any(fabric.label for fabric in run.fabrics):
+        raise BadInput("--open", run.name, "has no fabric whose time could be shown")
+    folder.write(PAGE, page_of(record_of(run)).encode())
 
 
 def record_of(run: Run) -> bytes:

@@ -8,10 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
-from railyard.experiments.live.derived import record_of
-from railyard.results.runs.records import Run
 
 RECORD: Final = "live.jsonl"
 PAGE: Final = "live.html"
@@ -29,13 +26,6 @@ def write_page(folder: Folder) -> bool:
         return False
     folder.write(PAGE, page_of(record).encode())
     return True
-
-
-def write_derived_page(folder: Folder, run: Run) -> None:
-    """Write live.html of a run without a record, from its other records. BadInput if they don't suffice."""
-    if not any(fabric.label for fabric in run.fabrics):
-        raise BadInput("--open", run.name, "has no fabric whose time could be shown")
-    folder.write(PAGE, page_of(record_of(run)).encode())
 
 
 def page_of(record: bytes) -> str:
