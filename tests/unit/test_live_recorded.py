@@ -23,7 +23,7 @@ BEGIN_NS = 5_000_000_000
 STEP_NS = 200_000_000
 SAMPLES = 60
 RANDOM_TIMES = 50
-PATHS = [
+PATHS: list[dict[str, Any]] = [
     {"gpus": ["d0g1", "d1g1"], "links": [3, 7], "policy": "r by rail 1", "policy_links": [3, 7], "problem": ""},
     {"gpus": ["d0g1", "d0g0", "d1g0", "d1g1"], "links": [1, 0, 2, 4, 6, 5], "policy": "r by rail 1",
      "policy_links": [3, 7], "problem": ""},
