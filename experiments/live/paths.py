@@ -79,6 +79,9 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
         else:
             device, following = found
             arrived_by = _far_device(device, here, following)
+            if not {(here.name, device), (following.name, arrived_by)} <= links.at.keys():
+                problem = f"no link at {device} of {here.name} to {following.name}"
+                break
             uplinks = links.uplinks(here, following) if plan.spec.spine_count == 1 else []
             numbers += [links.at[here.name, device], *uplinks, links.at[following.name, arrived_by]]
             gpus.append(following)

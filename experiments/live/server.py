@@ -45,7 +45,8 @@ MIN_PERIOD_S: Final = 0.1  # after a late sample: in a shorter time a single bur
 KEPT_SAMPLES: Final = 600  # for a page that is opened later
 KEPT_EVENTS: Final = 500
 PATHS_SETTLE_S: Final = 0.02  # from an event until paths are read: the reaction to a fault has several events
-PATHS_SHARE: Final = 0.02  # of the time, at most, is taken by reading paths
+PATHS_SHARE: Final = 0.02  # of the time is taken by reading paths, unless they would be older than
+MAX_PATHS_GAP_S: Final = 1.0
 ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes seconds on a slow link
 MAX_PAGES: Final = 64
 MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
@@ -234,10 +235,10 @@ class Live:
             await self._paths_due.wait()
             await asyncio.sleep(PATHS_SETTLE_S)
             self._paths_due.clear()
-            begun_s = time.monotonic()
+            begun_s = time.thread_time()  # of this process: on a busy machine reading takes longer, but costs no more
             with contextlib.suppress(OSError):  # the fabric is going away
                 self._read_paths()
-            await asyncio.sleep((time.monotonic() - begun_s) / PATHS_SHARE)
+            await asyncio.sleep(min(MAX_PATHS_GAP_S, (time.thread_time() - begun_s) / PATHS_SHARE))
 
     def _read_paths(self, *asked: Pair) -> None:
         if self._paths is None:
