@@ -14,11 +14,15 @@ from railyard.topologies.plan import Plan
 
 @dataclass(frozen=True)
 class Placement:
-    """Machines are counted from 0; the first has the controller. `machine_of`: by the name of a namespace."""
+    """Machines are counted from 0; the first has the controller. `machine_of`: by the name of a namespace.
+
+    `earlier_tunnels`: those of the run's earlier fabrics, which the kernel may not have removed yet.
+    """
 
     plan: Plan
     machines: int
     machine_of: Mapping[str, int]
+    earlier_tunnels: int = 0
 
     def nodes(self, machine: int) -> frozenset[str]:
         """Return the names of the namespaces of a machine."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -117,7 +117,8 @@ class Cluster:
 
     def place(self, plan: Plan) -> Placement:
         """Place the next fabric on the machines."""
-        self.placement = place(plan, self.count)
+        earlier = self.placement.earlier_tunnels + len(self.placement.tunnels) if self.placement else 0
+        self.placement = replace(place(plan, self.count), earlier_tunnels=earlier)
         return self.placement
 
     def network(self, datapath: Datapath, controller: FabricController, backups: bool) -> PartNet:

@@ -16,10 +16,13 @@ from railyard.core.records import IntervalId
 from railyard.core.sandbox import launcher, run_queue
 from railyard.experiments.machines import agent
 from railyard.experiments.machines.agent import parse_join
+from railyard.experiments.machines.cluster import Cluster
 from railyard.experiments.machines.joining import mtu_problem
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.results.runs.fidelity import CLOCKS, UNDERLAY, judge
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, UNDERLAY_BYTES, Measurement, Run
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import FabricSpec
 
 FABRIC = {"kind": "rail-only", "domains": 4, "rails": 2}
 CUT = {"kind": "link-down", "target": "d0g1"}
@@ -112,6 +115,16 @@ def test_other_traffic_between_machines_degrades_an_interval(sent: float, predic
     run.measurements.append(Measurement(IntervalId("f", "w"), "", UNDERLAY_BYTES, sent, "B", predicted))
     found = [finding for finding in judge(run).evidence if finding.limit is UNDERLAY]
     assert [finding.verdict for finding in found] == [verdict]
+
+
+def test_fabrics_of_a_run_have_tunnels_of_their_own() -> None:
+    """The kernel may remove those of a fabric after the next one is built."""
+    cluster = Cluster(None, -1, None, {})  # type: ignore[arg-type]
+    cluster.others.append(None)  # type: ignore[arg-type]
+    plan = make_plan(FabricSpec.model_validate(FABRIC | {"rail_rate": "5Mbit"}), 5_000_000)
+    first, second, third = (cluster.place(plan) for _ in range(3))
+    assert len(first.tunnels) == 4
+    assert [one.earlier_tunnels for one in (first, second, third)] == [0, 4, 8]
 
 
 def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:

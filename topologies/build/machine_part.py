@@ -81,13 +81,13 @@ class PartNet(FabricNet):
         near, far = (link.a, link.b) if link.a.node in self._here else (link.b, link.a)
         underlay, mtu = self._underlay, self.plan.spec.mtu
         remote = underlay.addresses[self._placement.machine_of[far.node]]
-        options = ""
+        tunnel, options = underlay.first_tunnel + self._placement.earlier_tunnels + number, ""
         if gpu := self._gpus.get(near.node):
             options = f" index {_index_of(link)} gso_max_segs {max_gso_segments(link.rate_bps, mtu)}"
             options += f" address {gpu.mac_of(near.interface)}"
         return (
             f"link add {near.interface}{options} netns {near.node} mtu {mtu} type vxlan"
-            f" id {underlay.first_tunnel + number} local {underlay.addresses[underlay.machine]} remote {remote}"
+            f" id {tunnel} local {underlay.addresses[underlay.machine]} remote {remote}"
             f" dstport {underlay.port} dev {underlay.interface} nolearning noudp6zerocsumrx\n"
         )
 
