@@ -13,12 +13,14 @@ import pytest
 
 from railyard.core.host import SEARCH_PATH
 from railyard.experiments.api.pytest_plugin import INCONCLUSIVE_STATUS
+from railyard.results.analysis.run_analysis import BELIEVABLE
 from tests.emulation.programs import Program, as_root, as_user
 from tests.emulation.test_cli import Wrap
 from tests.wheel import build_wheel, install_wheel
 
 RUN_S = 300
 TEST_S = 120
+TRIES = 3  # of what this machine may be too busy for
 PROJECT = """\
 [project]
 name = "training-library"
@@ -66,10 +68,12 @@ def test_quickstart_runs_from_the_wheel(folder: Path, who: Wrap, slow: float) ->
     done = subprocess.run(
         argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=RUN_S * slow
     )
-    assert done.returncode in (0, 1), done.stderr  # 1: this machine was too busy for a figure
     assert (out / "report.html").exists(), done.stderr
-    summary = json.loads((out / "summary.json").read_text())
-    assert all(check["passed"] for check in summary["checks"] if "every byte delivered" in check["name"])
+    checks = {check["name"]: check["passed"] for check in json.loads((out / "summary.json").read_text())["checks"]}
+    failed = [name for name, passed in checks.items() if not passed]
+    assert checks["every byte delivered, for every pair"]
+    assert failed in ([], [BELIEVABLE])  # which this machine may be too busy for
+    assert done.returncode == len(failed), done.stderr
     assert json.loads((out / "provenance.json").read_text())["git_commit"] == ""
 
 
@@ -111,16 +115,23 @@ def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_b
     (repository / "test_library.py").write_text(USERS_TEST)
     argv = [str(folder / "venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--railyard-strict"]
     environment = {"PATH": SEARCH_PATH, "HOME": str(folder), "TMPDIR": str(folder)}
-    with burners(TEST_S * slow) if is_busy else nullcontext():
-        done = subprocess.run(
-            argv, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=TEST_S * slow
-        )
-    outcomes = {"1 passed": 0, "1 inconclusive": INCONCLUSIVE_STATUS}
-    (found,) = [outcome for outcome in outcomes if outcome in done.stdout] or [done.stdout + done.stderr]
-    assert done.returncode == outcomes[found], done.stdout
-    if is_busy:
-        assert found == "1 inconclusive", done.stdout
-        assert "of all cores" in done.stdout  # busy, or used by other programs
+    expected, status = ("1 inconclusive", INCONCLUSIVE_STATUS) if is_busy else ("1 passed", 0)
+    for _ in range(1 if is_busy else TRIES):
+        with burners(TEST_S * slow) if is_busy else nullcontext():
+            done = subprocess.run(
+                argv,
+                cwd=repository,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TEST_S * slow,
+            )
+        if "1 inconclusive" not in done.stdout:
+            break
+    assert expected in done.stdout, done.stdout + done.stderr
+    assert done.returncode == status
+    assert not is_busy or "of all cores" in done.stdout  # busy, or used by other programs
 
 
 def test_virtual_environment_closed_to_a_user_is_one_line(folder: Path) -> None:
