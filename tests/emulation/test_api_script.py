@@ -23,17 +23,21 @@ with ry.fabric(spec) as net:                       # enters a sandbox of its own
     net.run(ry.AllToAll(bytes="8MB"))              # -> measurements with predictions and a verdict
     with net.fault("link-down", "d0g1") as fault:  # repaired at the end
         fault.recovery                             # detected, rerouted, first packet
-    net.processes("d0g0").popen(["python", "train.py"])    # the user's own program in a GPU's namespace
+    net.processes("d0g0").popen(["python", "train.py"]).wait()  # the user's own program in a GPU's namespace
 
 run = ry.run("quickstart", overrides={"repeats": 3}, out="runs/mine")  # run.results is a pandas DataFrame
 
 ry.load("runs/mine").recoveries
 """
+TRAIN = """\
+import pathlib, socket
+pathlib.Path("trained").write_text(socket.gethostname())
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text("print('trains')\n")
+    (tmp_path / "train.py").write_text(TRAIN)
     return tmp_path
 
 
@@ -52,14 +56,17 @@ def test_it_has_types(folder: Path) -> None:
 def test_it_runs(how: str, folder: Path, slow: float) -> None:
     before = machine_state()
     argv = [sys.executable, "script.py"]
-    (folder / "script.py").write_text(SCRIPT)
+    # into the folder that a run has by default
+    (folder / "script.py").write_text(SCRIPT.replace(', out="runs/mine"', "").replace('"runs/mine"', "run.folder"))
     if how == "pytest":
         (folder / "script.py").write_text("def test_all() -> None:\n" + textwrap.indent(SCRIPT, "    "))
         argv = [sys.executable, "-m", "pytest", *PLUGIN, "-q", "-p", "no:cacheprovider", "script.py"]
     with Program(argv, cwd=folder) as program:
         assert program.end(RUN_S * slow) == 0, program.output
     assert "Traceback" not in program.output
-    assert (folder / "runs" / "mine" / "results.csv").exists()
+    (results,) = folder.glob("runs/*/results.csv")
+    assert results.parent.name.endswith("-quickstart" if how == "script" else "mine")
+    assert (folder / "trained").read_text() == "d0g0"
     assert_as_before(before, 2.0)
 
 
@@ -70,5 +77,6 @@ def test_it_runs_in_a_notebook(folder: Path, slow: float) -> None:
         for cell in code_cells(notebook):
             client.execute_cell(*cell)
             assert errors_of(cell[0]) == []
+    assert (folder / "trained").read_text() == "d0g0"
     (shown,) = cells[-1].outputs
     assert "detect_ms" in shown.data["text/html"]
