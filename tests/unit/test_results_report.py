@@ -244,8 +244,8 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
 
 def test_crash_that_affects_no_other_gpu_shows_no_time() -> None:
     one = next(r for r in sample_run(2, 2, 1).recoveries if r.fault == "gpu-crash" and r.reroute == "on")
-    idle = dict.fromkeys(("first_packet_ms", "goodput_ms", "goodput_after_repair_ms", "primary_path_ms"), 0.0)
-    alone = replace(one, probes_lost=0, **idle)
+    alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, goodput_after_repair_ms=0.0, probes_lost=0)
+    alone = replace(alone, primary_path_ms=0.0)
     run = Run("r", {}, {}, "now")
     run.recoveries = [alone]
     (first,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
