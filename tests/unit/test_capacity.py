@@ -121,7 +121,7 @@ def test_no_frames_have_no_cost() -> None:
     assert frame_cost_s([(0.0, 0), (0.1, 0), (0.2, 0)], 9000) is None
 
 
-def test_high_given_rates_are_set_against_frames_that_come_at_once() -> None:
+def test_high_given_rates_are_limited_by_frames_at_once() -> None:
     """16 GPUs at 50 Mbit/s take 1.7 times two cores singly, 0.8 of them at 150 us."""
     spec = FabricSpec.model_validate({"kind": "rail-only", "rail_rate": "50Mbit"})
     assert needs_batched(spec, TWO_CORES)

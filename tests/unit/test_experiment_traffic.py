@@ -42,7 +42,13 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     given: dict[str, Any] = {}
 
     def replay(
-        schedule: Schedule, windows: object, seed: int, deadline_s: float, progress: object, places: object
+        schedule: Schedule,
+        windows: object,
+        seed: int,
+        deadline_s: float,
+        progress: object,
+        places: object,
+        **shown: object,
     ) -> Replay:
         assert places == ()
         given["called"] = (seed, deadline_s)
