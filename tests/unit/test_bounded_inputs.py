@@ -83,7 +83,7 @@ def test_documented_limits_are_those_of_the_code() -> None:
     [
         (BOMB, "line 7, column 5: has more than 4,194,304 characters, aliases spelled out"),
         ("a: &a [*a]", "line 1, column 8: an alias is part of what it stands for"),
-        ("[" * 100_000, "line 1, column 51: is nested deeper than 50"),
+        ("[" * 900, "line 1, column 51: is nested deeper than 50"),
         ("a: " + "9" * 5000, "line 1, column 4: is no int"),
         ("a: 0x" + "f" * 5000, "line 1, column 4: a number is 2^64 or more"),
         ("a: !!bool foo", "line 1, column 4: is no bool"),
@@ -99,6 +99,12 @@ def test_yaml_that_stands_for_too_much_is_refused(text: str, problem: str) -> No
     with pytest.raises(BadInput) as caught:
         parse_yaml(text, "FILE", "x.yaml")
     assert str(caught.value) == f"FILE: 'x.yaml' is not YAML: {problem}"
+
+
+def test_yaml_nested_beyond_what_libyaml_takes_is_refused() -> None:
+    """Since 0.2.6 libyaml has a limit of its own, 1,000, which it finds when it looks ahead."""
+    with pytest.raises(BadInput, match="nest"):
+        parse_yaml("[" * 100_000, "FILE", "x.yaml")
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "large"])
