@@ -48,8 +48,8 @@ def test_examples_on_a_live_run_succeed(tmp_path: Path, slow: float) -> None:
         assert shell.end(BUILT_S * slow) == 0
 
 
-def test_doctor_measures_the_switches() -> None:
-    (line,) = examples("doctor")
+@pytest.mark.parametrize("line", examples("doctor"), ids=" ".join)
+def test_doctor_measures_the_switches(line: list[str]) -> None:
     assert command(*line).returncode == 0
 
 
