@@ -125,9 +125,11 @@ class Table:
             for row, cells in zip(self.rows, self.cells, strict=True)
         )
         return Markup(
-            '<div class="{}"><table>\n<thead>\n{}<tr>{}</tr>\n</thead>\n<tbody>\n{}</tbody></table></div>'
+            '<div class="{}" style="--columns: {}"><table>\n<thead>\n{}<tr>{}</tr>\n</thead>\n'
+            "<tbody>\n{}</tbody></table></div>"
         ).format(
             f"wide {look}".strip(),
+            len(self.shown),
             Markup('<tr class="groups">{}</tr>\n').format(groups) if any(name for name, _ in spans) else "",
             Markup().join(titles),
             Markup().join(Markup("<tr>{}</tr>\n").format(row) for row in rows),

@@ -3,13 +3,16 @@
 Needs `script/bootstrap browser`, and is skipped by name where Chromium or a library is missing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from railyard.core.records import Record
+from railyard.results.runs.records import Run
 from tests.unit import shown
 from tests.unit.allreduce_sample import run_of, sample
 from tests.unit.browser import SCHEMES, WIDTHS, assert_accessible, assert_fits, chromium, opened
@@ -18,11 +21,33 @@ from tests.unit.steered_sample import steered_run
 
 __all__ = ["chromium"]
 
+R = TypeVar("R", bound=Record)
+# of every table that is wider than its box, its heading and both widths
+OVERFULL = """() => [...document.querySelectorAll(".wide")].filter((box) => box.scrollWidth > box.clientWidth)
+  .map((box) => [box.querySelector("thead").innerText, box.scrollWidth, box.clientWidth])"""
 
-@pytest.fixture(scope="module", params=["plain", "steered", "multirail"])
+
+def relabelled(record: R) -> R:
+    """The record, of a fabric with another label."""
+    return replace(record, interval=replace(record.interval, fabric=f"{record.fabric} 2"))
+
+
+def four_fabrics() -> Run:
+    """The two fabrics of the sample, and both again under other labels; times have predictions with latency too."""
+    run, other = sample_run(4, 4, 2), sample_run(4, 4, 2, seed=8)
+    run.fabrics += [replace(one, label=f"{one.label} 2") for one in other.fabrics]
+    run.measurements += [relabelled(one) for one in other.measurements]
+    run.flows += [relabelled(one) for one in other.flows]
+    run.loads += [relabelled(one) for one in other.loads]
+    run.measurements = [replace(one, predicted_with_latency=one.predicted) for one in run.measurements]
+    return run
+
+
+@pytest.fixture(scope="module", params=["plain", "four fabrics", "steered", "multirail"])
 def report(request: pytest.FixtureRequest, chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = {
+    runs: dict[str, Callable[[], Run]] = {
         "plain": lambda: sample_run(4, 4, 2),
+        "four fabrics": four_fabrics,
         "steered": lambda: steered_run(2, 4, 2),
         "multirail": lambda: run_of(sample()),
     }
@@ -50,6 +75,8 @@ def test_report_fits_every_width_and_is_accessible(visit: Any, width: int, schem
     assert_fits(page, width)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert_fits(page, width)
+    if width == max(WIDTHS):
+        assert page.evaluate(OVERFULL) == []
     assert_accessible(page, exclude=[["svg"]])  # a figure is one image, with a text of its own
 
 
