@@ -14,7 +14,7 @@ from railyard.results.plots import allreduce
 from railyard.results.published.figures import nezha
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval
-from railyard.results.runs.records import Load, Run
+from railyard.results.runs.records import Load, Run, Verdict
 from railyard.results.views.sections import allreduce as tables
 from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table
@@ -71,6 +71,13 @@ def test_throughput_is_of_the_size_of_the_paper(run: Run) -> None:
     point = next(p for p in sample().points if (p.fabric, p.policy) == (UNLIKE.label, "nezha"))
     assert row.value == pytest.approx(8 * point.size / point.mean_s), "sizes are the paper's, as times are"
     assert row.ratio == pytest.approx(0.97)
+
+
+def test_steps_of_an_invalid_ddp_run_are_not_compared() -> None:
+    (ddp_run,) = sample().ddp_runs
+    verdicts: tuple[Verdict, ...] = ("ok", "degraded", "invalid")
+    found = [tables.ddp_runs_table(sample(), {ddp_run.interval: verdict}).cells[0][-1] for verdict in verdicts]
+    assert found == ["1.79x", "1.79x", "invalid"]
 
 
 def test_model_with_a_batch_of_its_own_is_named_without_one() -> None:

@@ -1,6 +1,6 @@
 """Allreduces on several rails: tables for the terminal and for report.html, and the report's sections."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from statistics import median
@@ -17,7 +17,8 @@ from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, i
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
 from railyard.results.published.figures import nezha
-from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval
+from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point, Training, allreduce_interval
+from railyard.results.runs.records import Verdict
 from railyard.results.views import format as fmt
 from railyard.results.views.report import Card, Section, section, spread_text
 from railyard.results.views.sections.faults import targets_table
@@ -76,7 +77,7 @@ class _Allreduces(Section):
                 "rates": [(name, plot) for name, plot in drawn if plot],
                 "speeds": plots.trainings(found),
                 "trainings": trainings_table(believable),
-                "ddp_runs": ddp_runs_table(found),
+                "ddp_runs": ddp_runs_table(found, analysis.judgement.intervals),
                 "losses": plots.losses(found),
                 "slow_motion_note": SLOW_MOTION_NOTE if is_slowed((*found.points, *found.trainings)) else "",
                 "fabrics": fabrics_table(found),
@@ -107,7 +108,7 @@ class _Allreduces(Section):
             *(*(benchmark_table(m, invalid, coarse) for m in by_fabric(found)), *((paper,) if paper else ())),
             *(thresholds_table(believable), gains_table(believable)),
             *(cuts_table(found.cuts), trainings_table(believable)),
-            *(ddp_runs_table(found), targets_table(measured, "Performance targets")),
+            *(ddp_runs_table(found, analysis.judgement.intervals), targets_table(measured, "Performance targets")),
         )
         for table in tables:
             if table.rows:
@@ -310,8 +311,13 @@ def trainings_table(found: AllreduceResults) -> Table:
     return Table(columns, by_policy, title="Trainings")
 
 
-def ddp_runs_table(found: AllreduceResults) -> Table:
-    """Return a row for each network that was really trained."""
+def ddp_runs_table(found: AllreduceResults, verdicts: Mapping[IntervalId, Verdict]) -> Table:
+    """Return a row for each network that was really trained; steps of an invalid interval are not compared."""
+
+    def over_gloo(ddp_run: DdpRun) -> str:
+        is_invalid = verdicts.get(ddp_run.interval) == "invalid"
+        return "invalid" if is_invalid else fmt.times(ddp_run.gloo_step_s / ddp_run.step_s)
+
     columns = (
         *texts("fabric", "policy"),
         Column("gradients", "bytes", fmt.size),
@@ -320,7 +326,7 @@ def ddp_runs_table(found: AllreduceResults) -> Table:
         Column("apart", lambda x: fmt.digits(x.losses_apart, 2), drop=1),
         Column("Gloo's step", "gloo_step_s", fmt.seconds, drop=2),
         Column("step", "step_s", fmt.seconds, drop=3),
-        Column("over Gloo", lambda x: x.gloo_step_s / x.step_s, fmt.times, drop=4),
+        Column("over Gloo", over_gloo, drop=4),
     )
     return Table(columns, found.ddp_runs, title="DDP over Gloo and over Railyard's backend")
 
