@@ -171,6 +171,8 @@ class Fabric:
         return self.processes(names[0]).popen(mpi.mpirun_command(names, argv), **options)
 
     def _known_gpus(self, gpus: Sequence[str] | None) -> list[str]:
+        if isinstance(gpus, str) or not isinstance(gpus, Iterable | None):
+            raise BadInput("gpus", gpus, 'must be a list of GPUs such as ["d0g0", "d1g0"]')
         names = list(self.gpus if gpus is None else gpus)
         for name in names:
             if name not in self.addresses:
@@ -262,6 +264,17 @@ def _end(connection: Connection, turns: Iterable[ExitStack]) -> None:
         turn.close()
 
 
+def visible_paths(visible: Iterable[str | Path]) -> tuple[str, ...]:
+    """Return the absolute paths of what a sandbox shows. BadInput unless it is a list of paths that exist."""
+    if isinstance(visible, str | bytes) or not isinstance(visible, Iterable):
+        raise BadInput("visible", visible, "must be a list of paths")
+    found = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
+    for path in found:
+        if not Path(path).exists():
+            raise BadInput("visible", path, "doesn't exist")
+    return found
+
+
 def fabric(
     spec: BaseSpec,
     *,
@@ -280,16 +293,11 @@ def fabric(
     """
     if not isinstance(spec, BaseSpec):
         raise BadInput("spec", spec, 'must be one such as ry.FabricSpec(kind="rail-only", domains=2, rails=4)')
-    if isinstance(visible, str) or not isinstance(visible, Iterable):
-        raise BadInput("visible", visible, "must be a list of paths")
+    shown = visible_paths(visible)
     if not isinstance(live, bool) and live != "control":
         raise BadInput("live", live, 'must be True, False or "control"')
     mode = live if isinstance(live, str) else "" if live else None
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
-    shown = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
-    for path in shown:
-        if not Path(path).exists():
-            raise BadInput("visible", path, "doesn't exist")
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
     how = {"reroute": reroute, "visible": shown, "live": mode}
     order = parse_model(m.Build, {"spec": data, "caller": os.getpid(), "name": name, **how})

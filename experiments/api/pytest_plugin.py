@@ -59,8 +59,10 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
             CAPACITY.file = temporary.parent / "railyard-capacity"
         options = {key: keys.pop(key) for key in signature(ry.fabric).parameters if key in keys}
-        visible = [temporary, request.config.rootpath, *options.pop("visible", ())]
+        from railyard.experiments.api.fabric import visible_paths
+
         try:
+            visible = (str(temporary), str(request.config.rootpath), *visible_paths(options.pop("visible", ())))
             fabrics[name] = ry.fabric(ry.FabricSpec(**keys), visible=visible, **options)
         except ry.MachineLacks as error:
             pytest.skip(str(error))

@@ -141,6 +141,8 @@ def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: ry.
         (lambda fabric: fabric.processes("d0g0").popen("echo 'a"), 'args: "echo \'a" has a quotation mark'),
         (lambda fabric: fabric.processes("d0g0").popen(["true"], stdout=999), "stdout: 999 must be PIPE"),
         (lambda fabric: fabric.ranks(["true"], gpus=["rail0"]), "gpus: 'rail0' is not known"),
+        (lambda fabric: fabric.ranks(["true"], gpus=5), "gpus: 5 must be a list of GPUs"),
+        (lambda fabric: fabric.ranks(["true"], gpus="d0g0"), "gpus: 'd0g0' must be a list of GPUs"),
         (
             lambda fabric: fabric.processes("d0g0").popen("true", cwd="/nonexistent"),
             "cwd: '/nonexistent' is not visible",

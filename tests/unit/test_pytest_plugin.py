@@ -55,6 +55,9 @@ def test_key(fabric): ...
 
 @pytest.mark.fabric(scope="modul")
 def test_scope(fabric): ...
+
+@pytest.mark.fabric(visible="/tmp/data")
+def test_visible(fabric): ...
 """
 
 
@@ -87,9 +90,10 @@ def test_wrong_marker_fails_in_one_line(pytester: pytest.Pytester) -> None:
         "marker fabric: domains: 1 must be 2 or more",
         "marker fabric: *unexpected keyword argument 'rial'",
         "marker fabric: scope: 'modul' is not known: allowed are function, class, module, session",
+        "marker fabric: visible: '/tmp/data' must be a list of paths",
     )
     result.stdout.fnmatch_lines(lines)
-    result.assert_outcomes(errors=3)
+    result.assert_outcomes(errors=4)
 
 
 def test_machine_that_lacks_programs_skips_as_doctor_says(
