@@ -88,6 +88,18 @@ class Controls:
                     self._probes.close()
                 self._probes, self._record = None, self._keep
 
+    @contextmanager
+    def probing(self, fault: Fault) -> Iterator[Callable[[int], None]]:
+        """Probe, as after a click, the pairs that a fault of the experiment affects; leave before its repair.
+
+        The function that it returns is to be called with when the fault was injected, monotonic ns.
+        """
+        if self._probes is None:
+            yield lambda at_ns: None
+            return
+        with self._probes.during(fault) as injected:
+            yield injected
+
     def wait_while_paused(self) -> None:
         """Wait until the page lets the run go on."""
         while not self._may_go_on.wait(WAIT_S):

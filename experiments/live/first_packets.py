@@ -2,8 +2,10 @@
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, Protocol
 
 from railyard.core.errors import RailyardError
@@ -60,7 +62,7 @@ class FirstPackets:
         self._plan, self._on_found = plan, on_found
         self._observers: list[threading.Thread] = []
         self._closing = threading.Event()
-        self._in_use, self._count = threading.Lock(), 0
+        self._in_use, self._numbers = threading.Lock(), count(1)
         self._kept = self._start()
 
     def begin(self, fault: Fault) -> Probes | None:
@@ -68,8 +70,7 @@ class FirstPackets:
         pairs = monitored_pairs(fault, self._plan).probes
         if not pairs:
             return None
-        self._count += 1
-        port = PORT + MAX_PROBED * (self._count % 16)
+        port = PORT + MAX_PROBED * (next(self._numbers) % 16)
         job = TrafficJob(streams=(), probes=pairs, stream_bytes_per_s=0.0, port=port)
         is_kept = self._in_use.acquire(blocking=False)
         try:
@@ -80,6 +81,26 @@ class FirstPackets:
                 self._replace()
             return None
         return Probes(fault, found, is_kept)
+
+    @contextmanager
+    def during(self, fault: Fault) -> Iterator[Callable[[int], None]]:
+        """Probe the pairs that a fault will affect while entered, until its repair.
+
+        The function that it returns is to be called with when the fault was injected, monotonic ns.
+        """
+        probes, is_over, is_observed = self.begin(fault), threading.Event(), threading.Event()
+
+        def injected(at_ns: int) -> None:
+            if probes:
+                is_observed.set()
+                self.observe(probes, at_ns, is_over)
+
+        try:
+            yield injected
+        finally:
+            is_over.set()
+            if probes and not is_observed.is_set():
+                self.end(probes)
 
     def end(self, probes: Probes) -> None:
         """End probes."""

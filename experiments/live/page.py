@@ -159,6 +159,20 @@ def show_first_packet(row: Recovery) -> None:
 
 
 @contextmanager
+def probing(fault: Fault) -> Iterator[Callable[[int], None]]:
+    """Show when packets flow again after a fault of the experiment that nothing else probes; leave before its repair.
+
+    The function that it returns is to be called with when the fault was injected, monotonic ns. Without a page that has
+    controls, nothing is probed.
+    """
+    if _page is None:
+        yield lambda at_ns: None
+        return
+    with _page.controls.probing(fault) as injected:
+        yield injected
+
+
+@contextmanager
 def fabric(label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
     """Show a fabric that is up while entered, and let the page's controls change it. At the end all is repaired.
 

@@ -116,6 +116,7 @@ def run_fault(spec: ExperimentSpec, session: MultirailSession, fault: RailFaultS
                 nonlocal reports
                 with session.watch().record_load(session.run, injected.interval, faulted=True):
                     injected, reports = _inject_and_repair(spec, session, ranks, fault, injected)
+                session.show_lost_rails(reports)
                 cut(injected, reports).add_to(session.run)
                 session.run.goodput += nic_rates(injected, reports[node], [one.name for one in session.rails])
                 return not any(report.errors or report.wrong for report in reports)

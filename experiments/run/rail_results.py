@@ -1,11 +1,11 @@
 """Rows of results from the reports of ranks: a point, a fault with the rates of its NICs."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from railyard.results.runs.allreduce import MIN_SAMPLES_FOR_P99, Cut, Point
 from railyard.results.runs.records import GoodputTrace
 from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
-from railyard.workloads.allreduce.engine.jobs import RankReport, latencies_s
+from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
 
 STEADY: Final = 0.02  # shares that change by less of the buffer than this are what they were
 _TAIL: Final = 0.1
@@ -165,6 +165,25 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         error=next((report.errors[0] for report in reports if report.errors), ""),
         carried=carried,
     )
+
+
+def lost_rails(reports: Sequence[RankReport], rails: Sequence[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the events of a loss of rails: the first node noticed it, and the last node had its new tasks.
+
+    Times are monotonic ns. `rails`: the names of all rails.
+    """
+    found = defaultdict[tuple[tuple[int, ...], int], list[Migration]](list)
+    for report in reports:
+        seen = Counter[tuple[int, ...]]()
+        for migration in report.migrations:
+            found[migration.rails, seen[migration.rails]].append(migration)
+            seen[migration.rails] += 1
+    for (numbers, _), migrations in found.items():
+        noticed_s, moved_s = min(m.frozen_at for m in migrations), max(m.decided_at for m in migrations)
+        names = ", ".join(rails[n] for n in numbers)
+        yield round(noticed_s * 1e9), "rail-lost", {"rails": names}
+        after_ms = round((moved_s - noticed_s) * 1e3, 1)
+        yield round(moved_s * 1e9), "migrated", {"rails": names, "nodes": len(migrations), "ms": after_ms}
 
 
 def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str]) -> list[GoodputTrace]:

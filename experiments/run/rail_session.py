@@ -18,7 +18,7 @@ from railyard.core.units import size_name
 from railyard.core.wait import poll
 from railyard.experiments.live import page
 from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.rail_results import merge_turns, point
+from railyard.experiments.run.rail_results import lost_rails, merge_turns, point
 from railyard.experiments.run.session import Session, record_interruptions
 from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
@@ -62,6 +62,11 @@ class MultirailSession(Session):
     def rails(self) -> tuple[Rail, ...]:
         """The rails as predictions take them: rates are those of payload."""
         return rails_of(self.plan)
+
+    def show_lost_rails(self, reports: Sequence[RankReport]) -> None:
+        """Show on the live page which rails were lost, and when their work had moved to others."""
+        for ns, what, detail in lost_rails(reports, [rail.name for rail in self.rails]):
+            page.show(what, detail, ns)
 
     @contextmanager
     def recording_skips(self, policy: str) -> Iterator[None]:
@@ -131,13 +136,13 @@ class MonitoredEngine:
     """An allreduce engine, and the rails that it has lost and that aren't back.
 
     When the machine stands still for a while, an engine may declare a rail dead that no fault broke. Engines that
-    report no rails lose none.
+    report no rails lose none. `on_reports` is called with the reports of all operations.
     """
 
-    def __init__(self, ranks: Group) -> None:
+    def __init__(self, ranks: Group, on_reports: Callable[[Sequence[RankReport]], None]) -> None:
         self.lost: frozenset[int] = frozenset()
         self._abandoned: frozenset[int] = frozenset()
-        self._ranks = ranks
+        self._ranks, self._on_reports = ranks, on_reports
         self.pause, self.resume = ranks.pause, ranks.resume
 
     def run(self, operations: Operations, before: frozenset[int] | None = None) -> Sequence[RankReport]:
@@ -146,6 +151,7 @@ class MonitoredEngine:
         Rails that are lost meanwhile are added to those that were lost `before` (None: so far).
         """
         reports = self._ranks.run(operations)
+        self._on_reports(reports)
         died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
         self.lost = (self.lost if before is None else before).union(died, *(report.dead_rails for report in reports))
         check_complete(reports)
@@ -196,7 +202,10 @@ class EnginePool:
                 self._started[name][1].resume()
             else:
                 stack = ExitStack()
-                self._started[name] = stack, MonitoredEngine(stack.enter_context(self._session.engine(name)))
+                ranks = stack.enter_context(self._session.engine(name))
+                has_rails = engine_of(policy).runs_policies  # others have channels, or do not know their rails
+                on_reports = self._session.show_lost_rails if has_rails else lambda _: None
+                self._started[name] = stack, MonitoredEngine(ranks, on_reports)
             self._active = name
         return self._started[name][1]
 

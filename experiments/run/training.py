@@ -282,9 +282,11 @@ class TrainingRun:
                     if not t_fault and now_s >= inject_s:
                         job.may_restart = True
                         active.callback(repair, session.net, fault.fault)
+                        injected = active.enter_context(page.probing(fault.fault))
                         t_fault = apply(session.net, fault.fault)
                         confirm(session.net, fault.fault)
                         page.show_fault("inject", fault.fault, t_fault)
+                        injected(t_fault)
                         active.callback(lambda: page.show_fault("repair", fault.fault, time.monotonic_ns()))
                     elif t_fault and not t_repair and now_s >= t_fault / 1e9 + fault.repair:
                         t_repair = time.monotonic_ns()

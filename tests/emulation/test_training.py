@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from railyard.experiments.live import recorded
 from railyard.workloads.training.program import TRAINING_PROGRAMS
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program
 from tests.unit.api_examples import PLUGIN
@@ -24,10 +25,10 @@ PROGRAMS: Final = {
 }
 
 
-def run_faults(folder: Path, *changes: str) -> tuple[list[dict[str, Any]], str]:
+def run_faults(folder: Path, *changes: str, options: tuple[str, ...] = ()) -> tuple[list[dict[str, Any]], str]:
     """Run the experiment with these overrides; return its table and its output."""
     changes += ("training_repeats=1", "attempts=1")
-    argv = [*RUN_EXPERIMENT, "run", "training-faults", "--out", str(folder / "run")]
+    argv = [*RUN_EXPERIMENT, "run", "training-faults", "--out", str(folder / "run"), *options]
     with Program([*argv, *(part for change in changes for part in ("-o", change))]) as process:
         process.end(200)
     summary = json.loads((folder / "run" / "summary.json").read_text())
@@ -48,6 +49,19 @@ def test_training_ends_with_the_weights_of_one_without_faults(program: str, tmp_
             assert row["stalled_s"][0] > 0.4  # the GPU is back after 0.5 s
         else:  # the controller's detour is all that is needed
             assert (row["steps_lost"], row["detected_s"]) == ([0], [])
+
+
+def test_live_page_has_a_trainings_fault_and_first_packet(tmp_path: Path) -> None:
+    if lacking := TRAINING_PROGRAMS["gloo"].missing_requirement():
+        pytest.skip(str(lacking))
+    target, fault = "d1g0", "{kind: link-down, target: d1g0, at: 300ms, repair: 2s}"
+    run_faults(tmp_path, "program=gloo", f"trainings.0.faults=[{fault}]", options=("--live", "control"))
+    lines = (tmp_path / "run" / recorded.RECORD).read_text().splitlines()
+    shown = [line["data"] for line in map(json.loads, lines) if line["kind"] == "event"]
+    at = {event["what"]: event["ns"] for event in shown if event["detail"].get("target") == target}
+    assert list(at) == ["inject", "first-packet", "repair"]
+    assert at["inject"] < at["first-packet"] < at["repair"]
+    assert any(event["what"] == "port-down" and event["detail"]["port"] == target for event in shown)
 
 
 def test_users_own_program_has_figures(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from railyard.experiments.run.rail_results import (
     BIN_NS,
     InjectedFault,
     cut,
+    lost_rails,
     mean_rail_s,
     merge_turns,
     nic_rates,
@@ -132,6 +133,21 @@ def test_fault_is_timed_from_injection_and_from_repair() -> None:
     assert found.home_ms == pytest.approx(200.0)
     assert (found.median_s, found.worst_s) == pytest.approx((0.08, 0.12))
     assert (found.wrong, found.error, found.operations) == (0, "", 10)
+
+
+def test_loss_of_a_rail_makes_two_events_of_all_nodes() -> None:
+    first, second = ranks_with_fault()
+    later = replace(
+        second, migrations=[Migration((0,), 0.245, 0.26), Migration((0,), 1.0, 1.1), Migration((0, 1), 2, 3)]
+    )
+    assert list(lost_rails([first, later], ["tcp0", "tcp1"])) == [
+        (240 * MS, "rail-lost", {"rails": "tcp0"}),
+        (260 * MS, "migrated", {"rails": "tcp0", "nodes": 2, "ms": 20.0}),
+        (1000 * MS, "rail-lost", {"rails": "tcp0"}),
+        (1100 * MS, "migrated", {"rails": "tcp0", "nodes": 1, "ms": 100.0}),
+        (2000 * MS, "rail-lost", {"rails": "tcp0, tcp1"}),
+        (3000 * MS, "migrated", {"rails": "tcp0, tcp1", "nodes": 1, "ms": 1000.0}),
+    ]
 
 
 def test_rail_unused_before_its_fault_has_no_return_time() -> None:

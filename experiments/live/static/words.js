@@ -3,11 +3,11 @@
 const SORTS = {
   fault: ["inject", "controller-crashed", "registry-crashed"],
   detection: ["port-down", "switch-down", "silent", "silence", "stale", "optical-links-down", "rail-lost"],
-  reroute: ["decided", "rerouted", "changed", "steering"],
+  reroute: ["decided", "rerouted", "changed", "steering", "migrated"],
   packet: ["first-packet"],
   repair: ["repair", "port-up", "switch-up", "resumed", "fresh", "optical-links-up", "controller-restarted", "registry-restarted"],
 };
-const JUMPS = { fault: ["inject"], reroute: ["rerouted", "changed"], repair: ["repair"] }; // those that a button goes to
+const JUMPS = { fault: ["inject"], reroute: ["rerouted", "changed", "migrated"], repair: ["repair"] }; // those that a button goes to
 const WORDS = {
   inject: (d) => `fault: ${d.kind} at ${d.target}`,
   repair: (d) => `repaired: ${d.kind} at ${d.target}`,
@@ -25,6 +25,8 @@ const WORDS = {
   fresh: (d) => `${d.gpu} gets health scores again`,
   steering: () => "the policy has chosen the first routes of all GPUs",
   "first-packet": (d) => (d.ms ? `packets flow again, ${d.ms} ms after ${d.kind} at ${d.target}` : `${d.kind} at ${d.target} cut no packets off`),
+  "rail-lost": (d) => `a node noticed the loss of ${d.rails}`,
+  migrated: (d) => `${count(d.nodes, "node")} moved the work of ${d.rails} to other rails, ${d.ms} ms later`,
   start: (d) => `started: ${d.what} ${d.text}`,
   stop: (d) => `stopped: ${d.what}`,
   pause: () => "the run is held before its next step",
