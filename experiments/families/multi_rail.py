@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
@@ -15,7 +15,7 @@ from railyard.experiments.spec.faults import RailFaultSpec, check_faults
 from railyard.results.views import format as fmt
 from railyard.topologies.capacity import Capacity
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
-from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
+from railyard.topologies.multirail.plan import MultirailPlan, frames_needed, nominal_plan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.engine_kind import check_policy, definition_of, rails_of
 from railyard.workloads.allreduce.workload import RailWorkload
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
     from railyard.experiments.predict.unsteered import Prediction
     from railyard.topologies.build.network import EmulatedNet
+
+LIGHT_FRAMES: Final = 3_000
+"""Full frames a second, at all switches, that any machine carries: 5% of what a core does with the slowest datapath."""
 
 
 @FAMILIES.register("multi-rail")
@@ -78,6 +81,14 @@ class MultiRail(FabricFamily):
         builds = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
         on_fabrics = ((n, fabric, w) for n, fabric in enumerate(spec.rail_fabrics) for w in spec.rail_workloads_on(n))
         return builds + sum(w.step_count(n, fabric, spec.repeats) for n, fabric, w in on_fabrics) + spec.fault_runs
+
+    def needs_capacity(self, spec: ExperimentSpec) -> bool:
+        """Return False if all rates are given, and so low that any machine carries them."""
+        for fabric in spec.rail_fabrics:
+            given = tuple(rail.rate for rail in fabric.rails if isinstance(rail.rate, int))
+            if len(given) < len(fabric.rails) or frames_needed(fabric, given) > LIGHT_FRAMES:
+                return True
+        return False
 
     def capacity(self, spec: ExperimentSpec, datapath: Datapath) -> Capacity:
         """Measure the frames that come many at once."""

@@ -145,3 +145,20 @@ def test_capacity_is_measured_unless_given_rates_are_low(rate: str, measured: bo
     workload = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "bytes": "100KB"}
     spec = parse({"name": "mine", "fabrics": fabrics, "workloads": [workload]})
     assert spec.family.needs_capacity(spec) is measured
+
+
+@pytest.mark.parametrize(
+    ("rates", "measured"),
+    [
+        (["50Mbit", "50Mbit"], False),
+        (["100Mbit", "50Mbit"], True),
+        (["50Mbit", "auto"], True),
+        (["1Gbit"], True),
+    ],
+)
+def test_capacity_is_measured_unless_given_rates_of_all_rails_are_low(rates: list[str], measured: bool) -> None:
+    """2 nodes at 100 Mbit/s send 2,759 frames a second."""
+    fabrics = [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": rate} for rate in rates]}]
+    workload = {"kind": "allreduce", "sizes": ["1MiB"], "policies": ["equal"]}
+    spec = parse({"name": "mine", "fabrics": fabrics, "workloads": [workload]})
+    assert spec.family.needs_capacity(spec) is measured
