@@ -146,13 +146,15 @@ class Continued:
     """
 
     def __init__(self, unshare_pid: int) -> None:
-        self._unshare_pid = unshare_pid
+        self._unshare = psutil.Process(unshare_pid)
+        self._sandbox_init: list[psutil.Process] = []  # empty until `unshare` has started it
         self._stopped_since: dict[int, float] = {}  # monotonic, s
 
     def __call__(self) -> None:
         with suppress(psutil.NoSuchProcess):
-            unshare = psutil.Process(self._unshare_pid)
-            for process in (unshare, *unshare.children()):
+            # to find a child, all processes of the machine are read, for milliseconds
+            self._sandbox_init = self._sandbox_init or self._unshare.children()
+            for process in (self._unshare, *self._sandbox_init):
                 if process.status() != psutil.STATUS_STOPPED:
                     self._stopped_since.pop(process.pid, None)
                 elif time.monotonic() - self._stopped_since.setdefault(process.pid, time.monotonic()) > watch.STOPPED_S:
