@@ -14,8 +14,8 @@ from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
-FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "20Mbit"}
-ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "500ms"}
+FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "7Mbit"}
+ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
 SPEC: dict[str, Any] = {
     "name": "uplinks",
     "attempts": 1,

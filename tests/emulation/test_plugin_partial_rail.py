@@ -8,7 +8,7 @@ from tests.emulation.programs import run_with_plugin
 SPEC = {
     "name": "partial-rail",
     "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit"}],
+    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "10Mbit"}],
     "workloads": [{"kind": "transfers", "pairs": [["d0g0", "d1g1"], ["d2g0", "d0g1"]], "bytes": "1MB"}],
     "routing": {"policies": ["dr"]},
     "background": [{"partial-rail": {"rail": 0, "domains": [0, 1]}, "load": 0.8}],

@@ -14,8 +14,8 @@ PLUGIN = ROOT / "docs/examples/rail_brownout.py"
 SPEC = {
     "name": "brownout",
     "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "40Mbit", "hb_rate": "160Mbit"}],
-    "faults": [{"kind": "rail-brownout", "target": "rail1", "rate": 0.02, "repair": "3s"}],
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "80Mbit"}],
+    "faults": [{"kind": "rail-brownout", "target": "rail1", "rate": 0.04, "repair": "3s"}],
     "reroute": ["on"],
     "scripts": [
         {"name": "random", "random_faults": {"count": 2, "mix": {"rail-brownout": 1}, "group_share": 0}},

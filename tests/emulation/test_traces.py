@@ -15,7 +15,7 @@ FORMATS = {"pipeline": "chakra", "ring": "chakra", "dlrm": "param", "micro.txt":
 SPEC: dict[str, Any] = {
     "name": "traces",
     "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "10Mbit"}],
+    "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}],
     "workloads": [{"kind": "trace", "path": str(TRACES / name), "duration": "200ms"} for name in FORMATS],
 }
 
