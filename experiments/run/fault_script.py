@@ -83,17 +83,16 @@ class FaultInjector:
             if spec.registry is not None:
                 session.controller.start_health(HealthSpec(registry=spec.registry))
                 stack.callback(session.controller.stop_health)
-            with (
-                self.machines.clocks(interval, self.run),
-                session.watch().record_load(self.run, interval, faulted=True),
-            ):
+            with self.machines.clocks(interval, self.run):
+                recorded = session.watch().record_load(self.run, interval, faulted=True)
                 if workload is None:
                     seen = run_script(
-                        session.net, script, selections, session.events, self.connectivity, progress,
-                        on_action=_show, sites=self.machines.sites, operator=self.machines.operator,
+                        session.net, script, selections, session.events, self.connectivity, progress, on_action=_show,
+                        sites=self.machines.sites, operator=self.machines.operator, recorded=recorded,
                     )  # fmt: skip
                 else:
-                    seen, done = self._during(script, selections, workload, seed, progress)
+                    with recorded:
+                        seen, done = self._during(script, selections, workload, seed, progress)
             if workload is not None:
                 record(session, workload, interval, done, self.run, {}, None)
         self._record(interval, seen)

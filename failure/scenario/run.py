@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,7 @@ a connection retries at the latest as long after the repair as it was cut off.
 STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
 TAIL_S: Final = 0.1  # more than is evaluated: a last receipt counts for the time before it
 _POLL_S: Final = 0.01
+NOTHING: Final = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,16 @@ def run_script(
     on_action: Callable[[Action], None] = lambda action: None,
     sites: Sequence[Site] = (Site(),),
     operator: Operator | None = None,
+    recorded: AbstractContextManager[object] = NOTHING,
 ) -> ScriptRun:
     """Run traffic, inject and repair the faults of a script, and measure. CheckFailed if a fault had no effect.
 
     `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
     in each idle period. `events` returns the controller's events so far. `progress` is called with the number of
     finished injections and repairs, `on_action` with each of them. `phases`: ends of phases, for faults with `after`.
-    `sites`, `operator`: of a fabric on several machines. All faults are repaired in any case. ValueError for a script
-    with a fault within `WARM_UP_S` of the start: no goodput could be compared with.
+    `sites`, `operator`: of a fabric on several machines. `recorded` is entered while there is traffic, and not while
+    its processes start, which keep all cores busy for a moment. All faults are repaired in any case. ValueError for a
+    script with a fault within `WARM_UP_S` of the start: no goodput could be compared with.
     """
     if len(selections) != len(script.faults) or not selections:
         raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")
@@ -74,7 +78,7 @@ def run_script(
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
     player, check_s = Player(operator or net, script, phases), duration_s(net.plan)
     job = TrafficJob(streams=streams, probes=probes, stream_bytes_per_s=net.plan.rail_bps * STREAM_SHARE / 8)
-    with Traffic(job, sites) as traffic:
+    with Traffic(job, sites) as traffic, recorded:
         begun_ns = time.monotonic_ns()
         traffic.start()
         player.play(begun_ns)
