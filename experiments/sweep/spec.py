@@ -11,6 +11,7 @@ import ast
 import json
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -99,10 +100,13 @@ def load(
         raise BadInput("where", own["where"], "must be an expression, such as domains * rails <= 16")
     loading.load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
     data = loading.apply(data, overrides)
-    found = dict(_axes_of_file(own["axes"]))
-    found |= dict(_axis(text) for text in axes)
+    given = list(map(_axis, axes))
     if seeds:
-        found[SEED] = _seeds(seeds)
+        given.append((SEED, _seeds(seeds)))
+    for key, count in Counter(key for key, _ in given).items():
+        if count > 1:
+            raise BadInput("--axis", key, "is given twice: all values of an axis at once, such as domains=2,4,8")
+    found = dict(_axes_of_file(own["axes"])) | dict(given)
     if not found:
         raise BadInput("--axis", "", "is missing: a sweep needs axes, such as --axis domains=2,4,8 or --seeds 1..5")
     zipped, where = zipped or bool(own["zip"]), where or own["where"] or ""

@@ -90,6 +90,8 @@ def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[in
         ([], "--axis: '' is missing: a sweep needs axes"),
         (["--axis", "domans=2,4"], "axis: 'domans' is not a known key: did you mean 'domains'?"),
         (["--axis", "domains=2,2"], "axis domains: 2 is there twice"),
+        (["--axis", "domains=2", "--axis", "domains=4"], "--axis: 'domains' is given twice"),
+        (["--axis", "seed=1,2", "--seeds", "3"], "--axis: 'seed' is given twice"),
         (["--axis", "domains=2,x"], "fabrics.0.domains: 'x' must be a whole number"),
         (
             ["--axis", "hosts=2", "-o", "underlay.interface=eth0"],
