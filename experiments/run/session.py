@@ -66,7 +66,9 @@ def surviving_interruptions(run: Run, interval: IntervalId) -> Iterator[None]:
         record_interruptions(run, interval)
         if not causes or isinstance(error, WorkerCrashed):
             raise
-        detail = {**interval.as_dict(), "text": f"{causes[0]}: {error}"}
+        names_it = isinstance(error, presence.ProcessMissing)
+        text = str(error) if names_it else f"{causes[0]}: {error}"
+        detail = {**interval.as_dict(), "text": text}
         run.events.append(Event(time.monotonic_ns(), PROCESS, "interval-failed", detail))
         presence.check()
 

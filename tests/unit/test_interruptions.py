@@ -67,6 +67,17 @@ def test_an_error_whose_process_is_not_needed_is_survived(helper: Helper) -> Non
     assert run.events[-1].detail["text"] == "the helper died (signal 9): no answer"
 
 
+def test_an_error_that_names_the_process_names_it_once(helper: Helper) -> None:
+    run = run_of()
+    with surviving_interruptions(run, WHERE):
+        try:
+            helper.fail()
+        except OSError as error:
+            helper.watched.release()
+            raise ProcessMissing("the helper died (signal 9)") from error
+    assert run.events[-1].detail["text"] == "the helper died (signal 9)"
+
+
 def test_an_error_whose_process_is_still_missing_is_raised(helper: Helper) -> None:
     with pytest.raises(ProcessMissing, match=r"^the helper died"), surviving_interruptions(run_of(), WHERE):
         helper.fail()
