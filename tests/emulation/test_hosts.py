@@ -214,6 +214,32 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     check_nothing_left(three)
 
 
+def test_a_fabric_after_one_whose_switch_died_delivers_every_byte(
+    three: Machines, stack: ExitStack, tmp_path: Path
+) -> None:
+    """Machine 2 has switch rail1 of the first fabric; the next fabric has two switches for each rail."""
+    agent = start_agent(three, stack, 2, "--once")
+    (first,), (load,) = SMALL["fabrics"], SMALL["workloads"]
+    keys = {"fabrics": [first, first | {"kind": "dual-plane"}], "workloads": [load | {"duration": "3s"}], "hosts": 2}
+    run = start(three, stack, tmp_path, keys)
+    wait_until(lambda: processes(agent, REPLAY), "the replay", RUN_S)
+    (switch,) = (process for process in processes(agent, "ovs-vswitchd") if process.name() == "ovs-vswitchd")
+    switch.send_signal(signal.SIGKILL)
+    run.await_match(rf"ovs-vswitchd of rail1 on machine 2 \(m2, {NETWORK}\.2\) died \(signal 9\)", 5.0)
+    assert run.end(RUN_S) == 1, run.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    verdicts = {interval["fabric"]: interval["verdict"] for interval in summary["intervals"]}
+    assert verdicts["rail-only"] == "invalid", summary
+    (reason,) = (reason for reason in summary["reasons"] if "rail1 on machine 2" in reason)
+    assert reason.startswith("invalid: rail-only, "), summary
+    found = summary["headline"]["bytes"]
+    assert found["delivered_bytes"] == found["asked_bytes"] > 0, summary
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").read_text().splitlines()))
+    assert "dual-plane" in {row["fabric"] for row in rows if row["metric"] == "completion_time"}
+    assert agent.end(20.0) == 0
+    check_nothing_left(three)
+
+
 def test_workers_of_a_dask_cluster_start_the_agents(
     three: Machines, stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
