@@ -131,7 +131,8 @@ def test_runs_on_three_workers_are_those_of_a_plain_loop(spec: str, tmp_path: Pa
         argv = [*RUN_EXPERIMENT, "run", spec, "--seed", str(seed), "--out", str(tmp_path / str(seed))]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 1), done.stderr
-        frames.append(pd.read_csv(tmp_path / str(seed) / "results.csv").assign(seed=seed))
+        table = pd.read_csv(tmp_path / str(seed) / "results.csv", dtype={"phase": str, "policy": str})
+        frames.append(table.assign(seed=seed))
     with dask(3) as (address, _), sweep(spec, tmp_path / "out", "--on", address, runs=12) as program:
         assert program.end(2 * SWEEP_S * slow) in (0, 1), program.output
     assert sandboxes() == []
