@@ -54,6 +54,15 @@ def parse_join(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def check_host(join: str, host: str) -> None:
+    """Raise BadInput for a host that doesn't exist. If no name server answers, one may do so later."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: it can't be a name, such as a..b
+        if isinstance(error, UnicodeError) or error.errno == socket.EAI_NONAME:
+            raise BadInput("--join", join, f"must have a known host, and {host} is none") from None
+
+
 def about_machine(name: str, address: str) -> dict[str, Any]:
     """Return what a run needs to know of this machine, which it reaches at `address`."""
     found = next((interface for interface in interfaces() if interface.address == address), None)
@@ -80,6 +89,7 @@ def serve(join: str, name: str, once: bool, within_s: float = inf) -> int:
     """
     deadline = time.monotonic() + within_s
     host, port = parse_join(join)
+    check_host(join, host)
     token = read_token()
     if os.geteuid() != 0:
         raise MissingRequirement("an agent needs root, for tunnels from this machine's network", "use sudo")

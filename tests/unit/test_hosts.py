@@ -127,6 +127,22 @@ def test_fabrics_of_a_run_have_tunnels_of_their_own() -> None:
     assert [one.earlier_tunnels for one in (first, second, third)] == [0, 4, 8]
 
 
+def test_an_agent_waits_for_no_host_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(number: int) -> None:
+        def fail(*_: object) -> None:
+            raise socket.gaierror(number, "")
+
+        monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+    with pytest.raises(BadInput, match=r"^--join: 'tcp://a\.\.b:1' must have a known host, and a\.\.b is none$"):
+        agent.check_host("tcp://a..b:1", "a..b")
+    answer(socket.EAI_NONAME)
+    with pytest.raises(BadInput, match=r"must have a known host, and m9 is none$"):
+        agent.check_host("tcp://m9:1", "m9")
+    answer(socket.EAI_AGAIN)
+    agent.check_host("tcp://m9:1", "m9")
+
+
 def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_queue, "turn", partial(run_queue.turn, prefix=f"railyard-test-{uuid4().hex[:8]}"))
     with agent._turn("one", 1, inf):
