@@ -41,9 +41,9 @@ export function levelOf(perMille) {
   return perMille < 10 ? "u0" : `u${Math.min(4, Math.ceil(perMille / 250))}`;
 }
 
-/** Return a rate with its unit; a dash if nothing flows. */
+/** Return a rate with its unit, or that nothing flows. */
 export function rateText(bps) {
-  if (bps < 1000) return "–";
+  if (bps < 1000) return "idle";
   const [value, unit] = bps >= 1e9 ? [bps / 1e9, "Gbit/s"] : bps >= 1e6 ? [bps / 1e6, "Mbit/s"] : [bps / 1e3, "kbit/s"];
   return `${value >= 9.95 ? Math.round(value) : value.toFixed(1)} ${unit}`;
 }
