@@ -4,6 +4,11 @@ Nothing but the standard library is imported here: the processes that replay a s
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+EXCHANGE_SLICE_BYTES: Final = 32_000
+"""Slices of an exchange have this many bytes or more, and less than twice as many if those do not become too many: so
+that a new connection, whose receiver offers 65,535 bytes until it has received some, takes a whole slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +17,9 @@ class Transfer:
 
     `after`: task numbers, all below this task's own, that must have ended at `src`. A transfer ends at its receiver
     when its last byte was read. At its sender it ends when its last byte has left the GPU, as in NCCL, whose sends end
-    with their kernels, for which the next phase waits; for tasks of its own phase already when that byte was handed to
-    the kernel, so that no link waits for a thread. Transfers of one pair with different `stripe` numbers go over
-    different connections, so that a hash may put them on different paths.
+    with their kernels, for which the next phase waits; for a transfer to the same GPU in the same phase already when
+    that byte was handed to the kernel, so that no link waits for a thread. Transfers of one pair with different
+    `stripe` numbers go over different connections, so that a hash may put them on different paths.
     """
 
     src: int

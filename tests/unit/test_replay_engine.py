@@ -195,9 +195,10 @@ def test_a_stripe_does_not_queue_behind_another_of_its_pair() -> None:
         assert theirs[1].recv(1000) == on_the_wire(1, 10)
 
 
-def test_next_phase_waits_until_the_last_byte_has_left() -> None:
+def test_other_gpus_and_the_next_phase_wait_until_the_last_byte_has_left() -> None:
     """A receiver that doesn't read keeps bytes at their sender, whose kernel has taken all of them."""
-    schedule = Schedule("s", 4, 2, (PHASE, PHASE), (Transfer(0, 1, 90_000, 0), *later(0), *later(1)))
+    first, same_gpu = Transfer(0, 1, 90_000, 0), Transfer(0, 1, 10, 0, (0,))
+    schedule = Schedule("s", 4, 2, (PHASE, PHASE), (first, same_gpu, *later(0), *later(1)))
     channels = {Channel(0, dst): connected() for dst in (1, 2, 3)}
     with ExitStack() as stack:
         for end in (end for ends in channels.values() for end in ends):
@@ -208,14 +209,15 @@ def test_next_phase_waits_until_the_last_byte_has_left() -> None:
         engine = Engine(job_of(schedule, 0), {channel: ends[0] for channel, ends in channels.items()}, {})
         with ThreadPoolExecutor(1) as pool:
             run = pool.submit(engine.run, 0, lambda _: None, NEVER)
-            received = channels[Channel(0, 2)][1]
-            assert select.select([received], [], [], 5)[0]
-            assert not select.select([channels[Channel(0, 3)][1]], [], [], 0.1)[0]
+            others = [channels[Channel(0, dst)][1] for dst in (2, 3)]
+            assert not select.select(others, [], [], 0.1)[0]
             theirs.setblocking(True)
-            count = HEADER.size + 90_000
+            count = 2 * HEADER.size + 90_000 + 10
             while count:
                 count -= len(theirs.recv(count))
             assert not run.result(5).broken
+            assert engine.outcome.started_ns[1] < min(engine.outcome.started_ns[number] for number in (2, 3))
+            assert all(select.select([other], [], [], 5)[0] for other in others)
 
 
 def later(phase: int) -> list[Task]:

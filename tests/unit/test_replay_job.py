@@ -24,7 +24,7 @@ from railyard.workloads.replay.job import (
 )
 from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.schedule import Phase, Program, Schedule
-from railyard.workloads.tasks import Transfer
+from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES, Transfer
 from tests.unit.schedules import SIDE, schedules
 
 WINDOWS = Windows(1, 1, 1)
@@ -98,11 +98,11 @@ def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers
 @given(rate=st.integers(1, 10**12), more=st.integers(0, 10**12), mtu=st.integers(1280, 9000))
 def test_window_grows_with_link_rate_within_its_bounds(rate: int, more: int, mtu: int) -> None:
     window = windows_for_links(rate, 1, mtu).hb
-    assert MIN_FRAMES * mtu <= window <= MAX_WINDOW_BYTES
+    assert max(MIN_FRAMES * mtu, 4 * EXCHANGE_SLICE_BYTES) <= window <= MAX_WINDOW_BYTES
     assert window <= windows_for_links(1, rate + more, mtu).rail
 
 
-@pytest.mark.parametrize(("rate", "window"), [(1_000_000, 36_000), (50_000_000, 93_750), (10**9, 200_000)])
+@pytest.mark.parametrize(("rate", "window"), [(1_000_000, 128_100), (80_000_000, 150_000), (10**9, 200_000)])
 def test_a_window_is_15_ms_of_a_link_of_medium_rate(rate: int, window: int) -> None:
     assert windows_for_links(rate, rate, 9000) == Windows(window, window, 36_000)
 

@@ -30,9 +30,11 @@ def emit_exchange(exchange: Exchange, program: Program, phase: int, in_flight: i
     rounds = [pairs.tolist() for pairs in exchange.rounds]
     parts = algorithms.sliced(algorithms.whole_bytes(exchange.size))
     for number, (part, pairs) in enumerate((part, pairs) for part in parts for pairs in rounds):
-        window = number - in_flight
+        lag = min(in_flight, algorithms.SENDS_WAITING)
         for src, dst in pairs:
-            after = program.last(src) if window < 0 else (sent[src][window], received[src][window])
+            after = program.last(src) if number < lag else (sent[src][number - lag],)
+            if number >= in_flight:
+                after = (*after, received[src][number - in_flight])
             task = program.send(src, dst, part, phase, after)
             sent[src].append(task)
             received[dst].append(task)

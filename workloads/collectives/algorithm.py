@@ -21,9 +21,12 @@ from pydantic import AfterValidator
 from railyard.core.registry import Registry
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
+from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES
 
 MAX_IN_FLIGHT: Final = 16
 """Rounds of an exchange that a GPU has under way at most, unless the workload gives another number."""
+SENDS_WAITING: Final = 2
+"""Rounds of an exchange whose bytes a GPU has yet to send: one is being sent, and the next one is ready."""
 SLICE_BYTES: Final = 64_000
 """A ring sends a chunk in two slices if each has this many bytes or more: the next GPU forwards the first slice while
 the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
@@ -91,8 +94,8 @@ def rounds_in_flight(rounds: int, in_flight: int | None) -> int:
 
 
 def sliced(size: int) -> list[int]:
-    """Split a pair's bytes into equal slices of SLICE_BYTES or more, at most MAX_SLICES."""
-    count = max(1, min(MAX_SLICES, size // SLICE_BYTES))
+    """Split a pair's bytes into equal slices of EXCHANGE_SLICE_BYTES or more, at most MAX_SLICES."""
+    count = max(1, min(MAX_SLICES, size // EXCHANGE_SLICE_BYTES))
     return [size // count + (part < size % count) for part in range(count)]
 
 
@@ -117,9 +120,10 @@ Stages = Iterable[Sequence[Transport]]
 class Exchange:
     """`size` bytes for each pair of each round, in which i sends to i + r: so no receiver has several senders for long.
 
-    Round n waits until round n - `in_flight` was sent and received, which also keeps fast GPUs from running ahead.
-    All rounds run with the first slice of every pair, then with the second, and so on: pairs that share a link advance
-    together, and none is left to finish alone while other links are idle.
+    Round n waits until round n - SENDS_WAITING has left the GPU: so rounds leave one after the other, as fast as the
+    link allows, and all GPUs are in about the same one. It also waits until round n - `in_flight` was received, which
+    keeps fast GPUs from running ahead. All rounds run with the first slice of every pair, then with the second, and so
+    on: pairs that share a link advance together, and none is left to finish alone while other links are idle.
     """
 
     rounds: Sequence[Round]
@@ -150,14 +154,22 @@ class Exchange:
         slots = np.arange(turns)[:, None] * n + program.count
         sent, received = slots + np.tile(sends, (len(parts), 1)), slots + np.tile(receives, (len(parts), 1))
         ends = np.tile(np.concatenate(self.rounds), (len(parts), 1))
-        begun = min(in_flight, turns)
-        first = [program.last(src) for src in ends[: begun * n, 0].tolist()]
-        windows = np.repeat(np.arange(turns - begun), n)
-        places = np.searchsorted(gpus, ends[begun * n :, 0])
-        rest = np.column_stack((sent[windows, places], received[windows, places]))
+        lag = min(SENDS_WAITING, in_flight)
+        first = [program.last(src) for src in ends[: min(lag, turns) * n, 0].tolist()]
+        places = np.searchsorted(gpus, ends[:, 0])
+        first += [(number,) for number in _before(sent, lag, lag, in_flight, places).tolist()]
+        before = (_before(sent, lag, in_flight, turns, places), _before(received, in_flight, in_flight, turns, places))
+        rest = np.column_stack(before)
         program.send_all(ends, np.repeat(parts, rounds * n), phase, first, rest)
         for place, gpu in enumerate(gpus.tolist()):
             program.wait_for(gpu, [*sent[-in_flight:, place].tolist(), *received[-in_flight:, place].tolist()])
+
+
+def _before(numbers: Numbers, lag: int, start: int, stop: int, places: Numbers) -> Numbers:
+    """Of each transfer in turns `start` to `stop`: the number, by turn and place, `lag` turns before, at its sender."""
+    turns = np.arange(start, min(stop, len(numbers)))
+    n = numbers.shape[1]
+    return numbers[np.repeat(turns - lag, n), places.reshape(-1, n)[turns].ravel()]
 
 
 @dataclass(frozen=True)
@@ -165,7 +177,7 @@ class UnevenExchange:
     """Each pair of the rounds has its own bytes; a pair without any sends nothing.
 
     A slot is a round with one slice. What a GPU did in a slot, or waited for if it sent nothing then, is what it waits
-    for `in_flight` slots later.
+    for `in_flight` slots later; and for what it sent SENDS_WAITING sends before.
     """
 
     rounds: Sequence[Round]
@@ -188,6 +200,8 @@ class UnevenExchange:
         max_slices = max((len(parts) for parts in slices.values()), default=0)
         rounds = [pairs.tolist() for pairs in self.rounds]
         slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
+        sends: dict[int, list[int]] = {gpu: [] for gpu in slots}
+        lag = min(SENDS_WAITING, in_flight)
         for part in range(max_slices):
             for pairs in rounds:
                 before = {g: s[-in_flight] if len(s) >= in_flight else program.last(g) for g, s in slots.items()}
@@ -196,7 +210,9 @@ class UnevenExchange:
                 for src, dst in pairs:
                     parts = slices.get((src, dst), [])
                     if part < len(parts):
-                        sent[src] = received[dst] = program.send(src, dst, parts[part], phase, before[src])
+                        after = (*before[src], *sends[src][-lag:][:1]) if len(sends[src]) >= lag else before[src]
+                        sent[src] = received[dst] = program.send(src, dst, parts[part], phase, after)
+                        sends[src].append(sent[src])
                 for gpu, done in slots.items():
                     arrivals = (received[gpu],) if gpu in received else ()
                     waits = (sent[gpu], *arrivals) if gpu in sent else (*before[gpu], *arrivals)

@@ -15,7 +15,7 @@ from pydantic import Field, InstanceOf, SkipValidation
 
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.tasks import Compute, Task, Transfer
+from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES, Compute, Task, Transfer
 
 if TYPE_CHECKING:  # workers need none of it, and NumPy takes longer to import than the rest
     from railyard.workloads.schedule import Schedule
@@ -25,6 +25,7 @@ PATTERN_BYTES: Final = 1 << 20
 PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
 WINDOW_S: Final = 0.015
 MIN_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its acknowledgement
+MIN_WINDOW_BYTES: Final = 4 * EXCHANGE_SLICE_BYTES + 100  # two slices and their headers
 MAX_WINDOW_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
 
 
@@ -54,10 +55,13 @@ class Windows:
 
 
 def windows_for_links(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
-    """Return windows of 15 ms of links of these rates, within what works."""
-    minimum = MIN_FRAMES * mtu
-    hb, rail = (min(MAX_WINDOW_BYTES, max(minimum, round(bps / 8 * WINDOW_S))) for bps in (hb_bps, rail_bps))
-    return Windows(hb, rail, minimum)
+    """Return windows of 15 ms of links of these rates; at least of two slices, at most of a receive buffer.
+
+    Acknowledgements wait in the queues of the other direction: with windows of less than a slice, a sender has used up
+    those of all its receivers at times, and its link falls idle.
+    """
+    hb, rail = (min(MAX_WINDOW_BYTES, max(MIN_WINDOW_BYTES, round(bps / 8 * WINDOW_S))) for bps in (hb_bps, rail_bps))
+    return Windows(hb, rail, MIN_FRAMES * mtu)
 
 
 class Job(Message):
@@ -164,7 +168,7 @@ class Dependents(NamedTuple):
 
 
 def dependents(job: Job) -> Dependents:
-    """Return what the local tasks wait for; of a transfer of their own in another phase, its departure."""
+    """Return what the local tasks wait for; of own transfers in other phases or to other GPUs, their departure."""
     found = Dependents({}, {}, {}, {})
     for number, task in enumerate(job.tasks):
         owner_gpu = owner(task)
@@ -178,9 +182,17 @@ def dependents(job: Job) -> Dependents:
             elif other.dst == owner_gpu:
                 frees = found.on_receipt
             else:
-                frees = found.on_done if other.phase == task.phase else found.on_departure
+                frees = found.on_departure if _departs(task, other) else found.on_done
             frees.setdefault(dependency, []).append(number)
     return found
+
+
+def _departs(task: Task, other: Transfer) -> bool:
+    """Return whether a task waits until an earlier transfer of its GPU has left it, not only until the kernel has it.
+
+    What goes to the same GPU goes one after the other anyway.
+    """
+    return other.phase != task.phase or (isinstance(task, Transfer) and other.dst != task.dst)
 
 
 PhaseEndCallback = Callable[[int], None]  # called once, in a thread, with the monotonic ns of a phase's last receipt
