@@ -156,7 +156,7 @@ def test_capacity_is_measured_unless_given_rates_are_low(rate: str, measured: bo
         (["1Gbit"], True),
     ],
 )
-def test_capacity_is_measured_unless_given_rates_of_all_rails_are_low(rates: list[str], measured: bool) -> None:
+def test_capacity_is_measured_unless_all_given_rates_are_low(rates: list[str], measured: bool) -> None:
     """2 nodes at 100 Mbit/s send 2,759 frames a second."""
     fabrics = [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": rate} for rate in rates]}]
     workload = {"kind": "allreduce", "sizes": ["1MiB"], "policies": ["equal"]}
