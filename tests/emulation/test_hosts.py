@@ -214,7 +214,7 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     check_nothing_left(three)
 
 
-def test_a_fabric_after_one_whose_switch_died_delivers_every_byte(
+def test_a_fabric_after_a_dead_switch_delivers_every_byte(
     three: Machines, stack: ExitStack, tmp_path: Path
 ) -> None:
     """Machine 2 has switch rail1 of the first fabric; the next fabric has two switches for each rail."""

@@ -195,7 +195,7 @@ def test_a_stripe_does_not_queue_behind_another_of_its_pair() -> None:
         assert theirs[1].recv(1000) == on_the_wire(1, 10)
 
 
-def test_other_gpus_and_the_next_phase_wait_until_the_last_byte_has_left() -> None:
+def test_others_wait_until_the_last_byte_has_left() -> None:
     """A receiver that doesn't read keeps bytes at their sender, whose kernel has taken all of them."""
     first, same_gpu = Transfer(0, 1, 90_000, 0), Transfer(0, 1, 10, 0, (0,))
     schedule = Schedule("s", 4, 2, (PHASE, PHASE), (first, same_gpu, *later(0), *later(1)))
