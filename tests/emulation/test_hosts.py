@@ -214,9 +214,7 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     check_nothing_left(three)
 
 
-def test_a_fabric_after_a_dead_switch_delivers_every_byte(
-    three: Machines, stack: ExitStack, tmp_path: Path
-) -> None:
+def test_a_fabric_after_a_dead_switch_delivers_every_byte(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     """Machine 2 has switch rail1 of the first fabric; the next fabric has two switches for each rail."""
     agent = start_agent(three, stack, 2, "--once")
     (first,), (load,) = SMALL["fabrics"], SMALL["workloads"]
