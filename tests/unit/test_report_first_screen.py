@@ -64,7 +64,7 @@ def clicked() -> str:
 def test_header_of_an_interactive_run_says_so(page: str, clicked: str) -> None:
     header = clicked[clicked.index("<header>") : clicked.index("</header>")]
     assert ", interactive</strong>" in header
-    assert "from the live page while it was measured" in header
+    assert "changed by hand on the live page during the measurement" in header
     assert "interactive" not in page
 
 
