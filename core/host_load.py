@@ -25,8 +25,17 @@ STEP_S: Final = 0.05
 RECENT_LAGS: Final = 1000
 FOREIGN_LIMIT: Final = 0.15  # of all cores: what others may use before results are degraded
 PAUSE_S: Final = 0.005  # what a thread may be late by on a machine that is only busy
+LATE_FRAMES: Final = 0.25
+"""On slow links a thread may be late by this part of a frame's time. A link has another frame queued while it sends
+one, and a message depends on four threads at most: its sender, a rail switch, another switch or GPU, its receiver.
+"""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PROCESS_CLOCK: Final = 2  # CPUCLOCK_SCHED of a process (linux/posix-timers_types.h): exact, and costs a microsecond
+
+
+def tolerated_lateness_s(frame_s: float) -> float:
+    """Return how late (s) threads may be, where links take `frame_s` to send a frame."""
+    return max(PAUSE_S, LATE_FRAMES * frame_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,8 @@ class MachineLoad:
     """Shares of the usable cores, 0 to 1, in the whole interval and in its worst 100 ms, and lateness in ms.
 
     `foreign`: used by other programs. `stolen`: by other guests of the host. `throttled`: time for which a CPU quota
-    stopped the run. `paused`: share of the time in pauses of over 5 ms, of which `pause_ms` is the longest.
+    stopped the run. `paused`: share of the time in pauses that are longer than threads may be late by, of which
+    `pause_ms` is the longest.
     """
 
     busy: float
@@ -107,15 +117,16 @@ class LoadMeter:
     """Meter of the time during which it is entered: `with LoadMeter() as meter: ...`, then `meter.load`.
 
     It costs about 1% of a core. Inside a sandbox only the run's own processes are visible: all other load is foreign.
-    Busy means not idle: the kernel times idleness by a clock, but samples a busy core at its tick, 100 to 1,000 times a
-    second, so work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
+    `late_s`: how late a thread may be; what is later is a pause. Busy means not idle: the kernel times idleness by a
+    clock, but samples a busy core at its tick, 100 to 1,000 times a second, so work in step with the tick would be seen
+    always or never (17% was shown as 0.2% or 49%).
     """
 
     current: ClassVar["LoadMeter | None"] = None
     """The meter that is entered now, for views of the interval under way."""
 
-    def __init__(self) -> None:
-        self._cores = usable_cores()
+    def __init__(self, late_s: float = PAUSE_S) -> None:
+        self._late_s, self._cores = late_s, usable_cores()
         self._affinity = frozenset(os.sched_getaffinity(0))
         self._throttle_files = [folder / "cpu.stat" for folder in cpu_cgroups()]
         # seconds, and of the usable cores together: busy, used by others, stolen, throttled, paused
@@ -198,7 +209,7 @@ class LoadMeter:
             self._lags.append(now - before - SLEEP_S)
             late = now - last - SAMPLE_S - SLEEP_S
             self._pause_s = max(self._pause_s, late)
-            self._paused_s += late if late > PAUSE_S else 0.0
+            self._paused_s += late if late > self._late_s else 0.0
             if now - window[-1].at >= STEP_S:
                 window.append(self._cpu())
                 self.steps.append(window[-1])

@@ -88,6 +88,11 @@ class FabricPlan(Protocol):
         return 1.0
 
     @property
+    def frame_s(self) -> float:
+        """Seconds that a rail link takes to send a frame; 0: its threads have to be as punctual as on fast links."""
+        return 0.0
+
+    @property
     def control_processes(self) -> tuple[str, ...]:
         """The processes of the control plane that can fail."""
         return ()

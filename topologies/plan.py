@@ -44,6 +44,11 @@ class Plan(FabricPlan):
         return f"the {self.spec.kind} fabric of {self.spec.domains} domains x {self.spec.rails} rails"
 
     @property
+    def frame_s(self) -> float:
+        """Seconds that a rail link takes to send a frame, by the clock."""
+        return 8 * self.spec.mtu / self.rail_bps
+
+    @property
     def control_processes(self) -> tuple[str, ...]:
         """The processes of the control plane that can fail."""
         return "controller", "registry"

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from pydantic import InstanceOf
 
-from railyard.core.host_load import MachineLoad
+from railyard.core.host_load import PAUSE_S, MachineLoad
 from railyard.core.worker import Message
 from railyard.failure.faults import Fault
 from railyard.topologies.build.machine_part import Underlay
@@ -65,9 +65,10 @@ class Counted(Message):
 
 
 class Meter(ToPart):
-    """Begin to measure the machine's load, or end it: Metered."""
+    """Begin to measure the machine's load, or end it: Metered. `late_s`: how late a thread may be."""
 
     on: bool
+    late_s: float = PAUSE_S
 
 
 class Metered(Message):

@@ -17,13 +17,13 @@ class ClusterMeter:
     Machines that share a kernel see one another's processes as foreign; the meter takes them for what they are.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._own = cluster, LoadMeter()
+    def __init__(self, cluster: Cluster, late_s: float) -> None:
+        self._cluster, self._late_s, self._own = cluster, late_s, LoadMeter(late_s)
         self._loads: list[MachineLoad] = []
         self._shared: list[messages.Metered] = []  # of parts on this kernel
 
     def __enter__(self) -> "ClusterMeter":
-        self._cluster.ask_all(messages.Meter(on=True))
+        self._cluster.ask_all(messages.Meter(on=True, late_s=self._late_s))
         self._own.__enter__()
         return self
 

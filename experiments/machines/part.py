@@ -119,8 +119,8 @@ class Part:
             case messages.ReadCounters() if self.net is not None:
                 sent = interface_bytes(self._machine_net, self._underlay.interface)
                 return messages.Counted(counters=count(self.net), underlay_bytes=sent)
-            case messages.Meter(on=True):
-                self._meter = LoadMeter()
+            case messages.Meter(on=True, late_s=late_s):
+                self._meter = LoadMeter(late_s)
                 self._meter.__enter__()
             case messages.Meter():
                 self._meter.__exit__()

@@ -13,7 +13,7 @@ from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import watch as presence
 from railyard.core.crash import WorkerCrashed
 from railyard.core.host import Datapath
-from railyard.core.host_load import LoadMeter
+from railyard.core.host_load import LoadMeter, tolerated_lateness_s
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
 from railyard.experiments.machines.cluster import Cluster, current
@@ -90,8 +90,9 @@ class Watch:
         An interval of several parts, with others between them, gets one record. The losses of a part that fails belong
         to no later interval.
         """
+        late_s = tolerated_lateness_s(0.0 if faulted else self.net.plan.frame_s)
         # the place among the run's loads (the next one if it is negative), the meter and the losses so far
-        row, meter, spent = self._intervals.get(interval_id, (-1, self._meter(), Counters(0, 0, 0)))
+        row, meter, spent = self._intervals.get(interval_id, (-1, self._meter(late_s), Counters(0, 0, 0)))
         before = self.counted
         record_interruptions(run, IntervalId(interval_id.fabric))  # of the time before
         presence.check()
@@ -113,12 +114,12 @@ class Watch:
                 transfers_faulted=faulted, dilation=self.dilation, cpu_stolen=load.stolen,
                 cpu_throttled=load.throttled, paused=load.paused, pause_ms=load.pause_ms, busy_100ms=load.busy_100ms,
                 foreign_100ms=load.foreign_100ms, stolen_100ms=load.stolen_100ms, needless_retransmits=lost.needless,
-                drops_node=node, drops_interface=interface, drops_most=most,
+                drops_node=node, drops_interface=interface, drops_most=most, late_ms=late_s * 1e3,
             )
         ]  # fmt: skip
 
-    def _meter(self) -> LoadMeter | ClusterMeter:
-        return ClusterMeter(self.cluster) if self.cluster else LoadMeter()
+    def _meter(self, late_s: float) -> LoadMeter | ClusterMeter:
+        return ClusterMeter(self.cluster, late_s) if self.cluster else LoadMeter(late_s)
 
 
 def count_all(net: EmulatedNet, cluster: Cluster | None) -> Counters:

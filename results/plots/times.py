@@ -128,7 +128,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
 def evidence(findings: Sequence[Finding]) -> style.Plot | None:
     """Every finding on one scale: 0 is ideal, 1 where it becomes degraded, 2 where it becomes invalid. What may not be
     at all has no scale."""
-    limits = [x for x in LIMITS if x.degraded and any(f.limit is x for f in findings)]
+    limits = [x for x in LIMITS if x.degraded and any(f.limit == x for f in findings)]
     if not limits:
         return None
     with style.drawing(0.8 + 0.34 * len(limits)) as figure:
@@ -143,9 +143,9 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
         for left, colour in enumerate((style.GREEN, style.YELLOW, style.VERMILION)):
             axes.axvspan(left, left + 1, color=colour, alpha=0.14, lw=0)
         for number, limit in enumerate(limits):
-            of_limit = [f for f in findings if f.limit is limit]
+            of_limit = [f for f in findings if f.limit == limit]
             values = [f.value for f in of_limit]
-            places = [place(value, limit) for value in values]
+            places = [place(f.value, f.limit) for f in of_limit]
             dots = axes.plot(
                 places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=style.INK, clip_on=False
             )

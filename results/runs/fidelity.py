@@ -6,7 +6,7 @@ not the fabric. Each measurement interval has a verdict, and the run has the wor
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from railyard.core.host_load import FOREIGN_LIMIT
@@ -55,12 +55,13 @@ Origin = Literal["machine", "network", "run"]
 class Limit:
     """Limits of a quantity: above `degraded` or `invalid` (in `unit`; "share" is 0 to 1) that is the verdict.
 
-    `why`: the reason for these figures. `origin`: what a deviation says something about.
+    `why`: the reason for these figures. `origin`: what a deviation says something about. Where links are slow, lag has
+    a higher limit; limits of the same quantity are equal.
     """
 
     quantity: str
-    degraded: float
-    invalid: float
+    degraded: float = field(compare=False)
+    invalid: float = field(compare=False)
     unit: str
     origin: Origin
     why: str
@@ -82,7 +83,7 @@ CPU_BUSY: Final = Limit("CPU busy", 0.85, 0.97, "share", "machine",
 CPU_FOREIGN: Final = Limit("CPU used by others", FOREIGN_LIMIT, 0.40, "share", "machine",
     "another program's load comes and goes, so it spoils repeats before it fills the cores")
 LAG: Final = Limit("scheduling lag p99", 5.0, 50.0, "ms", "machine",
-    "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases")
+    "a quarter of the 20 ms in which a link-down is to be healed; without faults, of a frame's time, if that is longer")
 RETRANSMITS: Final = Limit("retransmitted segments", 0.001, 0.02, "share", "network",
     "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it")
 NEEDLESS: Final = Limit("segments retransmitted needlessly", 0.01, 0.10, "share", "network",
@@ -98,7 +99,7 @@ CPU_STOLEN: Final = Limit("CPU stolen", 0.05, 0.40, "share", "machine",
 CPU_THROTTLED: Final = Limit("CPU throttled", 0.01, 0.10, "share", "machine",
     "a CPU quota stops every process of the run at once; at a tenth of the time no figure is the fabric's")
 PAUSED: Final = Limit("time in pauses", 0.05, 0.20, "share", "machine",
-    "what a thread is late by over 5 ms adds up; a twentieth of the time is as much as a time may be off")
+    "what a thread is late by beyond that limit adds up; a twentieth of the time is as much as a time may be off")
 PAUSE: Final = Limit("longest pause", 10.0, 40.0, "ms", "machine",
     "in intervals with faults: half a bin of 20 ms of goodput may be missing; a link may take 40 ms to recover (p95)")
 FOREIGN_BURST: Final = Limit("busiest 100 ms of others", 0.50, math.inf, "share", "machine",
@@ -261,12 +262,14 @@ def load_findings(load: Load) -> Iterator[Finding]:
     text = f"{percent(load.cpu_foreign)} of all cores used by other programs"
     yield Finding(where, CPU_FOREIGN, load.cpu_foreign, text)
     text = f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
-    yield Finding(where, LAG, load.lag_p99_ms, text)
+    lag = replace(LAG, degraded=load.late_ms, invalid=max(LAG.invalid, load.late_ms))
+    yield Finding(where, lag, load.lag_p99_ms, text)
     text = f"{percent(load.cpu_stolen)} of all cores had by other guests of the host"
     yield Finding(where, CPU_STOLEN, load.cpu_stolen, text)
     text = f"stopped by a CPU quota for {percent(load.cpu_throttled)} of the time"
     yield Finding(where, CPU_THROTTLED, load.cpu_throttled, text)
-    yield Finding(where, PAUSED, load.paused, f"{percent(load.paused)} of the time in pauses of over 5 ms")
+    text = f"{percent(load.paused)} of the time in pauses of over {digits(load.late_ms, 2)} ms"
+    yield Finding(where, PAUSED, load.paused, text)
     text = f"{percent(load.foreign_100ms)} of all cores used by other programs for 100 ms"
     yield Finding(where, FOREIGN_BURST, load.foreign_100ms, text)
     if load.transfers_faulted:

@@ -212,7 +212,7 @@ class Load(Record):
     dilation: float = 1.0  # of the fabric as it was built then: its links' checks are those of the same
     cpu_stolen: float = 0.0  # share of the usable cores that other guests of the host had
     cpu_throttled: float = 0.0  # share of the time for which a CPU quota stopped the run
-    paused: float = 0.0  # share of the time in pauses of over 5 ms in which no thread of the recorder ran
+    paused: float = 0.0  # share of the time in pauses of over `late_ms` in which no thread of the recorder ran
     pause_ms: float = 0.0  # the longest of them
     busy_100ms: float = 0.0  # `cpu_busy` in the worst 100 ms, and so on
     foreign_100ms: float = 0.0
@@ -221,6 +221,7 @@ class Load(Record):
     drops_node: str = ""  # the node and interface with most of `drops`, and how many it had
     drops_interface: str = ""
     drops_most: int = 0
+    late_ms: float = 5.0  # how late threads may be (core/host_load.py); without faults, longer where links are slow
 
 
 @dataclass(frozen=True, slots=True)

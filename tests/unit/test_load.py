@@ -10,6 +10,8 @@ import pytest
 
 from railyard.core import host, host_load
 from railyard.core.host_load import LoadMeter
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import FabricSpec
 
 
 def test_a_busy_stretch_is_busier_than_it_would_be_idle() -> None:
@@ -61,6 +63,23 @@ def test_a_pause_is_found_but_for_a_sample() -> None:
         time.sleep(0.1)
     assert meter.load.pause_ms >= 100 - 2 * host_load.SAMPLE_S * 1e3
     assert 0 < meter.load.paused <= 1
+
+
+def test_a_pause_within_what_is_tolerated_does_not_count() -> None:
+    stop = "import os, signal, time; p = os.getppid(); os.kill(p, 19); time.sleep(0.1); os.kill(p, 18)"
+    with LoadMeter(late_s=30.0) as meter:
+        subprocess.run([sys.executable, "-c", stop], check=True)
+        time.sleep(0.1)
+    assert meter.load.paused == 0
+    assert meter.load.pause_ms >= 100 - 2 * host_load.SAMPLE_S * 1e3
+
+
+def test_threads_may_be_later_where_frames_take_longer() -> None:
+    plan = make_plan(
+        FabricSpec.model_validate({"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "1Mbit"}), 0
+    )
+    assert host_load.tolerated_lateness_s(plan.frame_s) == pytest.approx(0.018)
+    assert host_load.tolerated_lateness_s(0.0) == host_load.tolerated_lateness_s(0.019) == 0.005
 
 
 def test_a_burst_of_150_ms_fills_the_busiest_100_ms() -> None:

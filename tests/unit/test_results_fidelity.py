@@ -40,6 +40,14 @@ def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
         ({"cpu_foreign": 0.5}, "invalid", "50.0% of all cores used by other programs"),
         ({"lag_p99_ms": 6.0}, "degraded", "woke 6.0 ms late"),
         ({"lag_p99_ms": 51.0}, "invalid", "woke 51.0 ms late"),
+        ({"lag_p99_ms": 17.0, "late_ms": 18.0}, "ok", ""),  # a frame takes 72 ms
+        (
+            {"lag_p99_ms": 19.0, "late_ms": 18.0},
+            "degraded",
+            "woke 19.0 ms late (99th percentile), 18.0 ms is the limit",
+        ),
+        ({"lag_p99_ms": 51.0, "late_ms": 18.0}, "invalid", "woke 51.0 ms late"),
+        ({"paused": 0.06, "late_ms": 18.0}, "degraded", "6.0% of the time in pauses of over 18 ms"),
         ({"cpu_stolen": 0.06}, "degraded", "6.0% of all cores had by other guests"),
         ({"cpu_stolen": 0.45}, "invalid", "45.0% of all cores had by other guests"),
         ({"cpu_throttled": 0.02}, "degraded", "stopped by a CPU quota for 2.0% of the time"),
