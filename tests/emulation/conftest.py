@@ -31,6 +31,7 @@ END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program of a test would compile its modules again, for 0.5 s
     config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
     config.addinivalue_line("markers", "alone: it asserts times, so no other test may run meanwhile")
     if not config.pluginmanager.has_plugin("railyard"):  # as in a checkout that isn't installed
