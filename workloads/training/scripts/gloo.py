@@ -7,18 +7,17 @@ with a hash of all weights. Rank 0 keeps a checkpoint every few steps, from whic
 import os
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
-from railyard.workloads.training.scripts.model import batch, load, network, parse, save, weights_hash
+from railyard.workloads.training.scripts.model import Momentum, batch, load, network, parse, save, weights_hash
 
 
 def main() -> None:
     """Train `--steps` steps. A collective that takes longer than `--timeout` ends the process."""
     options, rank = parse(__doc__), int(os.environ["RANK"])
     model = network(options.width, options.seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = Momentum(model)
     begun = load(options.checkpoint, model, optimizer)
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout))
     for step in range(begun, options.steps):

@@ -8,19 +8,18 @@ import os
 import socket
 from datetime import timedelta
 
-import torch
 from torch import nn
 from torch.distributed import TCPStore
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-from railyard.workloads.training.scripts.model import batch, network, parse, weights_hash
+from railyard.workloads.training.scripts.model import Momentum, batch, network, parse, weights_hash
 
 
 def main() -> None:
     """Train until `--steps` are committed. A step needs `--min-groups` replica groups, by default all."""
     options, rank = parse(__doc__, min_groups=int(os.environ["WORLD_SIZE"])), int(os.environ["RANK"])
     model = network(options.width, options.seed)
-    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    plain = Momentum(model)
 
     def load(state: dict[str, dict[str, object]]) -> None:
         model.load_state_dict(state["model"])
