@@ -23,26 +23,39 @@ from xdist.scheduler import LoadScopeScheduling
 from railyard.experiments.api import pytest_plugin
 from tests.emulation import fabrics, forked, leaks, ryu_venv
 from tests.emulation.variants import is_variant
+from tests.shortcuts.sitecustomize import AT_ONCE
 
 OWN_NAMESPACES = "unshare --mount --net --pid --ipc --fork --kill-child --mount-proc sh -c '\"$@\"; exit $?' sh"
 """A shell as process 1, because that waits for orphans that end."""
+SHORTCUTS = Path(__file__).parents[1] / "shortcuts"
 TEST_S = 180.0  # only what hangs comes near it
 END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program of a test would compile its modules again, for 0.5 s
     config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
     config.addinivalue_line("markers", "alone: it asserts times, so no other test may run meanwhile")
+    config.addinivalue_line("markers", "long: it starts before others, so that no worker ends long after them")
     if not config.pluginmanager.has_plugin("railyard"):  # as in a checkout that isn't installed
         config.pluginmanager.register(pytest_plugin, "railyard")
     if hasattr(config, "workerinput"):
         forked.furnish()
         _private_tmp(config)
-    elif config.option.dist != "no":
+        return
+    _shorten_programs(config)
+    if config.option.dist != "no":
         python = shlex.quote(sys.executable)
         config.option.tx = [f"popen//python={OWN_NAMESPACES} {python}"] * len(config.option.tx)
         _wait_until_alone(config)
+
+
+def _shorten_programs(config: pytest.Config) -> None:
+    """Let programs of tests leave out what takes half of a run's CPU time, by tests/shortcuts unless `--thorough`."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each would compile its modules again
+    if not config.getoption("--thorough"):
+        given = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(SHORTCUTS), *([given] if given else [])])
+        os.environ[AT_ONCE] = str(len(config.option.tx) or 1)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,12 +103,13 @@ def _wait_until_alone(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave variants out, unless they are asked for, all or one by its name."""
+    """Leave variants out, unless they are asked for, all or one by its name; put long tests first."""
     named = any("::" in argument for argument in config.args)
     if not (named or config.getoption("--thorough")):
         left_out = [item for item in items if is_variant(item.nodeid)]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.hookimpl(tryfirst=True)
