@@ -44,17 +44,20 @@ def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path, slow: float) -> 
     """Looked at all the time, since helper programs of faults and measurements are there for milliseconds only."""
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out"), "--quiet"]
-    found, names = set[str](), set[str]()
+    found, known = set[str](), set[tuple[int, str]]()
     with Program(argv) as program:
         process = psutil.Process(program.process.pid)
         while program.process.poll() is None:
-            children = process.children(recursive=True)
-            found.update(shared_files(children))
-            with suppress(psutil.Error):
-                names.update(child.name() for child in children)
+            children, running = process.children(recursive=True), set[tuple[int, str]]()
+            for child in children:
+                with suppress(psutil.Error):  # it has just ended
+                    running.add((child.pid, child.name()))
+            if running - known:  # what a program inherits, it has from its start
+                found.update(shared_files(children))
+                known |= running
             time.sleep(0.005)
         assert program.end(SOON_S * slow) in (0, 1), program.output
-    assert {"ovs-vswitchd", "iperf3"} <= names
+    assert {"ovs-vswitchd", "iperf3"} <= {name for _, name in known}
     assert found == set()
 
 
