@@ -100,6 +100,12 @@ def test_the_page_is_accessible_at_every_width(chromium: Any, page: Path, scheme
         assert_accessible(tab)
 
 
+def show_fabric(tab: Any, number: int) -> None:
+    """Choose a fabric, and wait until it is drawn: before, the slider still has the range of the fabric shown last."""
+    tab.locator("#fabrics").select_option(str(number))
+    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 SHOWN = """async (seconds) => {
     const slider = document.getElementById("slider");
     slider.value = seconds;
@@ -113,8 +119,8 @@ SHOWN = """async (seconds) => {
 def test_links_at_random_times_equal_the_record(tab: Any) -> None:
     samples = [line["data"] for line in record() if line["kind"] == "sample"]
     dice = random.Random(7)
-    for number, fabric in enumerate(("0", "1")):
-        tab.locator("#fabrics").select_option(fabric)
+    for number in range(2):
+        show_fabric(tab, number)
         own = samples[number * SAMPLES : (number + 1) * SAMPLES]
         for _ in range(RANDOM_TIMES // 2):
             at = dice.randrange(SAMPLES)
@@ -128,7 +134,7 @@ def test_links_at_random_times_equal_the_record(tab: Any) -> None:
 
 
 def test_jumps_follow_the_fault(tab: Any) -> None:
-    tab.locator("#fabrics").select_option("0")
+    show_fabric(tab, 0)
     shown = []
     for name in ("Fault", "Detection", "Reroute", "First packet", "Repair"):
         tab.get_by_role("button", name=name, exact=True).click()
@@ -147,7 +153,7 @@ AT = """async (seconds) => {
 
 
 def test_path_step_and_phase_of_a_past_time_are_shown(tab: Any) -> None:
-    tab.locator("#fabrics").select_option("0")
+    show_fabric(tab, 0)
     tab.locator("#src").fill("d0g1")
     tab.locator("#dst").fill("d1g1")
     assert tab.evaluate(AT, 0.1) == [

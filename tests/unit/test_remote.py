@@ -52,10 +52,12 @@ def test_a_response_that_is_sent_back_is_refused() -> None:
             b.sendall(data)
 
     with a, b:
-        threading.Thread(target=mirror, daemon=True).start()
+        mirrored = threading.Thread(target=mirror, daemon=True)
+        mirrored.start()
         with pytest.raises(NotAuthentic):
             authenticate(a, TOKEN, caller=True)
         a.shutdown(socket.SHUT_RDWR)
+        mirrored.join()  # or it would read from a closed socket
 
 
 def test_a_caller_that_sends_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
