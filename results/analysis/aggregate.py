@@ -7,7 +7,7 @@ from itertools import product
 from math import inf, isclose, isnan, log, nan
 from operator import attrgetter
 from statistics import median
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -36,10 +36,13 @@ FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful
 HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
 
 
-def grouped(rows: Sequence[Grouped], *keys: str) -> dict[Any, list[Grouped]]:
+def grouped(rows: Iterable[Grouped], *keys: str) -> dict[Any, list[Grouped]]:
     """Return the rows that are alike in these attributes, by their values (of one attribute: its value)."""
-    groups = pd.Series(list(rows), dtype=object).groupby([[getattr(row, k) for row in rows] for k in keys], sort=False)
-    return {key if len(keys) > 1 else cast(tuple[Any], key)[0]: list(group) for key, group in groups}
+    found: defaultdict[Any, list[Grouped]] = defaultdict(list)
+    values = attrgetter(*keys)
+    for row in rows:
+        found[values(row)].append(row)
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +212,22 @@ def none_if_nan(value: float) -> float | None:
 def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
     """Return every measurement, repeats together, in the order in which they were first measured."""
     kinds, operations = kinds_of(run.flows), kinds_of(run.flows, "operation")
+    spreads: defaultdict[tuple[IntervalId, str, str, str], dict[str, Spread]] = defaultdict(dict)
+    repeats = measurements.groupby(["work", "phase", "metric", "unit", "label"], sort=False)
+    for (*key, label), values, predicted, verdict, with_latency, least, most in repeats.agg(
+        values=("value", tuple),
+        predicted=("predicted", "median"),
+        verdict=("verdict", worst_verdict),
+        with_latency=("with_latency", "median"),
+        least=("explained_least", "min"),
+        most=("explained_most", "max"),
+    ).itertuples(name=None):
+        latency = none_if_nan(with_latency)
+        spreads[tuple(key)][label] = Spread(values, none_if_nan(predicted), verdict, latency, (least, most))
     found = []
-    for key, rows in measurements.groupby(["work", "phase", "metric", "unit"], sort=False):
-        work, phase, metric, unit = cast(tuple[IntervalId, str, str, str], key)
-        spreads = {
-            str(label): Spread(
-                tuple(repeats.value),
-                none_if_nan(repeats.predicted.median()),
-                worst_verdict(repeats.verdict),
-                none_if_nan(repeats.with_latency.median()),
-                (float(repeats.explained_least.min()), float(repeats.explained_most.max())),
-            )
-            for label, repeats in rows.groupby("label", sort=False)
-        }
+    for (work, phase, metric, unit), by_label in spreads.items():
         of_kinds, of_operations = (each.get((work, phase)) or each.get((work, ""), ()) for each in (kinds, operations))
-        found.append(Row(work, phase, metric, unit, of_kinds, spreads, of_operations))
+        found.append(Row(work, phase, metric, unit, of_kinds, by_label, of_operations))
     return tuple(found)
 
 
