@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 WIDTHS = (390, 768, 1440)
-SCHEMES = ("light", "dark")
+SCREENS = tuple(zip(WIDTHS, ("light", "dark", "light"), strict=True))
+"""Each width and each colour scheme once: no colour depends on the width, and no layout on the scheme."""
 SMALLEST_PX = 9
 
 # of every element with text of its own, its size on the screen, with the scale of the figure that it is in
@@ -61,8 +62,12 @@ def assert_fits(tab: Any, width: int) -> None:
     assert min(tab.evaluate(FONT_SIZES)) > SMALLEST_PX - 0.05
 
 
-def assert_accessible(tab: Any, **options: Any) -> None:
-    """Assert that axe-core finds no violation; skip where it is missing. `options`: its context, such as exclude."""
+def assert_accessible(tab: Any, contrast: bool = True, **context: Any) -> None:
+    """Assert that axe-core finds no violation; skip where it is missing. `context`: its context, such as exclude.
+
+    Checking contrasts takes most of the time, seconds on a page with a few thousand elements.
+    """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    violations = axe.Axe().run(tab, context=options or None).response["violations"]
+    options = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": contrast}}}
+    violations = axe.Axe().run(tab, context=context or None, options=options).response["violations"]
     assert [(v["id"], v["nodes"][0]["html"][:200], v["nodes"][0]["failureSummary"]) for v in violations] == []

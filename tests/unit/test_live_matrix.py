@@ -11,7 +11,7 @@ from railyard.core.safe_files import Folder
 from railyard.experiments.live import recorded
 from railyard.experiments.live.sampler import structure
 from railyard.topologies.plan import Plan
-from tests.unit.browser import SCHEMES, WIDTHS, assert_accessible, assert_fits, chromium, opened
+from tests.unit.browser import SCREENS, assert_accessible, assert_fits, chromium, opened
 from tests.unit.stand_ins import plan_of
 
 __all__ = ["chromium"]
@@ -86,13 +86,12 @@ def test_cells_show_samples_and_paths(tab: Any) -> None:
     assert onpath == {"d0g1", "rail1", "d3g1"}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_matrix_is_accessible_at_every_width(chromium: Any, page: Path, scheme: str) -> None:
-    for width in WIDTHS:
-        with opened(chromium, page.as_uri(), viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
-            selected(tab, "d3g2")
-            assert_fits(tab, width)
-            assert_accessible(tab)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_the_matrix_is_accessible_at_every_width(chromium: Any, page: Path, width: int, scheme: str) -> None:
+    with opened(chromium, page.as_uri(), viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
+        selected(tab, "d3g2")
+        assert_fits(tab, width)
+        assert_accessible(tab)
 
 
 def test_each_plane_has_a_part_of_a_cell(chromium: Any, tmp_path: Path) -> None:

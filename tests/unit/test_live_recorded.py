@@ -14,7 +14,7 @@ from railyard.experiments.live import recorded
 from railyard.experiments.live.sampler import structure
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import render
-from tests.unit.browser import SCHEMES, WIDTHS, assert_accessible, assert_fits, chromium, opened
+from tests.unit.browser import SCREENS, assert_accessible, assert_fits, chromium, opened
 from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import plan_of
 
@@ -89,9 +89,8 @@ def tab(chromium: Any, page: Path) -> Iterator[Any]:
         yield found
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_is_accessible_at_every_width(chromium: Any, page: Path, scheme: str, width: int) -> None:
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_the_page_is_accessible_at_every_width(chromium: Any, page: Path, width: int, scheme: str) -> None:
     with opened(chromium, page.as_uri(), viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
         tab.get_by_role("button", name="link d0g1 rail0 to rail1").dispatch_event("click")
         tab.get_by_role("button", name="Fault", exact=True).click()

@@ -4,7 +4,6 @@ Needs `script/bootstrap browser`, and is skipped by name where Chromium or a lib
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from railyard.core.records import Record
 from railyard.results.runs.records import Run
 from tests.unit import shown
 from tests.unit.allreduce_sample import run_of, sample
-from tests.unit.browser import SCHEMES, WIDTHS, assert_accessible, assert_fits, chromium, opened
+from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
@@ -56,51 +55,46 @@ def report(request: pytest.FixtureRequest, chromium: Any, tmp_path_factory: pyte
     return path
 
 
-@pytest.fixture
-def visit(chromium: Any, report: Path) -> Iterator[Any]:
-    """Function that opens the report; at the end nothing may have been reported or requested."""
-    with ExitStack() as pages:
-
-        def visited(width: int = 1440, scheme: str = "light") -> Any:
-            size = {"width": width, "height": 900}
-            return pages.enter_context(opened(chromium, report.as_uri(), viewport=size, color_scheme=scheme))
-
-        yield visited
+@pytest.fixture(scope="module")
+def tab(chromium: Any, report: Path) -> Iterator[Any]:
+    with opened(chromium, report.as_uri(), viewport={"width": 1440, "height": 900}) as found:
+        yield found
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_report_fits_every_width_and_is_accessible(visit: Any, width: int, scheme: str) -> None:
-    page = visit(width, scheme)
-    assert_fits(page, width)
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert_fits(page, width)
-    if width == max(WIDTHS):
-        assert page.evaluate(OVERFULL) == []
-    assert_accessible(page, exclude=[["svg"]])  # a figure is one image, with a text of its own
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_report_fits_every_width_and_is_accessible(chromium: Any, report: Path, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900}
+    with opened(chromium, report.as_uri(), viewport=size, color_scheme=scheme) as tab:
+        assert_fits(tab, width)
+        tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert_fits(tab, width)
+        is_widest = width == max(WIDTHS)
+        if is_widest:
+            assert tab.evaluate(OVERFULL) == []
+        # a figure is one image, with a text of its own; the narrower screens had both colour schemes
+        assert_accessible(tab, exclude=[["svg"]], contrast=not is_widest)
 
 
-def test_no_text_in_a_figure_has_the_colour_of_a_series(visit: Any) -> None:
+def test_no_text_in_a_figure_has_the_colour_of_a_series(tab: Any) -> None:
     """Text is in the page's ink, or black or white on a coloured cell; axe looks at no text in SVG."""
-    fills = visit().evaluate(
+    fills = tab.evaluate(
         "[...new Set([...document.querySelectorAll('svg text')].map(text => getComputedStyle(text).fill))]"
     )
-    ink = visit().evaluate("getComputedStyle(document.body).color")
+    ink = tab.evaluate("getComputedStyle(document.body).color")
     assert ink in fills
     assert {*fills} <= {ink, "rgb(0, 0, 0)", "rgb(255, 255, 255)"}
 
 
-def test_tables_sort_and_filter(visit: Any) -> None:
-    page = visit()
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    table = page.locator(".wide > table:has(th button)").first
+def test_tables_sort_and_filter(tab: Any) -> None:
+    tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    table = tab.locator(".wide > table:has(th button)").first
     column = table.locator("tbody tr td:nth-child(1)")
     before = column.all_inner_texts()
     table.locator("th button").first.click()
     assert column.all_inner_texts() == sorted(before, key=str.lower)
     table.locator("th button").first.click()
     assert table.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
-    field = page.locator("input[type=search]").first
+    field = tab.locator("input[type=search]").first
     field.fill("no row has this")
     hidden = (
         "input => [...input.parentElement.previousElementSibling.querySelectorAll('tbody tr')].every(r => r.hidden)"
@@ -108,24 +102,27 @@ def test_tables_sort_and_filter(visit: Any) -> None:
     assert field.evaluate(hidden)
 
 
-def test_figures_enlarge_and_hide_series(visit: Any) -> None:
-    page = visit()
-    page.get_by_role("button", name="Enlarge").first.click()
-    box = page.locator("dialog svg").get_attribute("viewBox")
-    page.locator("dialog svg").hover()
-    page.mouse.wheel(0, -100)
-    page.wait_for_function("box => document.querySelector('dialog svg').getAttribute('viewBox') !== box", arg=box)
-    page.get_by_role("button", name="Close").click()
-    assert page.locator("dialog svg").count() == 0
-    assert page.locator("figure svg").first.get_attribute("viewBox") == box
-    for toggle in page.locator("button[aria-pressed]").all()[:1]:
+def test_figures_enlarge_and_hide_series(tab: Any) -> None:
+    tab.get_by_role("button", name="Enlarge").first.click()
+    box = tab.locator("dialog svg").get_attribute("viewBox")
+    tab.locator("dialog svg").hover()
+    tab.mouse.wheel(0, -100)
+    tab.wait_for_function("box => document.querySelector('dialog svg').getAttribute('viewBox') !== box", arg=box)
+    tab.get_by_role("button", name="Close").click()
+    tab.locator("dialog svg").wait_for(state="detached")  # a dialog says later that it was closed
+    assert tab.locator("figure svg").first.get_attribute("viewBox") == box
+    for toggle in tab.locator("button[aria-pressed]").all()[:1]:
         toggle.click()
         assert toggle.get_attribute("aria-pressed") == "false"
-        assert page.locator("[data-series][style*='display: none']").count() >= 1
+        assert tab.locator("[data-series][style*='display: none']").count() >= 1
 
 
-def test_print_shows_what_is_folded(visit: Any) -> None:
-    page = visit()
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details:not([open])").count() == 0
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
+def test_print_shows_what_is_folded(tab: Any) -> None:
+    folded = tab.locator("details:not([open])")
+    tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = false)")
+    before = folded.count()
+    assert before > 0
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert folded.count() == 0
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert folded.count() == before
