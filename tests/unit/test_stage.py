@@ -99,6 +99,8 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
     class Meter:
         load = MachineLoad(0.5, 0.1, 2.0)
 
+        def __init__(self, late_s: float) -> None: ...
+
         def take_samples(self) -> list[LoadSample]:
             return []
 
