@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from railyard.core import plugins
 from railyard.core.registry import REGISTRIES
 from railyard.workloads import spec
 from tests import costs
-from tests.shortcuts import sitecustomize as shortcuts
 
 ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "tests" / "emulation"
@@ -83,9 +83,16 @@ def slow(pytestconfig: pytest.Config) -> float:
 @pytest.fixture
 def figures_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the shapes out of figures, and keep their words: layout and shapes are most of the time of a report."""
-    from railyard.results.plots import style  # which few tests need
+    from matplotlib.figure import Figure  # which few tests need
+    from matplotlib.text import Text
 
-    monkeypatch.setattr(style, "finish", shortcuts.finish)
+    from railyard.results.plots import style
+
+    def finish(figure: Figure, name: str, alt: str, caption: str = "") -> style.Plot:
+        words = " ".join(escape(text.get_text()) for text in figure.findobj(Text))
+        return style.Plot(f'<svg role="img" aria-label="{escape(alt)}">{words}</svg>', alt, caption)
+
+    monkeypatch.setattr(style, "finish", finish)
 
 
 @pytest.fixture(autouse=True)

@@ -23,11 +23,9 @@ from xdist.scheduler import LoadScopeScheduling
 from railyard.experiments.api import pytest_plugin
 from tests.emulation import fabrics, forked, leaks, ryu_venv
 from tests.emulation.variants import is_variant
-from tests.shortcuts.sitecustomize import AT_ONCE
 
 OWN_NAMESPACES = "unshare --mount --net --pid --ipc --fork --kill-child --mount-proc sh -c '\"$@\"; exit $?' sh"
 """A shell as process 1, because that waits for orphans that end."""
-SHORTCUTS = Path(__file__).parents[1] / "shortcuts"
 TEST_S = 180.0  # only what hangs comes near it
 END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 
@@ -42,20 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
         forked.furnish()
         _private_tmp(config)
         return
-    _shorten_programs(config)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program of a test would compile its modules again
     if config.option.dist != "no":
         python = shlex.quote(sys.executable)
         config.option.tx = [f"popen//python={OWN_NAMESPACES} {python}"] * len(config.option.tx)
         _wait_until_alone(config)
-
-
-def _shorten_programs(config: pytest.Config) -> None:
-    """Let programs of tests leave out what takes half of a run's CPU time, by tests/shortcuts unless `--thorough`."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each would compile its modules again
-    if not config.getoption("--thorough"):
-        given = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(SHORTCUTS), *([given] if given else [])])
-        os.environ[AT_ONCE] = str(len(config.option.tx) or 1)
 
 
 @pytest.hookimpl(tryfirst=True)
