@@ -23,13 +23,13 @@ from tests.emulation.programs import RUN_EXPERIMENT, Program
 
 pytestmark = pytest.mark.alone
 RUN_S = 280.0
-TRIES = 3
+TRIES = 6
 LOADS = [
     {"kind": "collective", "collective": "all-to-all", "algorithm": "two-phase", "duration": "3s"},
     {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "3s"},
 ]
 CUT = {"kind": "link-down", "target": "d2g0", "at": "700ms", "repair": "1s"}
-FAULTS = {"faults": [CUT], "fault_repeats": 5, "heartbeats": "off", "reroute": "on"}
+FAULTS = {"faults": [CUT], "fault_repeats": 10, "heartbeats": "off", "reroute": "on"}
 
 
 def run_on(joined: Machines, count: int, folder: Path, keys: dict[str, Any]) -> Path:
@@ -97,7 +97,7 @@ def test_collectives_take_as_long_on_several_machines(size: int, rate: str, tmp_
         assert ratios[count] == pytest.approx(dict.fromkeys(took[1], 1.0), abs=0.02), count
 
 
-@pytest.mark.parametrize(("size", "rate"), [(4, "5Mbit"), (8, "2Mbit")])
+@pytest.mark.parametrize(("size", "rate"), [(4, "5Mbit"), (8, "1Mbit")])
 def test_recovery_takes_as_long_on_several_machines(size: int, rate: str, tmp_path: Path) -> None:
     fabric = {"kind": "rail-only", "domains": size, "rails": size, "rail_rate": rate}
     steps = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms")
