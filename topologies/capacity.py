@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from railyard.topologies.build.shaping import ETHERNET, max_gso_segments
 from railyard.topologies.platforms import PLATFORMS
-from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
+from railyard.topologies.spec import FabricSpec
 
 BUSY: Final = 0.6
 """Share of the cores' time that `auto` lets full rails take: above 85%, frames wait for a core."""
@@ -101,7 +101,7 @@ def auto_rail_bps(specs: Sequence[FabricSpec], capacity: Capacity) -> int:
     """Return one rail rate for fabrics to compare: a step times a power of ten, the highest that fits each."""
     rates = [round(step * 10**power) for power in range(6, 10) for step in STEPS]
     fitting = [r for r in rates if r <= MAX_RAIL_BPS and all(fits(spec, r, capacity) for spec in specs)]
-    return max(fitting, default=MIN_RAIL_BPS)
+    return max(fitting, default=min(rates))
 
 
 def needs_batched(spec: FabricSpec, capacity: Capacity) -> bool:

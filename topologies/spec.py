@@ -20,7 +20,7 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, fabric_o
 from railyard.topologies.platforms import PlatformName
 
 OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
-MIN_RAIL_BPS: Final = 1_000_000  # below, a workload has too few packets to show anything
+MIN_RAIL_BPS: Final = 500_000  # below, a workload has too few packets to show anything
 
 
 class OpticalSpec(ConfigModel):

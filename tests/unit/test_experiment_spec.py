@@ -39,8 +39,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
             "optical, oversubscription, platform, policy, rail_rate, rails, spines",
         ),
         (
-            experiment(fabrics=[{"kind": "rail-only", "rail_rate": "900kbit"}]),
-            "fabrics.0.rail_rate: '900kbit' must be 1Mbit or more: packets are whole, and too few to show anything",
+            experiment(fabrics=[{"kind": "rail-only", "rail_rate": "400kbit"}]),
+            "fabrics.0.rail_rate: '400kbit' must be 500kbit or more: packets are whole, and too few to show anything",
         ),
         (
             experiment(fabrics=[{"kind": "rail-only", "hb_rate": "1Gbit"}]),
