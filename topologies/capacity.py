@@ -99,7 +99,7 @@ def fits(spec: FabricSpec, rail_bps: int, capacity: Capacity) -> bool:
 
 def auto_rail_bps(specs: Sequence[FabricSpec], capacity: Capacity) -> int:
     """Return one rail rate for fabrics to compare: a step times a power of ten, the highest that fits each."""
-    rates = [round(step * 10**power) for power in range(6, 10) for step in STEPS]
+    rates: list[int] = [round(step * 10**power) for power in range(6, 10) for step in STEPS]
     fitting = [r for r in rates if r <= MAX_RAIL_BPS and all(fits(spec, r, capacity) for spec in specs)]
     return max(fitting, default=min(rates))
 
