@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from railyard.core.host_load import FOREIGN_LIMIT
+from railyard.core.host_load import FOREIGN_LIMIT, PAUSE_S
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import (
     FOLLOW_FROM_TIME,
@@ -82,7 +82,7 @@ CPU_BUSY: Final = Limit("CPU busy", 0.85, 0.97, "share", "machine",
     "above 85% packets start to wait for a core instead of their link; at 97% the cores are the bottleneck")
 CPU_FOREIGN: Final = Limit("CPU used by others", FOREIGN_LIMIT, 0.40, "share", "machine",
     "another program's load comes and goes, so it spoils repeats before it fills the cores")
-LAG: Final = Limit("scheduling lag p99", 5.0, 50.0, "ms", "machine",
+LAG: Final = Limit("scheduling lag p99", PAUSE_S * 1e3, 50.0, "ms", "machine",
     "a quarter of the 20 ms in which a link-down is to be healed; without faults, of a frame's time, if that is longer")
 RETRANSMITS: Final = Limit("retransmitted segments", 0.001, 0.02, "share", "network",
     "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final, Literal, get_args
 
+from railyard.core.host_load import PAUSE_S
 from railyard.core.records import ConnectivityCheck, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
 
@@ -221,7 +222,9 @@ class Load(Record):
     drops_node: str = ""  # the node and interface with most of `drops`, and how many it had
     drops_interface: str = ""
     drops_most: int = 0
-    late_ms: float = 5.0  # how late threads may be (core/host_load.py); without faults, longer where links are slow
+    late_ms: float = (
+        PAUSE_S * 1e3
+    )  # how late threads may be (core/host_load.py); without faults, longer where links are slow
 
 
 @dataclass(frozen=True, slots=True)
