@@ -222,9 +222,7 @@ class Load(Record):
     drops_node: str = ""  # the node and interface with most of `drops`, and how many it had
     drops_interface: str = ""
     drops_most: int = 0
-    late_ms: float = (
-        PAUSE_S * 1e3
-    )  # how late threads may be (core/host_load.py); without faults, longer where links are slow
+    late_ms: float = PAUSE_S * 1e3  # how late threads may be; without faults, longer where links are slow
 
 
 @dataclass(frozen=True, slots=True)
