@@ -87,7 +87,8 @@ class Watched(Presence):
     def is_over(self) -> bool:
         """Return whether it has ended. Unlike Popen.poll it leaves the exit status, which tells how a process died."""
         with _watcher.lock:
-            _watcher.look(self)
+            if _watcher.processes.get(self.pid) is self:  # else it was released
+                _watcher.look(self)
         return self.has_ended
 
     def await_end(self, within_s: float) -> None:
@@ -113,14 +114,16 @@ class WatchedElsewhere:
     def __init__(self, machine: str = "", pid: int = 0) -> None:
         self._key = machine, pid
 
+    def is_over(self) -> bool:
+        """Return whether its machine has said that it died."""
+        with _watcher.lock:
+            found = _watcher.elsewhere.get(self._key)
+        return bool(found and found.died)
+
     def await_end(self, within_s: float) -> None:
         """Wait until its machine has said how it died, which is about when its connection ends, or is gone too."""
         deadline = time.monotonic() + within_s
-        while self._key[1] and not _watcher.lost and time.monotonic() < deadline:
-            with _watcher.lock:
-                found = _watcher.elsewhere.get(self._key)
-            if found and found.died:
-                return
+        while self._key[1] and not _watcher.lost and time.monotonic() < deadline and not self.is_over():
             time.sleep(0.01)
 
     def release(self) -> None:

@@ -331,6 +331,9 @@ class Worker:
         while True:
             with suppress(queue.Empty):
                 return self._answers.get(timeout=max(0.0, min(watch.STEP_S, deadline - time.monotonic())))
+            if self.watched.is_over():  # the thread is late: what the process said last tells more than that it died
+                with suppress(queue.Empty):
+                    return self._answers.get(timeout=END_S)
             watch.check()
             if time.monotonic() >= deadline:
                 raise TimeoutError
