@@ -37,7 +37,7 @@ CUT = {"kind": "link-down", "target": "d0g1"}
 URL = r"http://(127\.0\.0\.1):(\d+)(/\S+/)"
 BUILT_S = 60.0
 SOON_S = 10.0
-CLICKS = 20
+CLICKS = 7
 CLICK_TO_TRAFFIC_MS = 500
 
 

@@ -76,6 +76,7 @@ VARIANTS: Final = (
     "test_sweep.py::test_runs_on_three_workers_are_those_of_a_plain_loop",
     "test_sweep_cluster.py::test_a_sweep_without_its_scheduler_ends_in_one_line[silent]",
     "test_sweep_cluster.py::test_every_run_is_there_once_whatever_is_killed",
+    "test_sweep_cluster.py::test_three_machines_do_twelve_runs_faster_than_one",
     "test_sweep_cluster.py::test_what_ssh_started_ends_after_a_sweep_that_was_killed",
     "test_steering.py::test_traffic_flows_without_registry_and_scores_return[embedded]",
     "test_replacement.py::test_a_spare_domain_takes_the_tasks_of_a_server_that_died",
