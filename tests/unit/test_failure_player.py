@@ -74,7 +74,7 @@ def play(player: Player) -> None:
 
 
 def test_faults_are_injected_and_repaired_at_their_times(world: World) -> None:
-    script = Script("three", (timed("a", 0.3, 0.3), timed("b", 0.3, 0.1), timed("c", 0.1, 0.1)))
+    script = Script("three", (timed("a", 0.8, 0.3), timed("b", 0.8, 0.1), timed("c", 0.1, 0.1)))
     player = Player(NET, script)
     begun_ns = time.monotonic_ns()
     play(player)
