@@ -23,10 +23,11 @@ from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.sweep import spec as specification
 from railyard.experiments.sweep.driver import Driver, Machines
-from railyard.experiments.sweep.folder import FAILED, SweepFolder
+from railyard.experiments.sweep.folder import FAILED, MACHINES, SweepFolder
 from railyard.experiments.sweep.local import Local
 from railyard.experiments.sweep.spec import Cell, Sweep
 from railyard.results.runs.fidelity import LINK_RATE
+from railyard.results.runs.sources import RUNS
 from railyard.results.views import format as fmt
 from railyard.results.views import sweep as views
 from railyard.results.views.table import Table
@@ -78,14 +79,14 @@ def command(
     again = _retries(retry)
     path = out or Path("sweeps", sweep.name)
     screen = console(stderr=False)
+    if on != LOCAL and not _ON.fullmatch(on):
+        raise BadInput("--on", on, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST")
     if dry_run:
         with reporting_path_errors("--out", path):
             _show_plan(sweep, path, again, screen)
         return 0
     if on == LOCAL:
         require(detect())
-    elif not _ON.fullmatch(on):
-        raise BadInput("--on", on, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST")
     elif find_spec("distributed") is None:
         raise MissingRequirement("--on: this machine lacks Dask's package distributed", python_extra("cluster"))
     with reporting_path_errors("--out", path), SweepFolder(path, sweep) as folder:
@@ -114,10 +115,25 @@ def _run(sweep: Sweep, folder: SweepFolder, machines: Machines, missing: Sequenc
         screen.print(f"note: {line}", highlight=False, soft_wrap=True)
     for line in failed:
         print_error(line, 1)
+    unusable = list(_unusable(sweep, folder))
+    for line in unusable:
+        screen.print(line, highlight=False, soft_wrap=True)
+    if status:
+        there = sum(bool(folder.state(cell.name)) for cell in sweep.cells)
+        screen.print(
+            f"stopped: {there} of {len(sweep.cells)} runs are there; the same command goes on", highlight=False
+        )
     screen.print(f"{folder.path / 'report.html'}", highlight=False, soft_wrap=True)
-    states = [folder.state(cell.name) for cell in sweep.cells]
-    is_bad = failed or notes or any(state in (FAILED, "invalid") for state in states)
-    return status or (1 if is_bad else 0)
+    return status or (1 if failed or notes or unusable else 0)
+
+
+def _unusable(sweep: Sweep, folder: SweepFolder) -> Iterator[str]:
+    """Yield a line for runs that failed or are damaged, and one for invalid ones: how many, the first, the remedy."""
+    for state, words in ((FAILED, "failed or damaged"), ("invalid", "invalid")):
+        cells = [cell for cell in sweep.cells if folder.state(cell.name) == state]
+        if cells:
+            first = f"{cells[0].label} ({RUNS}/{cells[0].name})"
+            yield f"{words}: {len(cells)} of {len(sweep.cells)} runs, first {first}; run again with --retry {state}"
 
 
 def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
@@ -141,6 +157,12 @@ def _differences(machines: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield why the results of machines should not be put together: their sentinels differ, or are invalid."""
     timed = [machine for machine in machines if machine["seconds"]]
     for machine in machines:
+        if machine["verdict"] == FAILED:
+            name = machine["machine"]
+            yield (
+                f"the sentinel experiment of {name} failed or is damaged ({MACHINES}/{name}), "
+                "so it can't be compared with others: it is measured again before the next run there"
+            )
         if machine["verdict"] == "invalid":
             yield f"the sentinel experiment is invalid on {machine['machine']}: its results are not to be believed"
     if timed:

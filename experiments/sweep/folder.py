@@ -21,7 +21,7 @@ import pandas as pd
 import yaml
 
 from railyard.core.config import parse_yaml
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder
 from railyard.experiments.run.folder import IN_USE
 from railyard.experiments.sweep.machine import Outcome
@@ -29,6 +29,7 @@ from railyard.experiments.sweep.spec import Sweep
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
+from railyard.results.runs.manifest import RecordReader
 from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
 from railyard.results.runs.sources import RUNS, SWEEP_FILE
 
@@ -37,7 +38,8 @@ RECORD: Final = "sweep.json"
 TABLE: Final = "sweep.parquet"
 RECOVERIES: Final = "recoveries.parquet"
 FAILED: Final = "failed"
-"""The state of a run that ended with an error; the other states are those of its verdict."""
+"""The state of a run that ended with an error, or whose records are damaged; the other states are those of its verdict.
+"""
 _NAME: Final = re.compile(r"[0-9a-f]{16}")  # of a run's folder
 _PART: Final = ".part-"
 _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
@@ -119,16 +121,23 @@ class SweepFolder:
             with Folder(self.path / parent / name) as folder:
                 summary = from_json(folder.read("summary.json") or b"{}", "summary.json")
                 rest = from_json(folder.read("run.json") or b"{}", "run.json")
+                from_json(folder.read(RECORD) or b"{}", RECORD)
+                records = RecordReader(folder)
+                if rest.get("format") == store.FORMAT and not records.has_manifest:
+                    records.note_missing_manifest()
+                records.verify_rest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
-        return FAILED if rest.get("failed") or "verdict" not in summary else str(summary["verdict"])
+        except RailyardError:
+            return FAILED
+        return FAILED if records.damaged or rest.get("failed") or "verdict" not in summary else str(summary["verdict"])
 
     def record(self, name: str) -> dict[str, Any]:
         """Return where and when a run was done; nothing if it isn't there."""
         try:
             with Folder(self.path / RUNS / name) as folder:
                 return from_json(folder.read(RECORD) or b"{}", RECORD)
-        except OSError:
+        except (OSError, RailyardError):
             return {}
 
     def install(self, name: str, outcome: Outcome, parent: str = RUNS, **record: Any) -> None:
@@ -164,7 +173,10 @@ class SweepFolder:
         )
 
     def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
-        analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
+        try:
+            analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
+        except RailyardError:  # it failed before it had records, or they are damaged
+            return _Rows(None, None)
         own = {"run": name, **axes, **{key: record.get(key) for key in _OUTCOME}}
         own = {key: _plain(value) for key, value in own.items()}
 
@@ -198,10 +210,15 @@ class SweepFolder:
         found = []
         with Folder(self.path / MACHINES, make=True) as folder:
             for name in folder.names():
-                run = store.load(self.path / MACHINES / name)
-                times = [m.value for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
-                record = from_json(folder.read(f"{name}/{RECORD}") or b"{}", RECORD)
                 state = self.state(name, MACHINES)
+                try:
+                    run = store.load(self.path / MACHINES / name)
+                    record = from_json(folder.read(f"{name}/{RECORD}") or b"{}", RECORD)
+                except RailyardError:
+                    unknown: dict[str, Any] = dict.fromkeys(_OUTCOME)
+                    found.append({**unknown, "machine": name, "seconds": None, "verdict": FAILED})
+                    continue
+                times = [m.value for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
                 found.append({**record, "seconds": median(times) if times else None, "verdict": state})
         return found
 

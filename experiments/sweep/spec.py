@@ -111,6 +111,8 @@ def load(
         raise BadInput("--axis", "", "is missing: a sweep needs axes, such as --axis domains=2,4,8 or --seeds 1..5")
     zipped, where = zipped or bool(own["zip"]), where or own["where"] or ""
     for key, values in found.items():
+        if key.partition(".")[0] in ("hosts", "underlay"):
+            raise BadInput("--axis", key, "is for run: a run of a sweep is on one machine")
         _check_values(key, values)
     cells = tuple(_cells(data, name_or_file, found, zipped, where))
     spec_name = str(cells[0].spec["name"])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from math import isinf
 from typing import Final
 
@@ -63,7 +64,7 @@ def headline(comparison: Comparison) -> str:
 def show(comparison: Comparison, console: Console) -> None:
     """Print it."""
     shown = table(comparison, MAX_ROWS)
-    console.print(shown.to_terminal(console))
+    console.print(replace(shown, more=0).to_terminal(console))  # a line below says where the others are
     limit, confidence = fmt.percent(comparison.limit), fmt.percent(comparison.confidence, 0)
     more = f", {shown.more} more rows with --json" if shown.more else ""
     console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together{more}")

@@ -145,8 +145,8 @@ def machines_table(machines: Sequence[Mapping[str, Any]]) -> Table:
     """Return the machines with the time of their sentinel experiment."""
     columns = (
         text("machine", itemgetter("machine")),
-        text("kernel", itemgetter("kernel")),
-        Column("cores", itemgetter("cores"), "{:g}".format),
+        text("kernel", lambda machine: machine["kernel"] or fmt.NOTHING),
+        Column("cores", itemgetter("cores"), fmt.or_dash("{:g}".format)),
         Column("sentinel", itemgetter("seconds"), fmt.seconds),
         text("verdict", itemgetter("verdict")),
     )

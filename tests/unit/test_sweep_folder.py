@@ -200,6 +200,42 @@ def test_the_report_says_what_is_missing_and_each_verdict(tmp_path: Path, sweep:
     assert shown[1].columns[-1].title == "verdict"
 
 
+@pytest.mark.parametrize("name", ["results.parquet", "run.json", "summary.json", "sweep.json", "manifest.json"])
+@pytest.mark.parametrize("content", [None, b"{", b"x"])
+def test_a_damaged_run_has_failed_and_is_named(
+    tmp_path: Path, sweep: Sweep, run_data: bytes, name: str, content: bytes | None
+) -> None:
+    if name == "sweep.json" and content is None:
+        pytest.skip("says where the run was done, and no more")
+    with SweepFolder(tmp_path / "out", sweep) as folder:
+        folder.claim()
+        for cell in sweep.cells:
+            folder.install(cell.name, outcome(run_data))
+    damaged = tmp_path / "out" / "runs" / sweep.cells[1].name / name
+    damaged.unlink() if content is None else damaged.write_bytes(content)
+    with SweepFolder(tmp_path / "out", sweep) as folder:
+        folder.claim()
+        command.write(sweep, folder)
+        states = [folder.state(cell.name) for cell in sweep.cells]
+        assert [number for number, state in enumerate(states) if state == "failed"] == [1]
+        (line,) = command._unusable(sweep, folder)
+        assert line == (
+            f"failed or damaged: 1 of 4 runs, first {sweep.cells[1].label} (runs/{sweep.cells[1].name}); "
+            "run again with --retry failed"
+        )
+
+
+def test_a_damaged_sentinel_is_a_note(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+    with SweepFolder(tmp_path / "out", sweep) as folder:
+        folder.claim()
+        folder.install("m1", outcome(run_data), MACHINES)
+    for path in (tmp_path / "out" / MACHINES / "m1").iterdir():
+        path.unlink()
+    with SweepFolder(tmp_path / "out", sweep) as folder:
+        _, notes = command.write(sweep, folder)
+    assert [note for note in notes if note.startswith("the sentinel experiment of m1 failed or is damaged")] == notes
+
+
 def test_machines_whose_sentinels_differ_are_named() -> None:
     machines = [{"machine": f"m{n}", "seconds": seconds, "verdict": "ok"} for n, seconds in enumerate((1.0, 1.04))]
     (line,) = command._differences(machines)

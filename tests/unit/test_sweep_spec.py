@@ -94,7 +94,7 @@ def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[in
         (["--axis", "seed=1,2", "--seeds", "3"], "--axis: 'seed' is given twice"),
         (["--axis", "domains=2,x"], "fabrics.0.domains: 'x' must be a whole number"),
         (
-            ["--axis", "hosts=2", "-o", "underlay.interface=eth0"],
+            ["--axis", "domains=2,4", "-o", "hosts=2", "-o", "underlay.interface=eth0"],
             "hosts: 2 is for run: a run of a sweep is on one machine",
         ),
         (["--axis", "domains="], "axis domains: [] must have one value or more"),
@@ -115,6 +115,11 @@ def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[in
         (["--axis", "domains=2,4", "--where", "domains * 'x' == 1"], "are not both numbers"),
         (["--axis", "domains=2,4", "--where", f"{'9' * 4000} * {'9' * 4000} + 'x'"], "can't be computed"),
         (["--axis", "domains=2,4", "--where", "domains > 9"], "where: 'domains > 9' leaves no combination"),
+        (["--axis", "hosts=1,2"], "--axis: 'hosts' is for run: a run of a sweep is on one machine"),
+        (
+            ["--axis", "domains=2,4", "--dry-run", "--on", "foo"],
+            "--on: 'foo' must be local, tcp://SCHEDULER:PORT or ssh:",
+        ),
         (["--axis", "domains=2,4", "--retry", "ok"], "--retry: 'ok' must be of degraded, invalid, failed"),
         (["--axis", "domains=2,4", "--on", "there"], "--on: 'there' must be local"),
     ],
