@@ -29,7 +29,6 @@ from railyard.experiments.sweep.spec import Sweep
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
-from railyard.results.runs.manifest import RecordReader
 from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
 from railyard.results.runs.sources import RUNS, SWEEP_FILE
 
@@ -120,11 +119,8 @@ class SweepFolder:
         try:
             with Folder(self.path / parent / name) as folder:
                 summary = from_json(folder.read("summary.json") or b"{}", "summary.json")
-                rest = from_json(folder.read("run.json") or b"{}", "run.json")
                 from_json(folder.read(RECORD) or b"{}", RECORD)
-                records = RecordReader(folder)
-                if rest.get("format") == store.FORMAT and not records.has_manifest:
-                    records.note_missing_manifest()
+                records, rest = store.open_records(folder)
                 records.verify_rest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
@@ -176,6 +172,7 @@ class SweepFolder:
         try:
             analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
         except RailyardError:  # it failed before it had records, or they are damaged
+            self._states[RUNS, name] = FAILED
             return _Rows(None, None)
         own = {"run": name, **axes, **{key: record.get(key) for key in _OUTCOME}}
         own = {key: _plain(value) for key, value in own.items()}

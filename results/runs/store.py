@@ -24,6 +24,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import journal, old_format, perfetto
 from railyard.results.runs import record_files as rows
 from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.manifest import NAME as MANIFEST
 from railyard.results.runs.manifest import RecordReader, with_manifest
 from railyard.results.runs.records import KINDS, NOT_COMPARED, PARTS, TABLES, Measurement, Run, Verdict
 from railyard.results.runs.timeline import add_links, timeline
@@ -193,16 +194,26 @@ def load(folder: Path | Folder) -> Run:
         raise unfit("DIR", str(path), "read back from", error) from error
 
 
-def _load(folder: Folder, path: Path) -> Run:
+def open_records(folder: Folder) -> tuple[RecordReader, dict[str, Any]]:
+    """Return the reader of a run's records, and what run.json has.
+
+    RailyardError if that is of another format. What is damaged is in the reader, when all has been read.
+    """
     reader = RecordReader(folder)
-    if not reader.has_manifest and not folder.has("run.json"):
-        raise FileNotFoundError(path / "run.json")
     rest: dict[str, Any] = reader.get("run.json", partial(rows.from_json, file="run.json"), {})
     file_format = rest.pop("format", FORMAT if reader.damaged else None)
     if file_format not in _FORMATS:
         raise RailyardError(f"run.json is of format {str(file_format)[:20]}, not {FORMAT}")
     if file_format == FORMAT and not reader.has_manifest:
         reader.note_missing_manifest()
+    return reader, {**rest, "format": file_format}
+
+
+def _load(folder: Folder, path: Path) -> Run:
+    if not folder.has(MANIFEST) and not folder.has("run.json"):
+        raise FileNotFoundError(path / "run.json")
+    reader, rest = open_records(folder)
+    file_format = rest.pop("format")
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
     parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in PARTS}

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from math import isinf
 from typing import Final
 
@@ -52,7 +51,8 @@ COLUMNS: Final = (
 def table(comparison: Comparison, most: int | None = None) -> Table:
     """Return the rows, of which only the first `most`."""
     rows = comparison.rows[:most]
-    return Table(COLUMNS, rows, more=len(comparison.rows) - len(rows)).without_empty(("verdict",))
+    more = len(comparison.rows) - len(rows)
+    return Table(COLUMNS, rows, more=more, elsewhere="with --json").without_empty(("verdict",))
 
 
 def headline(comparison: Comparison) -> str:
@@ -63,11 +63,9 @@ def headline(comparison: Comparison) -> str:
 
 def show(comparison: Comparison, console: Console) -> None:
     """Print it."""
-    shown = table(comparison, MAX_ROWS)
-    console.print(replace(shown, more=0).to_terminal(console))  # a line below says where the others are
+    console.print(table(comparison, MAX_ROWS).to_terminal(console))
     limit, confidence = fmt.percent(comparison.limit), fmt.percent(comparison.confidence, 0)
-    more = f", {shown.more} more rows with --json" if shown.more else ""
-    console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together{more}")
+    console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together")
     for reason, count in Counter(row.reason for row in comparison.rows if row.reason).items():
         console.print(f"not enough data: {count} rows: {reason}", highlight=False, soft_wrap=True)
     for line in comparison.notes:

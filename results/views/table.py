@@ -68,13 +68,14 @@ def texts(*titles: str) -> list[Column]:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows, which are any objects. `title`, `note` and how many `more` rows the report has: terminal."""
+    """Columns and rows, which are any objects. `title`, `note`, and how many `more` rows are `elsewhere`: terminal."""
 
     columns: Sequence[Column]
     rows: Sequence[Any]
     title: str = ""
     note: str = ""
     more: int = 0
+    elsewhere: str = "in report.html"
     is_never_bad: Callable[[Any], bool] = lambda row: True
     """Whether "never" in a row is a failure, and not what is expected there."""
 
@@ -137,7 +138,7 @@ class Table:
 
     def to_terminal(self, console: Console) -> FittingTable:
         """Return it with as many columns as the screen has room for, so that no cell is cut."""
-        more = f"… {self.more} more in report.html" if self.more > 0 else ""
+        more = f"… {self.more} more {self.elsewhere}" if self.more > 0 else ""
         caption = "\n".join(filter(None, (self.note, more))) or None
         wide = console.options.update(width=UNLIMITED_WIDTH)
         highest = max((column.drop for column in self.shown if column.drop is not None), default=0)

@@ -115,7 +115,7 @@ def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[in
         (["--axis", "domains=2,4", "--where", "domains * 'x' == 1"], "are not both numbers"),
         (["--axis", "domains=2,4", "--where", f"{'9' * 4000} * {'9' * 4000} + 'x'"], "can't be computed"),
         (["--axis", "domains=2,4", "--where", "domains > 9"], "where: 'domains > 9' leaves no combination"),
-        (["--axis", "hosts=1,2"], "--axis: 'hosts' is for run: a run of a sweep is on one machine"),
+        (["--axis", "hosts=1,2"], "hosts: 2 is for run: a run of a sweep is on one machine"),
         (
             ["--axis", "domains=2,4", "--dry-run", "--on", "foo"],
             "--on: 'foo' must be local, tcp://SCHEDULER:PORT or ssh:",

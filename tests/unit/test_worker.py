@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from railyard.core import worker
+from railyard.core import watch, worker
 from railyard.core.crash import WorkerCrashed
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll
@@ -138,6 +138,13 @@ def test_a_dead_process_is_named_with_its_last_output(start: Start, has_events: 
             process.receive(Echo)
     with pytest.raises(RailyardError, match=r"^it died: what went wrong$"):
         process.send(Do())
+
+
+def test_last_output_is_named_though_the_thread_is_late(start: Start) -> None:
+    process = start(on_event=lambda *_: time.sleep(2 * watch.STEP_S))
+    process.send(Do(events=("slow",), end=True))
+    with pytest.raises(RailyardError, match=r"^it died: what went wrong$"):
+        process.receive(Echo)
 
 
 def test_an_unexpected_exception_in_a_child_has_its_traceback(start: Start) -> None:
