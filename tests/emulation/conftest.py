@@ -1,7 +1,8 @@
 """Tests on real packets. Every test process has namespaces of its own (mount, network, PID, IPC), so that several can
 run at once, and leak checks see nothing of other programs. One that is marked `sandbox` runs in a further sandbox
-(forked.py): its body may build what it likes, and need not clean up. Those that assert times are marked `alone`:
-script/test runs them one at a time, when nothing else runs. Only one session emulates at a time.
+(forked.py): its body may build what it likes, and need not clean up. Those that assert times are marked `alone`, or
+`quiet` if they leave most of the processors' time unused: script/test runs those that are alone one at a time, and some
+quiet ones at a time, when nothing else runs. Only one session emulates at a time.
 """
 
 import fcntl
@@ -33,6 +34,7 @@ END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
     config.addinivalue_line("markers", "alone: it asserts times, so no other test may run meanwhile")
+    config.addinivalue_line("markers", "quiet: it asserts times, but mostly waits: only others like it may run meanwhile")
     config.addinivalue_line("markers", "long: it starts before others, so that no worker ends long after them")
     if not config.pluginmanager.has_plugin("railyard"):  # as in a checkout that isn't installed
         config.pluginmanager.register(pytest_plugin, "railyard")

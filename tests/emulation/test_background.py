@@ -122,7 +122,7 @@ def receives(fabric: Fabric, src: Gpu, dst: Gpu, seconds: int, streams: int = 1)
     return end["sum_received"]["bits_per_second"], end["sum_sent"]["retransmits"]
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_background_loads_only_the_hot_rail_or_the_hot_domain() -> None:
     fabric = build("rail-only", 4, 4, **RATES)
     before = count(fabric.net)
@@ -139,7 +139,7 @@ def test_background_loads_only_the_hot_rail_or_the_hot_domain() -> None:
     eventually(lambda: sum(sum(shares) for shares in watch(fabric, 0.3).values()) == 0)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_uplinks_are_loaded_evenly() -> None:
     fabric = build("rail-optimized", 4, 4, oversubscription=2.0, **RATES)
     with Background(fabric.net.plan, [spec(spine=True, load=0.8)]) as load:
@@ -162,7 +162,7 @@ def test_uplinks_are_loaded_evenly() -> None:
         ("rail-optimized", "pxn", {"spine": True}),
     ],
 )
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_no_route_moves_it(kind: str, policy: str, loads: dict[str, Any]) -> None:
     fabric = build(kind, 3, 3, policy=policy, **RATES)
     with Background(fabric.net.plan, [spec(load=0.5, **loads)]) as load:
@@ -173,7 +173,7 @@ def test_no_route_moves_it(kind: str, policy: str, loads: dict[str, Any]) -> Non
         assert_loads(fabric, lambda name: before[name][0], within=off_spines)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_square_wave_is_off_when_it_is_off() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     port = fabric.net.plan.rail_link(Gpu(1, 0)).a
@@ -208,7 +208,7 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
     assert all(0.98 * least < one.requested / (18e6 / 8) < 1.02 * most and one.share > MOST for one in sent)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
@@ -223,7 +223,7 @@ def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
     assert max(after.retransmits, retransmits) <= REPEATED
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_it_yields_to_no_crowd() -> None:
     """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
     fabric = build("rail-only", 2, 2, **RATES)

@@ -110,7 +110,7 @@ def seconds_until(near: End, far: End, state: str) -> float:
                 return time.monotonic() - began
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_each_end_has_a_carrier_while_the_other_is_up() -> None:
     with mirrored() as placement:
         took = []

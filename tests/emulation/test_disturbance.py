@@ -1,6 +1,6 @@
 """Workloads on a machine that is disturbed from outside: no time that it changes by over 5% may be ok.
 
-The ordinary test disturbs five intervals of one run, after three quiet ones. `script/test thorough` disturbs 200
+The ordinary test disturbs three intervals of one run, after three quiet ones. `script/test thorough` disturbs 200
 intervals, each run from its first instruction on, and also requires that 95% of the undisturbed ones are ok. As a
 program it prints a table of those: python -m tests.emulation.test_disturbance [INTERVALS], as root, 15 minutes for 200.
 """
@@ -171,7 +171,7 @@ DISTURBANCES: Final[dict[str, tuple[Disturbance, int]]] = {
     "worker-paused-200ms": (paused_worker(0.2), 20), "worker-paused-1s": (paused_worker(1.0), 20),
 }  # fmt: skip
 """Disturbances, and the rails' Mbit/s that a run accepts under them: a quota leaves less."""
-ORDINARY: Final = ("quota-40", "one-core", "bursts-120ms", "bursts-1s", "worker-paused-1s")
+ORDINARY: Final = ("quota-40", "bursts-120ms", "worker-paused-1s")
 QUIET: Final = 3
 INTERVALS: Final = 200
 MIN_INTERVALS: Final = 60  # that must be disturbed, whatever this machine does not allow

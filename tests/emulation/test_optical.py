@@ -52,7 +52,7 @@ def fail(fabric: Fabric) -> None:
     eventually(lambda: reported(fabric, "rail1") == ["port-down"])
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_optical_fabric_carries_traffic_and_reroutes_cut_links() -> None:
     fabric = build("rail-only", 3, 3, optical={"layers": ["rail", "hb"]})
     assert fabric.net.pingAll(timeout="5") == 0

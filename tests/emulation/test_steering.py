@@ -92,7 +92,7 @@ def test_packets_go_as_chosen_where_spines_join_rails(base: str) -> None:
     assert kinds == {"d", "r", "dr", "rd", "spine", "drd"}
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes(slow: float) -> None:
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
     agents = Agents(fabric)
@@ -197,7 +197,7 @@ def test_fabric_without_agents_keeps_routes_and_controller() -> None:
     stream.check()
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_alternating_load_changes_no_pair_within_its_dwell_time() -> None:
     fabric, dwell_s, watched_s = build("rail-only", 3, 4, **SLOW_RATES), 0.4, 3.0
     agents, pairs = Agents(fabric), far_pairs(fabric)

@@ -11,7 +11,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.measure.counters import TcpRates
 from tests.emulation.fabrics import at_best, build
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = [pytest.mark.sandbox, pytest.mark.quiet]
 WINDOW = 36_000
 RAIL_BPS = 20e6
 
