@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,19 +63,12 @@ def enter(
     `inherited`: open files; `folder`: the program's working folder, if not ours.
     """
     _die_with_sudo()
-    user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
     parent_socket, child_socket = socket.socketpair()
     environment = {**os.environ, "PATH": SEARCH_PATH, SANDBOX_VARIABLE: "1"}
     environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
     signals = Signals(drop=(signal.SIGINT,) if interactive else ())
     with parent_socket, signals, RunSocket(run) as found_by:
-        process = subprocess.Popen(
-            ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
-            cwd=folder,
-            env=environment,
-            pass_fds=[child_socket.fileno(), *inherited],
-            preexec_fn=partial(_prepare_child, os.getpid()),
-        )
+        process = start(argv, folder, environment, [child_socket.fileno(), *inherited])
         child_socket.close()
         with suppress(BrokenPipeError):
             given = {"task": dict(task), "put_back": hidden.needed(visible), "sockets": hidden.sockets()}
@@ -106,6 +99,20 @@ def enter(
     raise MissingRequirement("the sandbox did not start", f"see the line above, and {PROGRAM} doctor")
 
 
+def start(
+    argv: Sequence[str], folder: Path | None, environment: Mapping[str, str], inherited: Collection[int]
+) -> "subprocess.Popen[bytes]":
+    """Start a program as process 1 of new namespaces, below `unshare`, which is returned."""
+    user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
+    return subprocess.Popen(
+        ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
+        cwd=folder,
+        env=environment,
+        pass_fds=inherited,
+        preexec_fn=partial(prepare_child, os.getpid()),
+    )
+
+
 def current_namespaces() -> str:
     """Return the mount and network namespaces of this process, as /proc names them."""
     return " ".join(str(Path("/proc/self/ns", kind).readlink()) for kind in ("mnt", "net"))
@@ -121,7 +128,7 @@ def _die_with_sudo() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _prepare_child(parent: int) -> None:
+def prepare_child(parent: int) -> None:
     """Die with the parent, and block signals until the sandbox init can handle them. Runs between fork and exec."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     die_with_parent(parent)

@@ -75,7 +75,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     CLI.readlineInited = True  # or it would leave a history file in the home folder
     with page.served(task["live"], task["spec"]), page.fabric(spec.labels[0], net, []):
-        CLI(net)
+        CLI(net, stdin=sys.stdin)  # its default is that of when the module was loaded
     net.stop()
     return 0
 

@@ -20,10 +20,10 @@ from railyard.core.host import CLONE_NEWNET
 from railyard.topologies.build import namespaces
 
 PRIVATE: Final = ("/run", "/dev/shm")
-_NEWNS, _NEWPID, _NEWNET = 0x20000, 0x20000000, CLONE_NEWNET
-_REC_PRIVATE: Final = 0x4000 | 0x40000
-_PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None, use_errno=True)
+NAMESPACES: Final = 0x20000 | 0x20000000 | CLONE_NEWNET  # mount, PID, network
+REC_PRIVATE: Final = 0x4000 | 0x40000
+PR_SET_PDEATHSIG: Final = 1
+libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Failed(Exception):
@@ -72,8 +72,8 @@ def _hear(reading: int, within_s: float) -> tuple[str, str, bool]:
 
 def _keep(function: Callable[[], None], describe: Callable[[BaseException], str], writing: int) -> NoReturn:
     try:
-        _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
-        _call(_libc.unshare(_NEWNS | _NEWPID | _NEWNET), "unshare")
+        call(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+        call(libc.unshare(NAMESPACES), "unshare")
         child = os.fork()
         if child == 0:
             _be_the_child(function, describe, writing)
@@ -86,7 +86,7 @@ def _keep(function: Callable[[], None], describe: Callable[[BaseException], str]
 def _be_the_child(function: Callable[[], None], describe: Callable[[BaseException], str], writing: int) -> NoReturn:
     report = ("failed", "no report")
     try:
-        _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+        call(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
         furnish()
         function()
         report = ("passed", "")
@@ -104,15 +104,15 @@ def _be_the_child(function: Callable[[], None], describe: Callable[[BaseExceptio
 
 def furnish() -> None:
     """Mount a private /proc and empty private folders, and set lo up, in namespaces that were just made."""
-    _call(_libc.mount(b"none", b"/", None, _REC_PRIVATE, None), "mount /")
-    _call(_libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+    call(libc.mount(b"none", b"/", None, REC_PRIVATE, None), "mount /")
+    call(libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     for place in PRIVATE:
         if Path(place).is_dir() and not Path(place).is_symlink():
-            _call(_libc.mount(b"tmpfs", place.encode(), b"tmpfs", 0, b"mode=755"), f"mount {place}")
+            call(libc.mount(b"tmpfs", place.encode(), b"tmpfs", 0, b"mode=755"), f"mount {place}")
     namespaces.run(["ip", "link", "set", "lo", "up"])
 
 
-def _call(result: int, what: str) -> None:
+def call(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from railyard.core.host import SEARCH_PATH, USER_NAMESPACE_OPTIONS
+from tests.emulation import preloaded
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))
@@ -52,15 +53,23 @@ def _users_may() -> bool:
 
 
 class Program:
-    """A program with a pipe to its input; `output` holds what it has written to both streams."""
+    """A program with a pipe to its input; `output` holds what it has written to both streams.
 
-    def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None) -> None:
+    Our command line is forked from this process (preloaded.py), unless a new Python is asked for (`is_new`).
+    """
+
+    def __init__(
+        self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None, is_new: bool = False
+    ) -> None:
         environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
         environment |= {"HOME": str(home)} if home else {}
-        self.process = subprocess.Popen(
-            argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
+        if tuple(argv[: len(RUN_EXPERIMENT)]) == RUN_EXPERIMENT and not is_new:
+            self.process = preloaded.start(argv, cwd, environment)
+        else:
+            self.process = subprocess.Popen(
+                argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
         self.output = ""
 
     def type(self, line: str) -> None:

@@ -16,6 +16,7 @@ def test_auto_rate(fabric, number):
 """
 
 
+@pytest.mark.long
 def test_workers_take_the_same_auto_rate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makepyfile(TESTS)

@@ -224,6 +224,7 @@ def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
 
 
 @pytest.mark.quiet
+@pytest.mark.long
 def test_it_yields_to_no_crowd() -> None:
     """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
     fabric = build("rail-only", 2, 2, **RATES)

@@ -8,7 +8,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from tests.emulation.fabrics import Fabric, at_best, build
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.quiet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.quiet, pytest.mark.long]
 LINKS = [
     ("hb", Gpu(0, 0), Gpu(0, 1), 240_000_000),
     ("rail", Gpu(1, 0), Gpu(0, 0), 40_000_000),

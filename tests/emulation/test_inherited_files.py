@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
 
 from tests.emulation.programs import RUN_EXPERIMENT, Program
@@ -40,6 +41,7 @@ def shared_files(processes: list[psutil.Process]) -> list[str]:
     return [f"{name}: {file}" for name, file in others if file in ours]
 
 
+@pytest.mark.long
 def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path, slow: float) -> None:
     """Looked at all the time, since helper programs of faults and measurements are there for milliseconds only."""
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
@@ -55,14 +57,14 @@ def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path, slow: float) -> 
             if running - known:  # what a program inherits, it has from its start
                 found.update(shared_files(children))
                 known |= running
-            time.sleep(0.005)
+            time.sleep(0.015)
         assert program.end(SOON_S * slow) in (0, 1), program.output
     assert {"ovs-vswitchd", "iperf3"} <= {name for _, name in known}
     assert found == set()
 
 
 def test_a_command_of_the_shell_has_no_open_file_of_the_run() -> None:
-    with Program(SHELL) as program:
+    with Program(SHELL, is_new=True) as program:  # a forked one has more files open
         program.await_text(PROMPT, BUILT_S)
         program.type("d0g1 ls /proc/self/fd")
         program.await_text(PROMPT, SOON_S)

@@ -134,9 +134,7 @@ CASES: Final = [
 ]
 USUAL: Final = [
     (GPUS, "build", "ovsdb-server conf.db", "kill"),
-    (GPUS, "calibrate", "iperf3 -J", "kill"),
     (GPUS, "replay", "workloads.replay.worker", "pause"),
-    (GPUS, "replay", "ovs-vswitchd unix", "stop"),
     (GPUS, "fault", "failure.probes.traffic", "stop"),
     (GPUS, "replay", RUN_ITSELF, "stop"),
 ]
@@ -204,7 +202,8 @@ def check(case: Case, folder: Path, slow: float) -> None:
         pytest.skip(f"needs {LIBRARIES[phase]}: script/bootstrap")
     before = machine_state()
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    with Program([*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]) as program:
+    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]
+    with Program(argv, is_new=words == RUN_ITSELF or words in RANKS) as program:  # which is found by its arguments
         interrupt(program, case, folder, slow)
         how = {"kill": "died", "stop": "(was|is) stopped", "pause": "was stopped"}[action]
         program.await_match(f"{re.escape(NAMES[words])}.* {how}", NAMED_S * slow)

@@ -88,8 +88,8 @@ def assert_survives_kills(count: int, place: Path, slow: float) -> None:
             raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {error}") from error
 
 
-def test_a_run_killed_at_two_random_moments_is_reported(place: Path, slow: float) -> None:
-    assert_survives_kills(2, place, slow)
+def test_a_run_killed_at_a_random_moment_is_reported(place: Path, slow: float) -> None:
+    assert_survives_kills(1, place, slow)
 
 
 def test_a_run_killed_at_ten_random_moments_is_reported(place: Path, slow: float) -> None:

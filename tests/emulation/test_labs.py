@@ -9,6 +9,7 @@ from tests.emulation.lab_blocks import BLOCK_S, assert_checked, run_all
 from tests.unit.lab_pages import stem
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lab", list(map(LABS.__getitem__, LABS)), ids=stem)
 def test_a_labs_commands_run_and_are_checked(lab: Lab, tmp_path: Path, slow: float) -> None:
     """Variants, but for lab 2. Those of lab 1 are the cells that test_notebooks.py runs."""

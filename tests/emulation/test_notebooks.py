@@ -41,6 +41,7 @@ def assert_ran(cell: Any) -> None:
     assert "Traceback" not in printed, printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lab", list(map(LABS.__getitem__, LABS)), ids=stem)
 def test_cells_run_without_errors(lab: Lab, tmp_path: Path, slow: float) -> None:
     here = checkout(tmp_path / "checkout")

@@ -15,7 +15,7 @@ from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.steered import SLOW_RATES
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.quiet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.quiet, pytest.mark.long]
 SETTLE_S = 0.3
 SRC, DST = Gpu(0, 0), Gpu(1, 0)
 

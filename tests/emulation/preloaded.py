@@ -1,0 +1,140 @@
+"""Railyard's command line in a process that is forked from this one, which has its modules: a new Python, and the one in
+the sandbox, take a second of a core to import them, as long as a small run.
+
+The functions, processes, namespaces and files are those of a new Python. Tests of what differs use one: arguments that
+`ps` shows, the machine's limits, other users, signals before the command line has begun.
+"""
+
+import atexit
+import ctypes
+import faulthandler
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from railyard.__main__ import main
+from railyard.core.sandbox import launcher
+from tests.emulation import forked
+
+_NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
+_MOUNT_FLAGS: Final = 2 | 4 | 8  # of /proc: nosuid, nodev, noexec
+
+
+def start(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams."""
+    # it replaces the program that Popen would start: what is to run there never returns
+    return subprocess.Popen(
+        argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        preexec_fn=partial(_be_command_line, list(argv), dict(environment)),
+    )  # fmt: skip
+
+
+def load() -> None:
+    """Import what runs need, so that the processes forked from this one have it."""
+    import matplotlib.backends.backend_svg
+    import pandas
+    import pyarrow.parquet
+
+    import railyard.experiments.live.recorded
+    import railyard.experiments.run.runner  # noqa: F401
+
+
+def _be_command_line(argv: list[str], environment: dict[str, str]) -> NoReturn:
+    launcher.start = _start_sandbox
+    _put_files_away(())
+    _run(argv, environment)
+
+
+def _start_sandbox(
+    argv: Sequence[str], folder: Path | None, environment: Mapping[str, str], inherited: Collection[int]
+) -> "subprocess.Popen[bytes]":
+    """In place of `launcher.start`, for root."""
+    what = partial(_be_unshare, list(argv), folder, dict(environment), [*inherited], os.getpid())
+    return subprocess.Popen(argv, preexec_fn=what)
+
+
+def _be_unshare(
+    argv: list[str], folder: Path | None, environment: dict[str, str], inherited: list[int], parent: int
+) -> NoReturn:
+    launcher.prepare_child(parent)
+    _put_files_away(inherited)
+    if folder:
+        os.chdir(folder)
+    forked.call(forked.libc.unshare(forked.NAMESPACES | _NEW_UTS_IPC), "unshare")
+    child = os.fork()
+    if child:
+        os.closerange(3, max(inherited) + 1)
+        _, status = os.waitpid(child, 0)
+        os._exit(max(1, -1) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+    forked.call(forked.libc.prctl(forked.PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+    forked.call(forked.libc.mount(b"none", b"/", None, forked.REC_PRIVATE, None), "mount /")
+    forked.call(forked.libc.mount(b"proc", b"/proc", b"proc", _MOUNT_FLAGS, None), "mount /proc")
+    _run(argv, environment)
+
+
+def _put_files_away(kept: Collection[int]) -> None:
+    """Let every open file but the standard streams be /dev/null: objects that have its number may still close it."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names that are no paths)
+        if int(name) > 2 and int(name) not in (null, *kept):
+            try:
+                os.dup2(null, int(name), inheritable=False)
+            except OSError:  # that of the listing itself
+                continue
+
+
+def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
+    """Make this process like a new Python, run the program, and end."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv, sys.orig_argv = argv[1:], argv
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTSTP, signal.SIGWINCH):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    faulthandler.disable()
+    sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
+    sys.unraisablehook = sys.__unraisablehook__
+    logging.root.handlers.clear()
+    warnings.simplefilter("ignore")
+    atexit._clear()
+    is_unbuffered = "PYTHONUNBUFFERED" in environment
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = open(fd, mode, encoding="utf-8", closefd=False)  # noqa: SIM115, PTH123
+        if mode == "w":
+            stream.reconfigure(line_buffering=fd == 2, write_through=is_unbuffered)  # type: ignore[attr-defined]
+        setattr(sys, name, stream)
+    os._exit(_status_of(argv))
+
+
+def _status_of(argv: list[str]) -> int:
+    status: Any = 1
+    try:
+        if argv[1] == "-m":
+            sys.argv = argv[2:]
+            runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+        else:
+            status = main()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if isinstance(status, str):
+        os.write(2, status.encode() + b"\n")
+        return 1
+    return int(status or 0)
