@@ -34,7 +34,7 @@ END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
     config.addinivalue_line("markers", "alone: it asserts times, so no other test may run meanwhile")
-    config.addinivalue_line("markers", "quiet: it asserts times, but mostly waits: only others like it may run meanwhile")
+    config.addinivalue_line("markers", "quiet: it asserts times, but mostly waits: only others like it run meanwhile")
     config.addinivalue_line("markers", "long: it starts before others, so that no worker ends long after them")
     if not config.pluginmanager.has_plugin("railyard"):  # as in a checkout that isn't installed
         config.pluginmanager.register(pytest_plugin, "railyard")

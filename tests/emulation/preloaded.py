@@ -1,13 +1,13 @@
-"""Railyard's command line in a process that is forked from this one, which has its modules: a new Python, and the one in
-the sandbox, take a second of a core to import them, as long as a small run.
+"""Railyard's programs in processes that are forked from this one, which has their modules: a new Python outside the
+sandbox and one inside it take a second of a core to import them, 40% of a small run.
 
-The functions, processes, namespaces and files are those of a new Python. Tests of what differs use one: arguments that
-`ps` shows, the machine's limits, other users, signals before the command line has begun.
+Processes, namespaces, signals and exit statuses are those of new Pythons. Tests of what differs start those: of the
+arguments that `ps` shows, of open files, limits, other users, and sweeps.
 """
 
 import atexit
-import ctypes
 import faulthandler
+import importlib
 import logging
 import os
 import runpy
@@ -26,6 +26,13 @@ from railyard.__main__ import main
 from railyard.core.sandbox import launcher
 from tests.emulation import forked
 
+MODULES: Final = (
+    "matplotlib.backends.backend_svg",
+    "pandas",
+    "pyarrow.parquet",
+    "railyard.experiments.live.recorded",
+    "railyard.experiments.run.runner",
+)
 _NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
 _MOUNT_FLAGS: Final = 2 | 4 | 8  # of /proc: nosuid, nodev, noexec
 
@@ -41,12 +48,8 @@ def start(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> "su
 
 def load() -> None:
     """Import what runs need, so that the processes forked from this one have it."""
-    import matplotlib.backends.backend_svg
-    import pandas
-    import pyarrow.parquet
-
-    import railyard.experiments.live.recorded
-    import railyard.experiments.run.runner  # noqa: F401
+    for module in MODULES:
+        importlib.import_module(module)
 
 
 def _be_command_line(argv: list[str], environment: dict[str, str]) -> NoReturn:
@@ -75,7 +78,7 @@ def _be_unshare(
     if child:
         os.closerange(3, max(inherited) + 1)
         _, status = os.waitpid(child, 0)
-        os._exit(max(1, -1) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+        os._exit(1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))  # 1, as `unshare` itself
     forked.call(forked.libc.prctl(forked.PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
     forked.call(forked.libc.mount(b"none", b"/", None, forked.REC_PRIVATE, None), "mount /")
     forked.call(forked.libc.mount(b"proc", b"/proc", b"proc", _MOUNT_FLAGS, None), "mount /proc")
@@ -111,7 +114,7 @@ def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
     atexit._clear()
     is_unbuffered = "PYTHONUNBUFFERED" in environment
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        stream = open(fd, mode, encoding="utf-8", closefd=False)  # noqa: SIM115, PTH123
+        stream = open(fd, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
         if mode == "w":
             stream.reconfigure(line_buffering=fd == 2, write_through=is_unbuffered)  # type: ignore[attr-defined]
         setattr(sys, name, stream)
@@ -121,9 +124,9 @@ def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
 def _status_of(argv: list[str]) -> int:
     status: Any = 1
     try:
-        if argv[1] == "-m":
-            sys.argv = argv[2:]
-            runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+        if "-m" in argv[:3]:
+            sys.argv = argv[argv.index("-m") + 1 :]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
             status = main()
     except SystemExit as end:

@@ -58,9 +58,7 @@ class Program:
     Our command line is forked from this process (preloaded.py), unless a new Python is asked for (`is_new`).
     """
 
-    def __init__(
-        self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None, is_new: bool = False
-    ) -> None:
+    def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None, is_new: bool = False) -> None:
         environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
         environment |= {"HOME": str(home)} if home else {}
         if tuple(argv[: len(RUN_EXPERIMENT)]) == RUN_EXPERIMENT and not is_new:

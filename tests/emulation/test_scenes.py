@@ -15,7 +15,7 @@ from railyard.results.theory.spine_condition import Cell
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 from tests.unit.shown import cells, summarise
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.quiet, pytest.mark.long]
 
 SMALL = (
     "-o", "fabrics.0.domains=2", "-o", "fabrics.0.rails=2", "-o", "fabrics.0.oversubscription=2",

@@ -42,6 +42,7 @@ VARIANTS: Final = (
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[rail-optimized,2,2]",
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[single-switch,2,2,policy=rd]",
     "test_experiment_small.py::test_kill_9_of_a_run_at_random_moments_leaves_nothing",
+    "test_experiment_small.py::test_kill_9_while_something_is_broken_leaves_nothing",
     "test_fabric_rates.py::test_tcp_gets_the_payload_part_of_each_rate[True]",
     "test_fabric_reach.py::test_all_reach_all_by_the_policys_path[2-2-",
     *(f"test_fabric_reach.py::test_all_reach_all_by_the_policys_path[3-2-single-switch-{p}]" for p in ("pxn", "spine")),
@@ -84,6 +85,7 @@ VARIANTS: Final = (
     "test_sweep.py::test_runs_on_three_workers_are_those_of_a_plain_loop",
     "test_sweep.py::test_workers_on_one_machine_do_the_same_runs_one_at_a_time",
     "test_sweep_cluster.py::test_a_sweep_without_its_scheduler_ends_in_one_line[silent]",
+    "test_sweep_cluster.py::test_ctrl_c_leaves_another_sweep_on_the_same_worker",
     "test_sweep_cluster.py::test_every_run_is_there_once_whatever_is_killed",
     "test_sweep_cluster.py::test_three_machines_do_twelve_runs_faster_than_one",
     "test_sweep_cluster.py::test_what_ssh_started_ends_after_a_sweep_that_was_killed",
@@ -100,6 +102,7 @@ VARIANTS: Final = (
     "test_trace.py::test_every_pair_goes_as_chosen_before_and_after_a_cut[single-switch-",
     "test_trace.py::test_the_command_on_a_fabric_of_ones_own[as_root]",
     "test_wheel.py::test_quickstart_runs_from_the_wheel[as_root]",
+    "test_wheel.py::test_live_run_of_the_wheel_is_entered",
     "test_wheel.py::test_users_test_passes_and_beside_burners_is_inconclusive[",
 )
 """Beginnings of their names."""
