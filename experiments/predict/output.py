@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -16,6 +17,7 @@ from railyard.experiments.run.folder import reporting_path_errors
 from railyard.results.plots import style
 
 PNG_METADATA: Final = {"Software": "Railyard"}  # mark of a drawing that may be overwritten
+PNG_DPI: Final = 120
 
 
 @dataclass(frozen=True)
@@ -78,5 +80,7 @@ class Predicted:
             figure.set_facecolor("white")
             figure.suptitle(self.title, fontweight="bold", x=0.01, ha="left")
             sink = io.BytesIO()
-            figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
+            figure.set_dpi(PNG_DPI)
+            # not savefig, which draws twice: the first time to lay out
+            FigureCanvasAgg(figure).print_png(sink, metadata=PNG_METADATA)  # type: ignore[no-untyped-call]
         return sink.getvalue()

@@ -22,7 +22,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from railyard.experiments.api import pytest_plugin
-from tests.emulation import fabrics, forked, leaks, preloaded, ryu_venv
+from tests.emulation import fabrics, forked, leaks, ryu_venv
 from tests.emulation.variants import is_variant
 
 OWN_NAMESPACES = "unshare --mount --net --pid --ipc --fork --kill-child --mount-proc sh -c '\"$@\"; exit $?' sh"
@@ -41,7 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         forked.furnish()
         _private_tmp(config)
-        preloaded.load()
         return
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program of a test would compile its modules again
     if config.option.dist != "no":

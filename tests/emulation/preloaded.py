@@ -39,17 +39,13 @@ _MOUNT_FLAGS: Final = 2 | 4 | 8  # of /proc: nosuid, nodev, noexec
 
 def start(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams."""
+    for module in MODULES:  # now, for this and all later ones
+        importlib.import_module(module)
     # it replaces the program that Popen would start: what is to run there never returns
     return subprocess.Popen(
         argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         preexec_fn=partial(_be_command_line, list(argv), dict(environment)),
     )  # fmt: skip
-
-
-def load() -> None:
-    """Import what runs need, so that the processes forked from this one have it."""
-    for module in MODULES:
-        importlib.import_module(module)
 
 
 def _be_command_line(argv: list[str], environment: dict[str, str]) -> NoReturn:

@@ -134,9 +134,7 @@ CASES: Final = [
 ]
 USUAL: Final = [
     (GPUS, "build", "ovsdb-server conf.db", "kill"),
-    (GPUS, "replay", "workloads.replay.worker", "pause"),
     (GPUS, "fault", "failure.probes.traffic", "stop"),
-    (GPUS, "replay", RUN_ITSELF, "stop"),
 ]
 LISTENS: Final = "00010000"  # flags of a socket in /proc/net/unix
 NAMED_S: Final = 5.0  # from the signal to the line that names the process

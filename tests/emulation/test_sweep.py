@@ -95,6 +95,12 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
         yield address, started
 
 
+def test_a_sweep_of_this_machine_has_every_run_once(spec: str, tmp_path: Path, slow: float) -> None:
+    with sweep(spec, tmp_path / "out") as program:
+        assert program.end(SWEEP_S * slow) in (0, 1), program.output
+    assert assert_whole(tmp_path / "out").seed.nunique() == RUNS
+
+
 @pytest.fixture(scope="module")
 def looped(spec: str, tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
     """The folder of a sweep on this machine, whose program was killed at a random moment, and then called again."""

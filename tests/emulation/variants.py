@@ -27,6 +27,8 @@ VARIANTS: Final = (
         for variables in ("LC_ALL PYTHONUTF8", "PYTHONIOENCODING", "TERM COLUMNS")
     ),
     "test_environments.py::test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept[read-only]",
+    "test_environments.py::test_a_crash_has_a_report_and_keeps_records[code0-in the sandbox]",
+    "test_environments.py::test_a_shell_with_a_full_stdout_is_one_line",
     "test_environments.py::test_records_are_kept_elsewhere_when_the_disk_fails",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-1-129]",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-15-143]",
@@ -43,6 +45,7 @@ VARIANTS: Final = (
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[single-switch,2,2,policy=rd]",
     "test_experiment_small.py::test_kill_9_of_a_run_at_random_moments_leaves_nothing",
     "test_experiment_small.py::test_kill_9_while_something_is_broken_leaves_nothing",
+    "test_experiment_small.py::test_runs_of_root_and_of_a_user_do_not_disturb_each_other",
     "test_fabric_rates.py::test_tcp_gets_the_payload_part_of_each_rate[True]",
     "test_fabric_reach.py::test_all_reach_all_by_the_policys_path[2-2-",
     *(f"test_fabric_reach.py::test_all_reach_all_by_the_policys_path[3-2-single-switch-{p}]" for p in ("pxn", "spine")),
@@ -54,9 +57,10 @@ VARIANTS: Final = (
     "test_faults.py::test_a_gray_link_loses_its_share_at_random_both_ways[0.5]",
     "test_faults.py::test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once",
     *(f"test_labs.py::test_a_labs_commands_run_and_are_checked[{lab:02}-" for lab in (1, *range(3, 11))),
-    *(f"test_notebooks.py::test_cells_run_without_errors[{lab:02}-" for lab in range(2, 11)),
+    "test_notebooks.py::",
     "test_api_examples.py::test_example_prints_what_it_should[errors]",
     "test_api_examples.py::test_example_prints_what_it_should[experiment]",
+    "test_api_examples.py::test_example_prints_what_it_should[ranks]",
     "test_api_script.py::test_it_has_types",
     "test_api_script.py::test_it_runs",
     "test_plugin_link_errors.py::",
@@ -82,6 +86,7 @@ VARIANTS: Final = (
         f"test_sweep.py::test_machines_that_do_not_answer_give_one_line[{where}-"
         for where in ("tcp://nowhere.invalid:8786", "tls://127.0.0.1:9", "ssh:,")
     ),
+    "test_sweep.py::test_a_sweep_killed_at_random_moments_has_every_run_once",
     "test_sweep.py::test_runs_on_three_workers_are_those_of_a_plain_loop",
     "test_sweep.py::test_workers_on_one_machine_do_the_same_runs_one_at_a_time",
     "test_sweep_cluster.py::test_a_sweep_without_its_scheduler_ends_in_one_line[silent]",

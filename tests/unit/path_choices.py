@@ -1,5 +1,7 @@
 """Fabric kinds, their forwarding policies, and the paths that these give, in the form that tests ask for them."""
 
+from functools import cache
+
 from railyard.controller.failover.detours import Broken, choose
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
@@ -19,8 +21,13 @@ def own_path(policy: str, src: Gpu, dst: Gpu) -> Path:
 
 def chosen_path(policy: str, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind: str) -> Path | None:
     """The path with a failure; None if there is none."""
-    shares = choose(FabricSpec.model_construct(kind=kind, domains=8, rails=rails, policy=policy), src, dst, broken)
+    shares = choose(_spec(policy, rails, kind), src, dst, broken)
     return shares[0].path if shares else None
+
+
+@cache
+def _spec(policy: str, rails: int, kind: str) -> FabricSpec:
+    return FabricSpec.model_construct(kind=kind, domains=8, rails=rails, policy=policy)
 
 
 Hops = tuple[tuple[int, int, str], ...]
