@@ -38,9 +38,9 @@ def test_every_builder_takes_its_turn_and_is_compared(tmp_path: Path, slow: floa
 
 @pytest.mark.sandbox
 def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teardown_check, "TIMEOUT_S", 0.2)
     before = teardown_check.visible()
     teardown_check.wait_until_gone(before)
+    monkeypatch.setattr(teardown_check, "TIMEOUT_S", 0.2)
     process = subprocess.Popen(["sleep", "100"])
     namespaces.create(["d0g0"])
     namespaces.run(["ip", "link", "add", "left0", "type", "veth", "peer", "name", "left1"])

@@ -1,6 +1,6 @@
 """Workloads on a machine that is disturbed from outside: no time that it changes by over 5% may be ok.
 
-The ordinary test disturbs three intervals of one run, after three quiet ones. `script/test thorough` disturbs 200
+The ordinary test disturbs three intervals of one run, after two quiet ones. `script/test thorough` disturbs 200
 intervals, each run from its first instruction on, and also requires that 95% of the undisturbed ones are ok. As a
 program it prints a table of those: python -m tests.emulation.test_disturbance [INTERVALS], as root, 15 minutes for 200.
 """
@@ -172,7 +172,7 @@ DISTURBANCES: Final[dict[str, tuple[Disturbance, int]]] = {
 }  # fmt: skip
 """Disturbances, and the rails' Mbit/s that a run accepts under them: a quota leaves less."""
 ORDINARY: Final = ("quota-40", "bursts-120ms", "worker-paused-1s")
-QUIET: Final = 3
+QUIET: Final = 2
 INTERVALS: Final = 200
 MIN_INTERVALS: Final = 60  # that must be disturbed, whatever this machine does not allow
 

@@ -194,7 +194,7 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     """The GPU is on machine 2, its rail switch on machine 1."""
     agents = [start_agent(three, stack, 2, "--once")]
     fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
-    faults = [{"kind": "link-down", "target": "d2g0", "at": "700ms", "repair": "1s"}]
+    faults = [{"kind": "link-down", "target": "d2g0", "at": "700ms", "repair": "2s"}]
     keys = {"workloads": [], "fabrics": [fabric], "faults": faults, "heartbeats": "off", "reroute": "on", "hosts": 2}
     run = start(three, stack, tmp_path, keys)
     assert run.end(RUN_S) in (0, 1), run.output

@@ -258,8 +258,8 @@ def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
     fabric.on_result = results.append
     fabric.ping("d0g0", "d1g0")
     page = Page(fabric.live_url)
-    with fabric.fault("link-down", "d1g1"):
-        assert fabric.gpus
+    with fabric.fault("link-down", "d1g1") as fault:
+        eventually(lambda: fault.recovery.first_packet_ms is not None, SOON_S)
     eventually(lambda: "repair" in [event["what"] for event in page.events], SOON_S)
     seen = {event["what"]: event["detail"] for event in page.events}
     assert seen["inject"] == seen["repair"] == {"kind": "link-down", "target": "d1g1"}
@@ -267,7 +267,7 @@ def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
     status, answer = page.ask("inject", **CUT)
     assert (status, answer["command"]) == (200, "fault1 = net.fault('link-down', 'd0g1')")
     fabric.ping("d0g0", "d1g0")
-    before, _, after = results
+    before, *_, after = results
     assert [before.analysis.run.is_interactive, after.analysis.run.is_interactive] == [False, True]
     assert not after.passed
 

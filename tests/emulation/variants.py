@@ -1,7 +1,7 @@
 """Tests that do once more what another one does, on another fabric, by another user, at another rate, or with another
-fault of its kind.
+fault of its kind; and the dearest ones of what others test by parts.
 
-All of them would take a third of a session, so they are left out unless asked for: `sudo script/test thorough`.
+They take longer than all others, so they are left out unless asked for: `sudo script/test thorough`.
 """
 
 from typing import Final
@@ -49,6 +49,7 @@ VARIANTS: Final = (
     "test_fabric_rates.py::test_tcp_gets_the_payload_part_of_each_rate[True]",
     "test_fabric_reach.py::test_all_reach_all_by_the_policys_path[2-2-",
     *(f"test_fabric_reach.py::test_all_reach_all_by_the_policys_path[3-2-single-switch-{p}]" for p in ("pxn", "spine")),
+    "test_failure_script.py::",
     "test_failure_recovery.py::test_spine_and_server_crash_under_load_cut_no_other_gpu",
     "test_failure_recovery.py::test_silent_cut_stays_until_its_repair_and_loses_nothing",
     "test_failure_recovery.py::test_what_is_impaired_carries_some_and_loses_nothing",
@@ -70,6 +71,7 @@ VARIANTS: Final = (
     "test_interruptions.py::test_each_process_in_each_phase_is_named[",
     "test_faults.py::test_two_hung_gpus_of_a_domain_mend_one_by_one",
     "test_killed_run.py::test_a_run_killed_at_ten_random_moments_is_reported",
+    "test_killed_run.py::test_a_whole_run_gives_its_outputs_for_ci",
     "test_heartbeats.py::test_full_tcp_load_on_all_rails_causes_no_false_alarm[100Mbit]",
     "test_replay_collectives.py::test_only_experts_send_between_rails[rail-optimized]",
     "test_replay_collectives.py::test_every_collective_arrives_as_its_matrix_says[2-",
@@ -81,6 +83,7 @@ VARIANTS: Final = (
     "test_compare_pairs.py::",
     "test_hosts.py::test_a_fabric_after_a_dead_switch_delivers_every_byte",
     "test_hosts.py::test_a_machine_that_dies_ends_the_run_and_leaves_nothing[agent]",
+    "test_hosts.py::test_workers_of_a_dask_cluster_start_the_agents",
     "test_hosts.py::test_a_machine_that_dies_ends_the_run_and_leaves_nothing[part]",
     *(
         f"test_sweep.py::test_machines_that_do_not_answer_give_one_line[{where}-"
