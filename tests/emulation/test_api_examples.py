@@ -20,6 +20,7 @@ def test_every_example_is_run() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {*EXPECTED, "test_fabric"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXPECTED)
 def test_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
     """All but that of a fabric are variants: test_api.py does the same."""

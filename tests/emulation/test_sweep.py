@@ -95,6 +95,7 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
         yield address, started
 
 
+@pytest.mark.long
 def test_a_sweep_of_this_machine_has_every_run_once(spec: str, tmp_path: Path, slow: float) -> None:
     with sweep(spec, tmp_path / "out") as program:
         assert program.end(SWEEP_S * slow) in (0, 1), program.output
