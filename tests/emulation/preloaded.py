@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import mininet.log
+
 from railyard.__main__ import main
 from railyard.core.sandbox import launcher
 from tests.emulation import forked
@@ -114,6 +116,8 @@ def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
         if mode == "w":
             stream.reconfigure(line_buffering=fd == 2, write_through=is_unbuffered)  # type: ignore[attr-defined]
         setattr(sys, name, stream)
+    for handler in mininet.log.lg.handlers:
+        handler.setStream(sys.stderr)  # in place of that of when it was imported
     os._exit(_status_of(argv))
 
 
