@@ -21,7 +21,7 @@ from railyard.topologies.build import namespaces
 
 PRIVATE: Final = ("/run", "/dev/shm")
 NAMESPACES: Final = 0x20000 | 0x20000000 | CLONE_NEWNET  # mount, PID, network
-REC_PRIVATE: Final = 0x4000 | 0x40000
+_REC_PRIVATE: Final = 0x4000 | 0x40000
 PR_SET_PDEATHSIG: Final = 1
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -104,12 +104,17 @@ def _be_the_child(function: Callable[[], None], describe: Callable[[BaseExceptio
 
 def furnish() -> None:
     """Mount a private /proc and empty private folders, and set lo up, in namespaces that were just made."""
-    call(libc.mount(b"none", b"/", None, REC_PRIVATE, None), "mount /")
-    call(libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+    mount_proc()
     for place in PRIVATE:
         if Path(place).is_dir() and not Path(place).is_symlink():
             call(libc.mount(b"tmpfs", place.encode(), b"tmpfs", 0, b"mode=755"), f"mount {place}")
     namespaces.run(["ip", "link", "set", "lo", "up"])
+
+
+def mount_proc() -> None:
+    """Mount a /proc of the PID namespace that was just made; no mount from now on is seen outside."""
+    call(libc.mount(b"none", b"/", None, _REC_PRIVATE, None), "mount /")
+    call(libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
 
 
 def call(result: int, what: str) -> None:

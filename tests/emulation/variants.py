@@ -1,5 +1,5 @@
 """Tests that do once more what another one does, on another fabric, by another user, at another rate, or with another
-fault of its kind; and the dearest ones of what others test by parts.
+fault of its kind, and the most expensive tests of what others test in parts.
 
 They take longer than all others, so they are left out unless asked for: `sudo script/test thorough`.
 """
