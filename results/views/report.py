@@ -7,6 +7,7 @@ and its part of summary.json. It is a class in a file of sections/, or of a plug
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
@@ -111,15 +112,21 @@ def sections() -> list[tuple[str, Section]]:
     return sorted(((name, definition()) for name, definition in SECTIONS.items()), key=lambda item: item[1].order)
 
 
-def render(analysis: Analysis) -> str:
-    """Return the page as HTML."""
-    environment = Environment(
+@cache
+def templates() -> Environment:
+    """Return the templates of pages, which are compiled when a page first needs them."""
+    return Environment(
         loader=FileSystemLoader((_FOLDER, _FOLDER / "sections")),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+
+
+def render(analysis: Analysis) -> str:
+    """Return the page as HTML."""
+    environment = templates()
     run, headline, parts, links = analysis.run, list[str | Table](), [], dict[str, str]()
     cards = list[Sequence[Card]]()
     for name, found in sections():

@@ -7,6 +7,8 @@ arguments that `ps` shows, of open files, limits, other users, and sweeps.
 
 import atexit
 import faulthandler
+import functools
+import gc
 import importlib
 import logging
 import os
@@ -25,28 +27,50 @@ from typing import Any, Final, NoReturn
 import mininet.log
 
 from railyard.__main__ import main
+from railyard.core.registry import REGISTRIES
 from railyard.core.sandbox import launcher
+from railyard.results.views import report
 from tests.emulation import forked
 
-MODULES: Final = (
+MODULES: Final = (  # what a run imports when it comes to need it
     "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+    "matplotlib.style",
     "pandas",
     "pyarrow.parquet",
+    "pyroute2",
+    "railyard.experiments.cli",
+    "railyard.experiments.commands.run",
+    "railyard.experiments.live.launch",
     "railyard.experiments.live.recorded",
+    "railyard.experiments.machines.joining",
+    "railyard.experiments.run.gpu_fabrics",
     "railyard.experiments.run.runner",
+    "railyard.experiments.run.sandboxed",
 )
 _NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
 
 
 def start(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams."""
-    for module in MODULES:  # now, for this and all later ones
-        importlib.import_module(module)
+    _load()
     # it replaces the program that Popen would start: what is to run there never returns
     return subprocess.Popen(
         argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         preexec_fn=partial(_be_command_line, list(argv), dict(environment)),
     )  # fmt: skip
+
+
+@functools.cache
+def _load() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    for registry in list(REGISTRIES.values()):
+        registry.names()
+    for name in report.templates().list_templates(extensions=["j2"]):
+        report.templates().get_template(name)
+    gc.collect()
+    gc.freeze()  # a process that is forked from this one need not visit what was here
 
 
 def _be_command_line(argv: list[str], environment: dict[str, str]) -> NoReturn:
