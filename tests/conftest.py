@@ -67,8 +67,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     costs.show(terminalreporter)
 
 
+def pytest_collection() -> None:
+    """Search for no cycles while modules are imported: it took a fifth of the collection's time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Search for cycles less often, and not in what the session keeps anyway: it took a quarter of the tests' time."""
+    gc.enable()
     gc.set_threshold(50_000, 20, 50)
     gc.collect()
     gc.freeze()

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import sys
@@ -255,6 +256,7 @@ def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) 
         (run,) = ps.find()
         assert run.entry is not None
         assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 0
+    assert select.select([run.entry.pidfd], [], [], WITHIN_S)[0]  # it dies a moment after the program that started it
     assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 2
     assert entry.nodes(run.entry) == []
     message = capfd.readouterr().err

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.sandbox
 
 RAIL_BPS = 20_000_000
 REPLICAS = {"tensor": 2, "pipeline": 1, "micro_batch": 1}  # a domain each
-JOB = {"kind": "gpt", "duration": "600ms", "compute": 0.1}
+JOB = {"kind": "gpt", "duration": "1s", "compute": 0.1}
 
 
 def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, dict[str, int]]:

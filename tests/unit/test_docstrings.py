@@ -56,20 +56,24 @@ def definitions(path: Path) -> Iterator[Definition]:
     yield from walk(tree)
 
 
-@cache
-def by_package() -> dict[str, list[Definition]]:
-    """Return the public definitions of each package, a folder of the first or second level."""
-    found: dict[str, list[Definition]] = {}
+def modules() -> dict[str, list[Path]]:
+    """Return the modules of each package, a folder of the first or second level."""
+    found: dict[str, list[Path]] = {}
     for top in TOP:
         for path in sorted((ROOT / top).rglob("*.py")):
-            package = "_".join(path.relative_to(ROOT).parts[:-1][:2])
-            found.setdefault(package, []).extend(definitions(path))
+            found.setdefault("_".join(path.relative_to(ROOT).parts[:-1][:2]), []).append(path)
     return found
+
+
+@cache
+def public(package: str) -> list[Definition]:
+    """Return the public definitions of a package."""
+    return [definition for path in modules().get(package, []) for definition in definitions(path)]
 
 
 def problems(package: str) -> dict[str, list[str]]:
     """Return what a package has to correct: `missing` and `unusual`, each with file:line and name."""
-    here = by_package().get(package, [])
+    here = public(package)
     return {
         "missing": [d.where for d in here if not d.docstring],
         "unusual": [f"{d.where}: {d.docstring.splitlines()[0]}" for d in here if d.docstring and not d.begins_well],
@@ -83,7 +87,7 @@ def allowed(package: str) -> dict[str, int]:
     return {sort: int(count) for sort, count in map(str.split, lines)}
 
 
-@pytest.mark.parametrize("package", sorted(by_package()))
+@pytest.mark.parametrize("package", sorted(modules()))
 @pytest.mark.parametrize("sort", ["missing", "unusual"])
 def test_package_has_no_new_problem(package: str, sort: str) -> None:
     found = problems(package)[sort]
@@ -91,7 +95,7 @@ def test_package_has_no_new_problem(package: str, sort: str) -> None:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    found = [d.begins_well for here in by_package().values() for d in here if d.docstring]
+    found = [d.begins_well for package in modules() for d in public(package) if d.docstring]
     assert sum(found) / len(found) >= MIN_SHARE
 
 
@@ -112,7 +116,7 @@ def test_heuristic_judges_the_first_word(first: str, good: bool) -> None:
 def _rewrite() -> None:
     """Write the allow-lists anew: one file for each package that still has a problem."""
     ALLOWED.mkdir(exist_ok=True)
-    for package in by_package():
+    for package in modules():
         counts = {sort: len(found) for sort, found in problems(package).items() if found}
         path = ALLOWED / f"{package}.txt"
         path.write_text("".join(f"{sort} {count}\n" for sort, count in counts.items()), encoding="utf-8")
