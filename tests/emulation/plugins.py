@@ -1,6 +1,5 @@
 """Runs of a small experiment with one of the example plugins of docs/examples."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import yaml
 
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
 RUN_S = 240.0
 
@@ -18,7 +17,7 @@ def run_with_plugin(plugin: str, spec: dict[str, Any], folder: Path, slow: float
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
     argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(ROOT / "docs/examples" / plugin)]
     argv += ["--out", str(folder / "out")]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=RUN_S * slow)
+    done = finished(argv, RUN_S * slow)
     assert (folder / "out/summary.json").exists(), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode in (0, 1), done.stdout + done.stderr

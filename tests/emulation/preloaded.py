@@ -51,12 +51,14 @@ MODULES: Final = (  # what a run imports when it comes to need it
 _NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
 
 
-def start(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def start(
+    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], stderr: int = subprocess.STDOUT
+) -> "subprocess.Popen[bytes]":
     """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams."""
     _load()
     # it replaces the program that Popen would start: what is to run there never returns
     return subprocess.Popen(
-        argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
         preexec_fn=partial(_be_command_line, list(argv), dict(environment)),
     )  # fmt: skip
 

@@ -119,6 +119,24 @@ class Program:
                 stream.close()
 
 
+def finished(argv: Sequence[str], within_s: float, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, without input; our command line is forked, as by `Program`."""
+    environment = {**os.environ, "PATH": SEARCH_PATH}
+    if tuple(argv[: len(RUN_EXPERIMENT)]) == RUN_EXPERIMENT:
+        process = preloaded.start(argv, cwd, environment, stderr=subprocess.PIPE)
+    else:
+        process = subprocess.Popen(
+            argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    with process:
+        try:
+            output, errors = process.communicate(timeout=within_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, output.decode(), errors.decode())
+
+
 def read_until(fd: int, text: str, within_s: float) -> str:
     """Read from a terminal until its output contains this text; return the output."""
     output, deadline = "", time.monotonic() + within_s

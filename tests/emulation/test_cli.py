@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from railyard.core.host import SEARCH_PATH
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import (
     ROOT,
@@ -24,6 +23,7 @@ from tests.emulation.programs import (
     as_user,
     assert_as_before,
     command_line,
+    finished,
     machine_state,
 )
 
@@ -69,9 +69,7 @@ def everybodys() -> Iterator[Path]:
 
 def command(*words: str, who: Wrap = as_root, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     """A command of run_experiment.py, to its end."""
-    environment = {**os.environ, "PATH": SEARCH_PATH}
-    argv = who([*RUN_EXPERIMENT, *words])
-    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=180)
+    return finished(who([*RUN_EXPERIMENT, *words]), 180.0, cwd=cwd)
 
 
 def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everybodys: Path, slow: float) -> None:

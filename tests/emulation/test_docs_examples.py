@@ -1,11 +1,10 @@
 """Command lines of the documentation that need a fabric: on a shell's fabric, or as short runs."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.programs import RUN_EXPERIMENT, Program, finished
 from tests.emulation.test_cli import BUILT_S, PROMPT, command
 from tests.unit.test_docs import examples
 
@@ -42,7 +41,7 @@ def test_examples_on_a_live_run_succeed(tmp_path: Path, slow: float) -> None:
         shell.await_text(PROMPT, BUILT_S * slow)
         for line in [*examples("ps"), *lines]:
             argv = [*RUN_EXPERIMENT, *line]
-            done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False)
+            done = finished(argv, 60 * slow, cwd=tmp_path)
             assert (done.returncode, done.stderr) == (0, ""), f"{line}: {done.stdout}{done.stderr}"
         shell.type("exit")
         assert shell.end(BUILT_S * slow) == 0

@@ -8,7 +8,6 @@ rail0   rail1
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import yaml
 
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, assert_as_before, machine_state
+from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, finished, machine_state
 from tests.emulation.test_cli import BUILT_S, PROMPT
 
 TINY = {
@@ -51,7 +50,7 @@ def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) ->
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     out = tmp_path / "out"
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "tiny.yaml"), "--out", str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
+    done = finished(argv, 240 * slow)
     assert "Traceback" not in done.stderr
     assert (out / "summary.json").exists(), done.stdout + done.stderr
     found, summary = AllreduceResults.of(store.load(out)), json.loads((out / "summary.json").read_text())
@@ -84,7 +83,7 @@ def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) ->
 def test_live_commands_work_on_a_multi_rail_fabric(tmp_path: Path, slow: float) -> None:
     def run(*words: str) -> tuple[int, str]:
         argv = [*RUN_EXPERIMENT, *words]
-        done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60 * slow)
+        done = finished(argv, 60 * slow, cwd=tmp_path)
         return done.returncode, done.stdout + done.stderr
 
     live, pcap = "shell-multirail-quick", tmp_path / "n0.pcap"

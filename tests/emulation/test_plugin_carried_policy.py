@@ -7,7 +7,6 @@
 rail0   rail1
 """
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import yaml
 
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
 PLUGIN = ROOT / "docs/examples/carried_policy.py"
 SPEC = {
@@ -36,7 +35,7 @@ def test_plugin_policy_splits_a_buffer_by_rate(tmp_path: Path, slow: float) -> N
     (tmp_path / "carried.yaml").write_text(yaml.safe_dump(SPEC))
     out = tmp_path / "out"
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "carried.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
+    done = finished(argv, 240 * slow)
     assert (out / "summary.json").exists(), done.stdout + done.stderr
     (point,) = AllreduceResults.of(store.load(out)).points
     assert point.policy == "carried"

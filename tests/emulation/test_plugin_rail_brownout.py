@@ -1,6 +1,5 @@
 """The example plugin docs/examples/rail_brownout.py on packets: a rail of a fabric of 2 x 2 slows down."""
 
-import subprocess
 from pathlib import Path
 from statistics import median
 
@@ -8,7 +7,7 @@ import yaml
 
 from railyard.results.runs import store
 from railyard.results.runs.records import GoodputTrace
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
 PLUGIN = ROOT / "docs/examples/rail_brownout.py"
 SPEC = {
@@ -31,7 +30,7 @@ def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) 
     (tmp_path / "brownout.yaml").write_text(yaml.safe_dump(SPEC))
     out = tmp_path / "out"
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "brownout.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
+    done = finished(argv, 240 * slow)
     assert (out / "recovery.csv").exists(), done.stdout + done.stderr
     run = store.load(out)
     assert [(r.fault, r.script) for r in run.recoveries] == [

@@ -23,7 +23,7 @@ import yaml
 
 from railyard.results.runs import store
 from tests.emulation.fabrics import eventually
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.programs import RUN_EXPERIMENT, Program, finished
 from tests.unit.test_sweep_spec import TINY
 
 SWEEP_S = 240.0  # for some short runs on a slow machine
@@ -142,7 +142,7 @@ def test_runs_on_three_workers_are_those_of_a_plain_loop(spec: str, tmp_path: Pa
     frames = []
     for seed in range(1, 13):
         argv = [*RUN_EXPERIMENT, "run", spec, "--seed", str(seed), "--out", str(tmp_path / str(seed))]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = finished(argv, SWEEP_S * slow)
         assert done.returncode in (0, 1), done.stderr
         table = pd.read_csv(tmp_path / str(seed) / "results.csv", dtype={"phase": str, "policy": str})
         frames.append(table.assign(seed=seed))
