@@ -20,18 +20,22 @@ class Machines:
     def __init__(self, pids: Sequence[int]) -> None:
         self.pids = pids
 
-    def command(self, number: int, *argv: str, token: str = TOKEN) -> list[str]:
+    def command(self, number: int, *argv: str) -> list[str]:
         """Return a command that runs on a machine."""
-        return ["nsenter", f"--net=/proc/{self.pids[number - 1]}/ns/net", "env", f"RAILYARD_TOKEN={token}", *argv]
+        return ["nsenter", f"--net=/proc/{self.pids[number - 1]}/ns/net", *argv]
 
     def output(self, number: int, *argv: str) -> str:
         """Run a program on a machine and return its output."""
         return subprocess.run(self.command(number, *argv), check=True, capture_output=True, text=True).stdout
 
+    def program(self, number: int, *argv: str, token: str = TOKEN) -> Program:
+        """Start a program on a machine, with a token for its runs."""
+        return Program(argv, network_of=self.pids[number - 1], variables={"RAILYARD_TOKEN": token})
+
     def agent(self, number: int, *options: str, token: str = TOKEN) -> Program:
         """Start the agent of a machine, which joins the runs of machine 1."""
         join = ["agent", "--join", f"tcp://{NETWORK}.1:{PORT}", "--name", f"m{number}", *options]
-        return Program(self.command(number, *RUN_EXPERIMENT, *join, token=token))
+        return self.program(number, *RUN_EXPERIMENT, *join, token=token)
 
 
 @contextmanager

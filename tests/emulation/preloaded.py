@@ -9,7 +9,7 @@ import atexit
 import faulthandler
 import functools
 import gc
-import importlib
+import importlib.util
 import logging
 import os
 import runpy
@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn
 import mininet.log
 
 from railyard.__main__ import main
+from railyard.core.host import CLONE_NEWNET
 from railyard.core.registry import REGISTRIES
 from railyard.core.sandbox import launcher
 from railyard.results.views import report
@@ -52,14 +53,18 @@ _NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
 
 
 def start(
-    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], stderr: int = subprocess.STDOUT
+    argv: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    stderr: int = subprocess.STDOUT,
+    network_of: int | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams."""
+    """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams, in the network of a process."""
     _load()
     # it replaces the program that Popen would start: what is to run there never returns
     return subprocess.Popen(
         argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
-        preexec_fn=partial(_be_command_line, list(argv), dict(environment)),
+        preexec_fn=partial(_be_command_line, list(argv), dict(environment), network_of),
     )  # fmt: skip
 
 
@@ -75,8 +80,11 @@ def _load() -> None:
     gc.freeze()  # a process that is forked from this one need not visit what was here
 
 
-def _be_command_line(argv: list[str], environment: dict[str, str]) -> NoReturn:
+def _be_command_line(argv: list[str], environment: dict[str, str], network_of: int | None) -> NoReturn:
     launcher.start = _start_sandbox
+    if network_of is not None:
+        with Path(f"/proc/{network_of}/ns/net").open("rb") as network:
+            forked.call(forked.libc.setns(network.fileno(), CLONE_NEWNET), "setns")
     _put_files_away(())
     _run(argv, environment)
 
@@ -150,7 +158,10 @@ def _status_of(argv: list[str]) -> int:
     try:
         if "-m" in argv[:3]:
             sys.argv = argv[argv.index("-m") + 1 :]
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+            spec = importlib.util.find_spec(sys.argv[0])
+            assert spec
+            assert spec.origin
+            runpy.run_path(spec.origin, run_name="__main__")  # run_module needs a loader that pytest doesn't have
         else:
             status = main()
     except SystemExit as end:

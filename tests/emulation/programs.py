@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -58,12 +59,22 @@ class Program:
     Our command line is forked from this process (preloaded.py), unless a new Python is asked for (`is_new`).
     """
 
-    def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None, is_new: bool = False) -> None:
-        environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
+    def __init__(
+        self,
+        argv: Sequence[str],
+        cwd: Path = ROOT,
+        home: Path | None = None,
+        is_new: bool = False,
+        network_of: int | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`network_of`: the number of a process in whose network namespace it starts."""
+        environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1", **variables}
         environment |= {"HOME": str(home)} if home else {}
         if tuple(argv[: len(RUN_EXPERIMENT)]) == RUN_EXPERIMENT and not is_new:
-            self.process = preloaded.start(argv, cwd, environment)
+            self.process = preloaded.start(argv, cwd, environment, network_of=network_of)
         else:
+            argv = argv if network_of is None else ["nsenter", f"--net=/proc/{network_of}/ns/net", *argv]
             self.process = subprocess.Popen(
                 argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, start_new_session=True,

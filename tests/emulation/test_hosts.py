@@ -28,7 +28,6 @@ from tests.emulation.machines import NETWORK, TOKEN, Machines, machines
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, command_line, machine_state
 
 RUN_S = 120.0
-PART = "railyard.experiments.machines.part"
 REPLAY = "railyard.workloads.replay.worker"
 SEND = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), (sys.argv[2], 47911))"
 RECEIVE = """import socket
@@ -80,7 +79,7 @@ def start(three: Machines, stack: ExitStack, folder: Path, keys: dict[str, Any],
     """Start a run on machine 1."""
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | keys))
     argv = [*RUN_EXPERIMENT, "run", str(folder / "small.yaml"), "--no-queue", "--out", str(folder / "out"), *options]
-    return stack.enter_context(Program(three.command(1, *argv)))
+    return stack.enter_context(three.program(1, *argv))
 
 
 def start_agent(three: Machines, stack: ExitStack, number: int, *options: str, token: str = TOKEN) -> Program:
@@ -103,7 +102,7 @@ def check_nothing_left(three: Machines) -> None:
 
 def test_collectives_over_three_machines_deliver_every_byte(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     """Another run has machine 3 at first: its agent joins after that."""
-    with Program(three.command(3, sys.executable, "-c", HAVE_A_TURN)) as other:
+    with three.program(3, sys.executable, "-c", HAVE_A_TURN) as other:
         other.await_text("begun", 10.0)
         agents = [start_agent(three, stack, 2, "--once"), start_agent(three, stack, 3, "--once")]
         run = start(three, stack, tmp_path, {})
@@ -135,7 +134,8 @@ def test_a_machine_that_dies_ends_the_run_and_leaves_nothing(
     run = start(three, stack, tmp_path, {"workloads": long})
     run.await_match(r"calibrating links  2 links", RUN_S)
     wait_until(lambda: processes(agents[0], REPLAY), "the replay", RUN_S)
-    (part,) = (p for p in processes(agents[0], PART) if p.name() != "unshare")
+    part = processes(agents[0], REPLAY)[0].parent()
+    assert part
     if how == "silent":
         set_link("machine2", "down")
         stack.callback(set_link, "machine2", "up")
@@ -173,7 +173,8 @@ def test_what_is_missing_elsewhere_is_named_within_5_s(three: Machines, stack: E
         return first
 
     worker = replay()
-    (part,) = (p for p in processes(agent, PART) if p.name() != "unshare")
+    part = worker.parent()
+    assert part
     part.send_signal(signal.SIGSTOP)
     run.await_match(rf"the run's own process {where} was stopped for ", 5.0)
     worker.send_signal(signal.SIGKILL)
@@ -247,7 +248,7 @@ def test_workers_of_a_dask_cluster_start_the_agents(
     with ExitStack() as cluster:
 
         def start_dask(number: int, *argv: str) -> None:
-            cluster.enter_context(Program(three.command(number, DASK, *argv, token="")))
+            cluster.enter_context(three.program(number, DASK, *argv, token=""))
 
         start_dask(1, "scheduler", "--host", f"{NETWORK}.1", "--no-dashboard")
         start_dask(2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS)
@@ -281,14 +282,14 @@ def set_link(name: str, *state: str) -> None:
 def test_doctor_checks_all_machines_and_what_joins_them(three: Machines, stack: ExitStack) -> None:
     for number in (2, 3):
         start_agent(three, stack, number, "--once")  # which doctor is no run for
-    argv = three.command(1, *RUN_EXPERIMENT, "doctor", "--hosts", "3", "--underlay", "eth0")
-    with Program(argv) as doctor:
+    argv = (*RUN_EXPERIMENT, "doctor", "--hosts", "3", "--underlay", "eth0")
+    with three.program(1, *argv) as doctor:
         assert doctor.end(60.0) == 0, doctor.output
     lines = doctor.output.splitlines()
     assert sum(bool(re.match(r"machine [23]: m[23], .*, clock known to \d+ us$", line)) for line in lines) == 2, lines
     set_link("machine2", "mtu", "1500")
     stack.callback(set_link, "machine2", "mtu", "9100")
-    with Program(argv) as doctor:
+    with three.program(1, *argv) as doctor:
         assert doctor.end(60.0) == 3, doctor.output
     assert re.search(
         rf"^error: hosts: packets of 9100 bytes don't reach machine [23] \(m2, {NETWORK}\.2\)", doctor.output, re.M
@@ -298,7 +299,7 @@ def test_doctor_checks_all_machines_and_what_joins_them(three: Machines, stack: 
 
 def test_an_agent_of_another_version_is_refused(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     join = ["agent", "--join", f"tcp://{NETWORK}.1:7911", "--name", "m2"]
-    agent = stack.enter_context(Program(three.command(2, sys.executable, "-c", OTHER_VERSION, *join)))
+    agent = stack.enter_context(three.program(2, sys.executable, "-c", OTHER_VERSION, *join))
     run = start(three, stack, tmp_path, {"hosts": 2})
     assert run.end(RUN_S) == 3
     line = f"error: hosts: m2 ({NETWORK}.2) has Railyard 9.9, this machine {railyard.__version__}: install the same on"

@@ -19,7 +19,7 @@ from railyard.results.runs import store
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from tests.emulation.machines import Machines, machines
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.programs import RUN_EXPERIMENT
 
 pytestmark = pytest.mark.alone
 RUN_S = 280.0
@@ -41,7 +41,7 @@ def run_on(joined: Machines, count: int, folder: Path, keys: dict[str, Any]) -> 
         for number in range(2, count + 1):
             stack.enter_context(joined.agent(number, "--once"))
         argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--no-queue", "--out", str(folder / "out")]
-        run = stack.enter_context(Program(joined.command(1, *argv)))
+        run = stack.enter_context(joined.program(1, *argv))
         assert run.end(RUN_S) in (0, 1), run.output
     return folder / "out"
 
@@ -143,7 +143,7 @@ def test_a_thousand_gpus_are_built_pinged_across_and_taken_down(tmp_path: Path) 
     with machines(4) as joined, ExitStack() as stack:
         agents = [stack.enter_context(joined.agent(number, "--once")) for number in (2, 3, 4)]
         argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--no-queue", "--out", str(tmp_path / "out")]
-        run = stack.enter_context(Program(joined.command(1, *argv)))
+        run = stack.enter_context(joined.program(1, *argv))
         run.await_text("calibrating", RUN_S)
         for far in ("d32g1", "d64g2", "d96g3", "d127g7"):  # a domain of each other machine
             ping = [*RUN_EXPERIMENT, "exec", "large", "d0g0", "ping", "-c", "2", "-W", "5", far]
