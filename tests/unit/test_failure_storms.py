@@ -102,8 +102,7 @@ def test_random_faults_respect_the_maximum_of_concurrent_ones(plan: Plan, spec: 
     for timed in faults:
         there = [other for other in faults if other.at_s - EPS <= timed.at_s < end_s(other) - EPS]
         assert len(there) <= spec.max_concurrent
-    if not spec.group_share:
-        assert len({timed.at_s for timed in faults}) == spec.count
+    assert len(faults) == spec.count
 
 
 def test_groups_have_the_share_asked_for_and_one_place() -> None:
