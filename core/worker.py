@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from enum import Enum
@@ -38,7 +38,7 @@ from fractions import Fraction
 from functools import reduce
 from operator import or_
 from pathlib import PurePath
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import IO, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -195,6 +195,13 @@ def _await(poller: select.poll, deadline: float) -> None:
             raise TimeoutError
 
 
+def start(argv: Sequence[str], output: IO[bytes], inherited: Collection[int]) -> "subprocess.Popen[bytes]":
+    """Start a program without input, whose output goes to a file."""
+    return subprocess.Popen(
+        argv, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=inherited
+    )
+
+
 class Worker:
     """A child process `python -m module`, called `name` in messages. `replies`: the messages that it may send.
 
@@ -216,14 +223,8 @@ class Worker:
         self._pipe = Pipe(ours, [*replies, Event, Failed], reads_ahead=on_event is not None, deadline_s=ANSWER_S)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
-            self._process = subprocess.Popen(
-                module_command(module, str(theirs.fileno())),
-                cwd=PROJECT,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(), *pass_fds),
-            )
+            argv = module_command(module, str(theirs.fileno()))
+            self._process = start(argv, self._output, [theirs.fileno(), *pass_fds])
         self.watched = watch.add(name, self._process.pid)
         self._answers: queue.Queue[Message | None] = queue.Queue()  # None: there will be no more
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None

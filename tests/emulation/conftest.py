@@ -21,8 +21,9 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from railyard.core import worker
 from railyard.experiments.api import pytest_plugin
-from tests.emulation import fabrics, forked, leaks, ryu_venv
+from tests.emulation import fabrics, forked, leaks, preloaded, ryu_venv
 from tests.emulation.variants import is_variant
 
 OWN_NAMESPACES = "unshare --mount --net --pid --ipc --fork --kill-child --mount-proc sh -c '\"$@\"; exit $?' sh"
@@ -110,7 +111,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
+    preloaded.load()
+
     def body() -> None:
+        worker.start = preloaded.start_worker
         try:
             pyfuncitem.obj(**arguments)
         except pytest.skip.Exception as reason:

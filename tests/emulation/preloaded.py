@@ -22,12 +22,15 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import mininet.log
+from setproctitle import setproctitle
 
 from railyard.__main__ import main
+from railyard.core import watch, worker
 from railyard.core.host import CLONE_NEWNET
+from railyard.core.installation import PROJECT
 from railyard.core.registry import REGISTRIES
 from railyard.core.sandbox import launcher
 from railyard.results.views import report
@@ -40,6 +43,8 @@ MODULES: Final = (  # what a run imports when it comes to need it
     "pandas",
     "pyarrow.parquet",
     "pyroute2",
+    "railyard.controller.processes.controller_main",
+    "railyard.controller.processes.heartbeat_main",
     "railyard.experiments.cli",
     "railyard.experiments.commands.run",
     "railyard.experiments.live.launch",
@@ -48,6 +53,9 @@ MODULES: Final = (  # what a run imports when it comes to need it
     "railyard.experiments.run.gpu_fabrics",
     "railyard.experiments.run.runner",
     "railyard.experiments.run.sandboxed",
+    "railyard.failure.probes.traffic",
+    "railyard.workloads.allreduce.engine.worker",
+    "railyard.workloads.replay.worker",
 )
 _NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
 
@@ -60,7 +68,7 @@ def start(
     network_of: int | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams, in the network of a process."""
-    _load()
+    load()
     # it replaces the program that Popen would start: what is to run there never returns
     return subprocess.Popen(
         argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
@@ -69,7 +77,8 @@ def start(
 
 
 @functools.cache
-def _load() -> None:
+def load() -> None:
+    """Import what runs need, once for this process and those that are forked from it."""
     for module in MODULES:
         importlib.import_module(module)
     for registry in list(REGISTRIES.values()):
@@ -81,7 +90,7 @@ def _load() -> None:
 
 
 def _be_command_line(argv: list[str], environment: dict[str, str], network_of: int | None) -> NoReturn:
-    launcher.start = _start_sandbox
+    launcher.start, worker.start = _start_sandbox, start_worker
     if network_of is not None:
         with Path(f"/proc/{network_of}/ns/net").open("rb") as network:
             forked.call(forked.libc.setns(network.fileno(), CLONE_NEWNET), "setns")
@@ -115,6 +124,20 @@ def _be_unshare(
     _run(argv, environment)
 
 
+def start_worker(argv: Sequence[str], output: IO[bytes], inherited: Collection[int]) -> "subprocess.Popen[bytes]":
+    """In place of `worker.start`."""
+    return subprocess.Popen(
+        argv, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=inherited,
+        preexec_fn=partial(_be_worker, list(argv), [*inherited]),
+    )  # fmt: skip
+
+
+def _be_worker(argv: list[str], inherited: list[int]) -> NoReturn:
+    _put_files_away(inherited)
+    watch._watcher = watch._Watcher()
+    _run(argv, dict(os.environ))
+
+
 def _put_files_away(kept: Collection[int]) -> None:
     """Let every open file but the standard streams be /dev/null: objects that have its number may still close it."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -128,6 +151,7 @@ def _put_files_away(kept: Collection[int]) -> None:
 
 def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
     """Make this process like a new Python, run the program, and end."""
+    setproctitle(" ".join(argv))  # for `ps`
     os.environ.clear()
     os.environ.update(environment)
     sys.argv, sys.orig_argv = argv[1:], argv
@@ -162,6 +186,7 @@ def _status_of(argv: list[str]) -> int:
             assert spec
             assert spec.origin
             runpy.run_path(spec.origin, run_name="__main__")  # run_module needs a loader that pytest doesn't have
+            status = 0
         else:
             status = main()
     except SystemExit as end:

@@ -158,9 +158,9 @@ def read_until(fd: int, text: str, within_s: float) -> str:
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """Its words; none if it has just ended, or is dead and not buried."""
+    """Its words; none if it has just ended, or is dead and not buried. Those of a forked program come as one."""
     try:
-        return process.cmdline()
+        return " ".join(process.cmdline()).split()
     except psutil.Error:
         return []
 
