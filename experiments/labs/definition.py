@@ -11,6 +11,7 @@ import random
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -36,9 +37,12 @@ _TEMPLATES: Final = Environment(undefined=StrictUndefined, keep_trailing_newline
 NOMINAL_BPS: Final = 100_000_000  # of a rail whose rate is `auto`, where the rate doesn't matter
 
 
+_template: Final = lru_cache(1000)(_TEMPLATES.from_string)
+
+
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """Return a template with values in it. jinja2's UndefinedError for a name without a value."""
-    return _TEMPLATES.from_string(text).render(values)
+    return _template(text).render(values)
 
 
 class NotDone(RailyardError):

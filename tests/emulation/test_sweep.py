@@ -118,6 +118,7 @@ def looped(spec: str, tmp_path_factory: pytest.TempPathFactory, slow: float) -> 
     return out
 
 
+@pytest.mark.long
 def test_a_sweep_killed_at_random_moments_has_every_run_once(looped: Path) -> None:
     assert assert_whole(looped).seed.nunique() == RUNS
 
