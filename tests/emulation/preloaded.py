@@ -1,8 +1,8 @@
-"""Railyard's programs in processes that are forked from this one, which has their modules: a new Python outside the
-sandbox and one inside it take 0.9 s of a core to import them, a third of what a small run takes.
+"""Railyard's programs in processes that are forked from this one, which has their modules: new Pythons take half of a
+small run's CPU time to import them.
 
-Processes, namespaces, signals and exit statuses are those of new Pythons. Tests of what differs start those: of the
-arguments that `ps` shows, of open files, limits, other users, and sweeps.
+Processes, namespaces, signals, exit statuses and what `ps` shows are those of new Pythons. Tests of what differs start
+those: of open files, limits, other users, and sweeps.
 """
 
 import atexit
