@@ -128,7 +128,7 @@ class LoadMeter:
     def __init__(self, late_s: float = PAUSE_S) -> None:
         self._late_s, self._cores = late_s, usable_cores()
         self._affinity = frozenset(os.sched_getaffinity(0))
-        self._throttle_files = [folder / "cpu.stat" for folder in cpu_cgroups()]
+        self._throttled_by = dict.fromkeys((folder / "cpu.stat" for folder in cpu_cgroups()), 0.0)
         # seconds, and of the usable cores together: busy, used by others, stolen, throttled, paused
         self._elapsed_s = self._busy_s = self._foreign_s = self._stolen_s = self._throttled_s = self._paused_s = 0.0
         self._pause_s = 0.0
@@ -213,6 +213,7 @@ class LoadMeter:
             if now - window[-1].at >= STEP_S:
                 window.append(self._cpu())
                 self.steps.append(window[-1])
+                self._throttled()
                 if len(window) == window.maxlen:
                     self._recent = self._shares(window[0], window[-1])[1]
                     for name, share in self._recent.items():
@@ -242,7 +243,10 @@ class LoadMeter:
 
     def _throttled(self) -> float:
         """Return the seconds for which quotas stopped our cgroup or one above it, until now."""
-        return sum(map(_throttled_s, self._throttle_files))
+        for stat in self._throttled_by:
+            with suppress(OSError):  # its cgroup is gone: we were moved out of it since the last step
+                self._throttled_by[stat] = _throttled_s(stat)
+        return sum(self._throttled_by.values())
 
 
 def _throttled_s(stat: Path) -> float:

@@ -125,3 +125,17 @@ def test_throttled_time_is_read_from_both_versions_of_cgroups(tmp_path: Path) ->
     (tmp_path / "v1").write_text("nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000\n")
     (tmp_path / "v2").write_text("usage_usec 9\nnr_throttled 2\nthrottled_usec 1500000\n")
     assert [host_load._throttled_s(tmp_path / version) for version in ("v1", "v2")] == [1.5, 1.5]
+
+
+def test_a_cgroup_that_goes_while_measuring_keeps_what_it_was_throttled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = cgroup(tmp_path / "mine", {})
+    monkeypatch.setattr(host_load, "cpu_cgroups", lambda: [mine])
+    with LoadMeter() as meter:
+        (mine / "cpu.stat").write_text("throttled_usec 50000\n")
+        time.sleep(2 * host_load.STEP_S)
+        (mine / "cpu.stat").unlink()
+        time.sleep(2 * host_load.STEP_S)
+    assert meter._throttled_s == pytest.approx(0.05)
+    assert meter.load.throttled > 0.0
