@@ -167,7 +167,8 @@ def test_what_is_impaired_carries_some_and_loses_nothing() -> None:
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, most in IMPAIRED:
         seen = broken.by(kind, "d0g1", repair_s=REPAIR_S)
-        assert seen.recovery.probes_lost <= most * 3 * REPAIR_S * 1000, kind
+        lasted_ms = (seen.recovery.t_repair - seen.recovery.t_fault) / 1e6
+        assert seen.recovery.probes_lost <= most * 3 * lasted_ms, kind
         assert seen.recovery.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
         meanwhile = (bps for ms, bps in zip(seen.t_ms, seen.affected_bps, strict=True) if 0 < ms < REPAIR_S * 1000)
         assert sum(meanwhile) > 0, kind
@@ -232,7 +233,7 @@ def test_probes_arrive_in_time_however_late_they_are_read() -> None:
         log.lost(0, log.sent_ns[-1] - IN_FLIGHT_NS) == []
     )  # when it goes on, it sends no more at once than fit a queue
     assert median(took_ns) < IN_FLIGHT_NS
-    assert min(took_ns) > 0
+    assert min(took_ns) > -50_000  # of two clocks, which are compared once
 
 
 def test_gpu_crash_ends_only_the_gpus_own_processes() -> None:
