@@ -5,11 +5,11 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from railyard.core.config import parse_model
 from railyard.core.errors import RailyardError
@@ -19,6 +19,14 @@ from railyard.experiments.api import messages as m
 
 END_S: Final = 10.0  # for a sandbox to end by itself
 CANCEL_S: Final = 30.0  # for a request that was interrupted to end
+
+
+def start(argv: Sequence[str], output: IO[bytes], inherited: Collection[int]) -> "subprocess.Popen[bytes]":
+    """Start a serving process with what it writes in a file. Ctrl-C is for the script, which decides what ends."""
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=inherited,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 class Connection:
@@ -35,14 +43,7 @@ class Connection:
         self._waiting: dict[int, Future[Any]] = {m.STARTED: started}
         with theirs, their_files:
             descriptors = (theirs.fileno(), their_files.fileno())
-            self.process = subprocess.Popen(
-                m.start_command(*descriptors),
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                pass_fds=descriptors,
-                start_new_session=True,  # Ctrl-C is for the script, which decides what ends
-            )
+            self.process = start(m.start_command(*descriptors), self._output, descriptors)
         threading.Thread(target=self._receive, name="receives answers", daemon=True).start()
         self._pipe.send(order)
         self.started = started

@@ -22,7 +22,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from railyard.core import worker
-from railyard.experiments.api import pytest_plugin
+from railyard.experiments.api import connection, pytest_plugin
 from tests.emulation import fabrics, forked, leaks, preloaded, ryu_venv
 from tests.emulation.variants import is_variant
 
@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(pytest_plugin, "railyard")
     if hasattr(config, "workerinput"):
         forked.furnish()
+        connection.start = preloaded.start_server
         _private_tmp(config)
         return
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program of a test would compile its modules again

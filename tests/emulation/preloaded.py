@@ -45,6 +45,7 @@ MODULES: Final = (  # what a run imports when it comes to need it
     "pyroute2",
     "railyard.controller.processes.controller_main",
     "railyard.controller.processes.heartbeat_main",
+    "railyard.experiments.api.server",
     "railyard.experiments.cli",
     "railyard.experiments.commands.run",
     "railyard.experiments.live.launch",
@@ -130,6 +131,20 @@ def start_worker(argv: Sequence[str], output: IO[bytes], inherited: Collection[i
         argv, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=inherited,
         preexec_fn=partial(_be_worker, list(argv), [*inherited]),
     )  # fmt: skip
+
+
+def start_server(argv: Sequence[str], output: IO[bytes], inherited: Collection[int]) -> "subprocess.Popen[bytes]":
+    """In place of `connection.start`."""
+    load()
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        preexec_fn=partial(_be_server, list(argv), [*inherited]),
+    )  # fmt: skip
+
+
+def _be_server(argv: list[str], inherited: list[int]) -> NoReturn:
+    launcher.start, worker.start = _start_sandbox, start_worker
+    _be_worker(argv, inherited)
 
 
 def _be_worker(argv: list[str], inherited: list[int]) -> NoReturn:
