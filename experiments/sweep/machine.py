@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -114,16 +114,7 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -
     spec.write_text(yaml.safe_dump(task.spec, sort_keys=False, allow_unicode=True), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT}
     start_ns = time.monotonic_ns()
-    process = subprocess.Popen(
-        program_command("run", str(spec), "--out", str(out), "--quiet", "--no-queue"),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=held,
-        start_new_session=True,  # Ctrl-C is for the sweep, which stops the run itself
-        preexec_fn=partial(die_with_parent, os.getpid()),
-    )
+    process = start(program_command("run", str(spec), "--out", str(out), "--quiet", "--no-queue"), environment, held)
     _running[process] = task.sweep
     try:
         _, stderr = process.communicate()
@@ -133,6 +124,16 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -
     lines = stderr.decode(errors="replace").strip().splitlines() or [""]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
     return Outcome(status, lines[-1].removeprefix("error: ")[:_MAX_LINE], start_ns, end_ns, machine, _packed(out))
+
+
+def start(argv: Sequence[str], environment: Mapping[str, str], held: Sequence[int]) -> "subprocess.Popen[bytes]":
+    """Start a run, which dies with this process. `held`: the open files of its turn."""
+    return subprocess.Popen(
+        argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        pass_fds=held,
+        start_new_session=True,  # Ctrl-C is for the sweep, which stops the run itself
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )  # fmt: skip
 
 
 def stop(sweep: str = "") -> None:

@@ -2,7 +2,7 @@
 small run's CPU time to import them.
 
 Processes, namespaces, signals, exit statuses and what `ps` shows are those of new Pythons. Tests of what differs start
-those: of open files, limits, other users, and sweeps.
+those: of open files, limits, other users, and sweeps over Dask.
 """
 
 import atexit
@@ -33,6 +33,7 @@ from railyard.core.host import CLONE_NEWNET
 from railyard.core.installation import PROJECT
 from railyard.core.registry import REGISTRIES
 from railyard.core.sandbox import launcher
+from railyard.experiments.sweep import machine
 from railyard.results.views import report
 from tests.emulation import forked
 
@@ -54,6 +55,7 @@ MODULES: Final = (  # what a run imports when it comes to need it
     "railyard.experiments.run.gpu_fabrics",
     "railyard.experiments.run.runner",
     "railyard.experiments.run.sandboxed",
+    "railyard.experiments.sweep.local",
     "railyard.failure.probes.traffic",
     "railyard.workloads.allreduce.engine.worker",
     "railyard.workloads.replay.worker",
@@ -90,8 +92,22 @@ def load() -> None:
     gc.freeze()  # a process that is forked from this one need not visit what was here
 
 
+def _start_run(argv: Sequence[str], environment: Mapping[str, str], held: Sequence[int]) -> "subprocess.Popen[bytes]":
+    """In place of `machine.start`."""
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=partial(_be_run, list(argv), dict(environment), [*held], os.getpid()),
+    )  # fmt: skip
+
+
+def _be_run(argv: list[str], environment: dict[str, str], held: list[int], parent: int) -> NoReturn:
+    launcher.die_with_parent(parent)
+    _put_files_away(held)
+    _run(argv, environment)
+
+
 def _be_command_line(argv: list[str], environment: dict[str, str], network_of: int | None) -> NoReturn:
-    launcher.start, worker.start = _start_sandbox, start_worker
+    launcher.start, worker.start, machine.start = _start_sandbox, start_worker, _start_run
     if network_of is not None:
         with Path(f"/proc/{network_of}/ns/net").open("rb") as network:
             forked.call(forked.libc.setns(network.fileno(), CLONE_NEWNET), "setns")

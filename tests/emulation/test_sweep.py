@@ -42,7 +42,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def sweep(spec: str, out: Path, *options: str, runs: int = RUNS) -> Program:
     argv = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--out", str(out), *options]
-    return Program(argv, is_new=True)
+    return Program(argv, is_new="--on" in options)
 
 
 def assert_whole(out: Path, runs: int = RUNS) -> pd.DataFrame:
