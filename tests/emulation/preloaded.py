@@ -2,7 +2,7 @@
 small run's CPU time to import them.
 
 Processes, namespaces, signals, exit statuses and what `ps` shows are those of new Pythons. Tests of what differs start
-those: of open files, limits, other users, and sweeps over Dask.
+those: of open files, limits, other users, and variables that Dask reads when it is imported.
 """
 
 import atexit
@@ -16,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -67,14 +68,15 @@ def start(
     argv: Sequence[str],
     cwd: Path,
     environment: Mapping[str, str],
+    stdout: int = subprocess.PIPE,
     stderr: int = subprocess.STDOUT,
     network_of: int | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start `python run_experiment.py ARGUMENTS`, with pipes to its streams, in the network of a process."""
+    """Start `python run_experiment.py ARGUMENTS` or `python -m MODULE ARGUMENTS` in the network of a process."""
     load()
     # it replaces the program that Popen would start: what is to run there never returns
     return subprocess.Popen(
-        argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
+        argv, cwd=cwd, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, start_new_session=True,
         preexec_fn=partial(_be_command_line, list(argv), dict(environment), network_of),
     )  # fmt: skip
 
@@ -185,7 +187,7 @@ def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
     setproctitle(" ".join(argv))  # for `ps`
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv, sys.orig_argv = argv[1:], argv
+    sys.argv, sys.orig_argv, tempfile.tempdir = argv[1:], argv, None
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTSTP, signal.SIGWINCH):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,8 +22,9 @@ import pytest
 import yaml
 
 from railyard.results.runs import store
+from tests.emulation import preloaded
 from tests.emulation.fabrics import eventually
-from tests.emulation.programs import RUN_EXPERIMENT, Program, finished
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, finished
 from tests.unit.test_sweep_spec import TINY
 
 SWEEP_S = 240.0  # for some short runs on a slow machine
@@ -42,7 +43,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def sweep(spec: str, out: Path, *options: str, runs: int = RUNS) -> Program:
     argv = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--out", str(out), *options]
-    return Program(argv, is_new="--on" in options)
+    return Program(argv)
 
 
 def assert_whole(out: Path, runs: int = RUNS) -> pd.DataFrame:
@@ -77,19 +78,14 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
     common = ["--no-dashboard", "--protocol", "tcp"]
     scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), *common]
     worker = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
-    worker += ["--resources", "railyard=1"]
     with ExitStack() as stack:
         started = []
         own = stack.enter_context(tempfile.TemporaryDirectory())  # a killed worker leaves its folder
+        worker += ["--resources", "railyard=1"]
         for arguments in (scheduler, *[worker] * workers):
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=Path(__file__).parents[2],
-                env={**os.environ, "DASK_TEMPORARY_DIRECTORY": own},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            stack.callback(process.wait)
+            environment = {**os.environ, "TMPDIR": own}
+            process = preloaded.start([sys.executable, *arguments], ROOT, environment, stdout=subprocess.DEVNULL)
+            stack.enter_context(process)
             stack.callback(process.kill)
             started.append(psutil.Process(process.pid))
         yield address, started

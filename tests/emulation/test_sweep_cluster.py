@@ -159,7 +159,7 @@ def sweep(cluster: Cluster, out: Path, runs: int, on: str = ADDRESS, retry: str 
     spec = str(cluster.folder / "tiny.yaml")
     argv = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--on", on, "--out", str(out)]
     argv += ["--retry", retry] if retry else []
-    return Program(argv, home=cluster.folder, is_new=True)
+    return Program(argv, home=cluster.folder, is_new=on.startswith("ssh:"))  # Dask has read its variables in this one
 
 
 def records(out: Path, runs: int) -> list[dict[str, Any]]:
