@@ -213,13 +213,16 @@ def idle_share(pid: int) -> float:
     return (sum(process.cpu_times()[:2]) - used_s) / (time.monotonic() - before)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_run_is_there_once_whatever_is_killed(cluster: Cluster, tmp_path: Path, slow: float, seed: int) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "moments"), [(0, 3), (1, MOMENTS), (2, MOMENTS), (3, MOMENTS)])
+def test_every_run_is_there_once_whatever_is_killed(
+    cluster: Cluster, tmp_path: Path, slow: float, seed: int, moments: int
+) -> None:
     """At each random moment a worker, the scheduler or the sweep is killed; then all is started again."""
     dice, workers, runs = random.Random(seed), {f"w{n}": f"m{n}" for n in range(3)}, 12
     kinds: list[Callable[[Program], str]] = [lambda _: dice.choice(list(workers)), lambda _: "scheduler", lambda _: ""]
     out, round_number = tmp_path / "out", 0
-    for moment in range(MOMENTS):
+    for moment in range(moments):
         cluster.heal(workers)
         with sweep(cluster, out / str(round_number), runs) as program:
             time.sleep(dice.uniform(2, 10) * slow)

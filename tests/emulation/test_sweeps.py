@@ -1,8 +1,4 @@
-"""A sweep on packets: domains of 2, 4 and 8 of the same 16 GPUs, and the curve over them.
-
-Variants: a run of several fabrics is that of test_experiment_small.py, of gpt that of quickstart in test_wheel.py, and
-tests/unit/test_plot_sweep.py has the curve.
-"""
+"""A sweep on packets: domains of 2, 4 and 8 of the same 16 GPUs, and the curve over them."""
 
 import json
 from itertools import pairwise
