@@ -29,6 +29,7 @@ def test_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
     assert EXPECTED[name] in program.output
 
 
+@pytest.mark.long
 def test_user_tests_pass_or_are_inconclusive(tmp_path: Path) -> None:
     (tmp_path / "test_fabric.py").write_text((FOLDER / "test_fabric.py").read_text())
     with Program(

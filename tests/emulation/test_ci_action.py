@@ -4,11 +4,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.emulation.programs import ROOT
 
 RUN_S = 240
 
 
+@pytest.mark.long
 def test_action_runs_an_experiment_and_summarizes_it(tmp_path: Path, slow: float) -> None:
     out, summary = tmp_path / "out", tmp_path / "summary.md"
     variables = {"RUN": "collectives", "OUT": str(out), "GITHUB_STEP_SUMMARY": str(summary)}

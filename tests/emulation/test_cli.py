@@ -139,6 +139,7 @@ def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap, slow: float)
                 raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {left}") from left
 
 
+@pytest.mark.long
 def test_a_run_by_name_writes_its_folder(who: Wrap, everybodys: Path) -> None:
     first = everybodys / "first"
     done = command("run", "collectives", *ONE, "--seed", "7", "--out", str(first), who=who)

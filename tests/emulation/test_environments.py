@@ -182,6 +182,7 @@ def test_a_model_where_a_run_has_its_own_folder_is_named(place: str, covered: st
     assert_one_line(done, 2, f"workloads.0.model: '{model}' must not be under {covered}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mounts", [FULL_TMP, READ_ONLY_TMP], ids=["full", "read-only"])
 def test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept(mounts: str, folder: Path) -> None:
     without_output = f"""{mounts.replace('exec "$@"', 'exec "$@" >/dev/full')}"""
@@ -190,6 +191,7 @@ def test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept(mounts: str, folde
     assert (folder / "out" / "report.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -209,6 +211,7 @@ def test_records_are_kept_elsewhere_when_the_disk_fails(change: str, why: str, f
     assert store.load(kept).flows
 
 
+@pytest.mark.long
 def test_a_user_without_home_and_entry_loses_no_records(folder: Path) -> None:
     user = (
         *as_user([])[: -len(USER)],
@@ -226,6 +229,7 @@ def test_a_user_without_home_and_entry_loses_no_records(folder: Path) -> None:
     shutil.rmtree(done.stderr.rpartition(" ")[2].strip())
 
 
+@pytest.mark.long
 def test_a_sandbox_with_one_user_id_is_enough(folder: Path) -> None:
     """And an ASCII locale."""
     wrapped = as_user(["unshare", "--user", "--map-root-user"])

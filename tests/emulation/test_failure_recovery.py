@@ -92,6 +92,7 @@ class Broken:
             eventually(lambda src=src, dst=dst: self.fabric.arrives(src, dst))  # type: ignore[misc]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "side"), [("rail-only", 3), ("rail-optimized", 3)])
 def test_rerouting_recovers_each_fault_before_its_repair(kind: str, side: int) -> None:
     """A switch that reboots is back by itself."""
@@ -131,6 +132,7 @@ def goodput_after_repair(seen: FaultRun) -> list[float]:
     return [bps for ms, bps in zip(seen.t_ms, seen.affected_bps, strict=True) if ms > repaired_ms]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
 def test_without_rerouting_traffic_waits_for_repair_losslessly(kind: str) -> None:
     """As the papers have it. TCP keeps what it has, and brings it when the way is back: goodput falls and returns."""
@@ -153,6 +155,7 @@ def test_without_rerouting_traffic_waits_for_repair_losslessly(kind: str) -> Non
         broken.assert_whole()
 
 
+@pytest.mark.long
 def test_silent_cut_stays_until_its_repair_and_loses_nothing() -> None:
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, target in SILENT:
@@ -163,15 +166,19 @@ def test_silent_cut_stays_until_its_repair_and_loses_nothing() -> None:
         broken.assert_whole()
 
 
+@pytest.mark.long
 def test_what_is_impaired_carries_some_and_loses_nothing() -> None:
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, most in IMPAIRED:
-        seen = broken.by(kind, "d0g1", repair_s=REPAIR_S)
-        lasted_ms = (seen.recovery.t_repair - seen.recovery.t_fault) / 1e6
+        for attempt in range(1, TRIES + 1):  # TCP's attempts on a busy machine may all find a flapping link down
+            seen = broken.by(kind, "d0g1", repair_s=attempt * REPAIR_S)
+            lasted_ms = (seen.recovery.t_repair - seen.recovery.t_fault) / 1e6
+            meanwhile = [bps for ms, bps in zip(seen.t_ms, seen.affected_bps, strict=True) if 0 < ms < lasted_ms]
+            if sum(meanwhile) > 0:
+                break
+        assert sum(meanwhile) > 0, kind
         assert seen.recovery.probes_lost <= most * 3 * lasted_ms, kind
         assert seen.recovery.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
-        meanwhile = (bps for ms, bps in zip(seen.t_ms, seen.affected_bps, strict=True) if 0 < ms < REPAIR_S * 1000)
-        assert sum(meanwhile) > 0, kind
         assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()
 

@@ -54,6 +54,7 @@ def play(session: FabricSession) -> ScriptRun:
         return run_script(session.net, SCRIPT, selections, session.events, checker)
 
 
+@pytest.mark.long
 def test_overlapping_faults_are_rerouted_without_a_lost_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}), RAIL_BPS)
     with built("fabric", plan, datapath(), True, Run("test", {}, {}, "")) as session, beating(session):

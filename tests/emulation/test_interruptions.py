@@ -215,6 +215,7 @@ def check(case: Case, folder: Path, slow: float) -> None:
     assert_as_before(before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spec", "phase", "words", "action"), USUAL, ids=label)
 def test_a_missing_process_is_named(
     spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path, slow: float

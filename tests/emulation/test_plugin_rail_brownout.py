@@ -3,6 +3,7 @@
 from pathlib import Path
 from statistics import median
 
+import pytest
 import yaml
 
 from railyard.results.runs import store
@@ -26,6 +27,7 @@ def goodput(trace: GoodputTrace, since_ms: float, until_ms: float) -> float:
     return median(bps for ms, bps in zip(trace.t_ms, trace.affected_bps, strict=True) if since_ms <= ms < until_ms)
 
 
+@pytest.mark.long
 def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) -> None:
     (tmp_path / "brownout.yaml").write_text(yaml.safe_dump(SPEC))
     out = tmp_path / "out"

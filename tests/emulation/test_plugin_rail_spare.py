@@ -39,6 +39,7 @@ def rail_spare() -> None:
     plugins.load(ROOT / "docs/examples/rail_spare.py")
 
 
+@pytest.mark.long
 def test_plugin_fabric_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
     run = run_with_plugin("rail_spare.py", SPEC, tmp_path, slow)
     assert {fabric.kind for fabric in run.fabrics} == {"rail-spare"}

@@ -6,6 +6,8 @@ d0g0 d0g1 d0g2    d1g0 d1g1 d1g2    d2g0 d2g1 d2g2      three HB domains, rail<g
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.emulation.plugins import assert_recovered, run_with_plugin
 
 FABRIC = {"kind": "rail-only", "domains": 3, "rails": 3, "rail_rate": "10Mbit", "policy": "split"}
@@ -27,6 +29,7 @@ SPEC: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_plugin_policy_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
     run = run_with_plugin("split_policy.py", SPEC, tmp_path, slow)
     assert {fabric.policy for fabric in run.fabrics} == {"split"}

@@ -56,6 +56,7 @@ def kill(program: Program, words: str, after_s: float, slow: float) -> None:
     os.kill(found()[0].pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "name", "spec"), CASES, ids=[name for _, name, *_ in CASES])
 def test_interval_of_a_dead_process_is_invalid_by_name(
     words: str, name: str, spec: dict[str, Any], tmp_path: Path, slow: float

@@ -46,6 +46,7 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     return row, {event.what: event.monotonic_ns for event in run.events if event.source == "replacement"}
 
 
+@pytest.mark.long
 def test_spare_gpu_joins_optically_and_job_resumes_checkpoint() -> None:
     row, at = taken_over("rail-only", case="idle-gpu", checkpoint_every=2, switching_time="30ms")
     in_turn = (
@@ -66,6 +67,7 @@ def test_spare_gpu_joins_optically_and_job_resumes_checkpoint() -> None:
     assert row.detect_ms < row.replaced_ms
 
 
+@pytest.mark.long
 def test_a_spare_domain_takes_all_tasks_of_one_that_lost_a_gpu() -> None:
     row, at = taken_over("rail-optimized", case="small-domain")
     assert (row.method, row.replaced_by, row.iterations_lost, row.optical_links_down_ms) == ("migration", "hb2", 1, 0.0)
@@ -73,12 +75,14 @@ def test_a_spare_domain_takes_all_tasks_of_one_that_lost_a_gpu() -> None:
     assert min(row.before_s, row.after_s) > 0
 
 
+@pytest.mark.long
 def test_a_spare_domain_takes_the_tasks_of_a_server_that_died() -> None:
     row, at = taken_over("rail-only", domains=3, case="server", failed="hb1")
     assert (row.method, row.failed, row.replaced_by, row.optical_links_down_ms) == ("migration", "hb1", "hb3", 0.0)
     assert at["detected"] <= at["decided"] < at["replaced"] < at["state-moved"] < at["job-resumed"]
 
 
+@pytest.mark.long
 def test_past_spines_an_idle_gpu_takes_over_where_it_is() -> None:
     row, at = taken_over("rail-optimized", case="idle-gpu")
     assert (row.method, row.failed, row.replaced_by, row.optical_links_down_ms) == ("direct", "d0g1", "d0g2", 0.0)

@@ -75,6 +75,7 @@ def assert_each_policy_is_followed(fabric: Fabric, policies: list[str], kind: Re
     return kinds
 
 
+@pytest.mark.long
 def test_packets_follow_each_policy_and_release_restores_routes() -> None:
     kinds = assert_each_policy_is_followed(build("rail-only", 3, 4), list(default_policies()), "embedded", **UNEVEN)
     assert kinds == {"d", "r", "dr", "rd", "drd"}
