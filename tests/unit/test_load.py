@@ -127,9 +127,7 @@ def test_throttled_time_is_read_from_both_versions_of_cgroups(tmp_path: Path) ->
     assert [host_load._throttled_s(tmp_path / version) for version in ("v1", "v2")] == [1.5, 1.5]
 
 
-def test_a_cgroup_that_goes_while_measuring_keeps_what_it_was_throttled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_throttled_outlives_its_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = cgroup(tmp_path / "mine", {})
     monkeypatch.setattr(host_load, "cpu_cgroups", lambda: [mine])
     with LoadMeter() as meter:
