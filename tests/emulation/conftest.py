@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -91,7 +92,12 @@ def _wait_until_alone(config: pytest.Config) -> None:
     folder = os.open(Path(__file__).parent, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(folder, fcntl.LOCK_EX)
     config.add_cleanup(lambda: os.close(folder))
-    with suppress(ryu_venv.CannotMake):  # while there is a network
+    threading.Thread(target=_make_ryu_venv, daemon=True).start()
+
+
+def _make_ryu_venv() -> None:
+    """Make it here, since a worker has no network, and beside the first tests."""
+    with suppress(ryu_venv.CannotMake):
         ryu_venv.ryu_manager()
 
 
