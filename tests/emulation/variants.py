@@ -41,7 +41,6 @@ VARIANTS: Final = (
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[single-switch,2,2,policy=rd]",
     "test_experiment_small.py::test_kill_9_of_a_run_at_random_moments_leaves_nothing",
     "test_fabric_reach.py::test_all_reach_all_by_the_policys_path[2-2-",
-    *(f"test_fabric_reach.py::test_all_reach_all_by_the_policys_path[3-2-single-switch-{p}]" for p in ("pxn", "spine")),
     "test_failure_recovery.py::test_rerouting_recovers_each_fault_before_its_repair[rail-optimized-3]",
     "test_failure_recovery.py::test_without_rerouting_traffic_waits_for_repair_losslessly[rail-opt",
     "test_faults.py::test_a_gray_link_loses_its_share_at_random_both_ways[0.5]",
