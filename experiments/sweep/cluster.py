@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from distributed import Client, Future, KilledWorker, Scheduler, SSHCluster, Worker
 from distributed.client import FutureCancelledError
-from distributed.comm import connect
+from distributed.comm import CommClosedError, connect
 from distributed.core import Server
 from distributed.scheduler import NoValidWorkerError
 from distributed.security import Security
@@ -96,14 +96,17 @@ class Cluster:
 
     def _ask_for_workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers; `scheduler_info` would wait for it without a limit."""
-        try:
+        with suppress(OSError, TimeoutError):
             if self._client.status == "running":
                 known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
                 return dict(known["workers"])
-        except (OSError, TimeoutError):
-            self._is_lost = True
+        raise self._without_scheduler()
+
+    def _without_scheduler(self) -> MissingRequirement:
+        """Return the error of a scheduler that is gone."""
+        self._is_lost = True
         remedy = "call the sweep again to run the rest"
-        raise MissingRequirement(f"--on: the Dask scheduler at {self._where} no longer answers", remedy)
+        return MissingRequirement(f"--on: the Dask scheduler at {self._where} no longer answers", remedy)
 
     def _identify(self, workers: Sequence[str]) -> None:
         try:
@@ -145,6 +148,8 @@ class Cluster:
         """Return why a run was lost; raise another error than that of a lost worker."""
         if isinstance(error, _LOST):
             return GONE
+        if isinstance(error, CommClosedError):  # while it handed out the result
+            raise self._without_scheduler() from None
         raise error
 
     def stop(self) -> bool:

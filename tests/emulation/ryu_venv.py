@@ -37,7 +37,7 @@ def ryu_manager() -> Path:
 
 def _make() -> None:
     _run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV))
-    pip = [sys.executable, "-m", "pip", "--python", str(VENV), "install", "--quiet", "--no-compile"]
+    pip = [sys.executable, "-m", "pip", "--python", str(VENV), "install", "--quiet"]
     _run(*pip, "setuptools<58", "wheel")
     _run(*pip, "--no-build-isolation", "ryu==4.34")
     (site,) = VENV.glob("lib/python*/site-packages")

@@ -27,6 +27,7 @@ import pytest
 import yaml
 
 import railyard
+from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH
 from railyard.results.runs import store
 from tests.emulation.fabrics import eventually
@@ -35,6 +36,10 @@ from tests.unit.results_sample import sample_run
 from tests.unit.test_sweep_spec import TINY
 
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+from distributed.comm import CommClosedError
+
+from railyard.experiments.sweep.cluster import Cluster as DaskCluster
+
 ROOT = Path(__file__).parents[2]
 HOST = "198.18.0.1"
 ADDRESS = f"tcp://{HOST}:8786"
@@ -243,6 +248,14 @@ def test_every_run_is_there_once_whatever_is_killed(
     with sweep(cluster, out / str(round_number), runs) as program:
         assert program.end(120 * slow) in (0, 1), program.output
     assert_one_at_a_time(records(out / str(round_number), runs))
+
+
+def test_a_scheduler_killed_while_it_hands_out_a_result_is_named() -> None:
+    found = DaskCluster.__new__(DaskCluster)
+    found._where = ADDRESS
+    with pytest.raises(MissingRequirement, match=f"the Dask scheduler at {ADDRESS} no longer answers"):
+        found.lost(CommClosedError("in <tcp (closed) connectionpool.gather>: stream is closed"))
+    assert not found.stop()
 
 
 def test_a_kept_run_is_done_again_only_by_retry(cluster: Cluster, tmp_path: Path, slow: float) -> None:
