@@ -25,11 +25,12 @@ class CannotMake(Exception):
 def ryu_manager() -> Path:
     """The venv's `ryu-manager`, made now if it isn't there, or awaited if another process makes it."""
     try:
-        VENV.parent.mkdir(exist_ok=True)
-        with VENV.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not DONE.exists():
-                _make()
+        if not DONE.exists():
+            VENV.parent.mkdir(exist_ok=True)
+            with VENV.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not DONE.exists():
+                    _make()
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotMake(f"no venv with Ryu 4.34 can be made here: {error}") from error
     return VENV / "bin" / "ryu-manager"
