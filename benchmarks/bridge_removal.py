@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from benchmarks.command import run_benchmark
-from benchmarks.teardown_check import TIMEOUT_S, wait_for_kernel
+from benchmarks.teardown_check import wait_for_kernel
 from railyard.core.errors import BadInput
 from railyard.core.host import detect, require
 from railyard.core.sandbox import init, launcher
@@ -40,7 +40,7 @@ def removal_s(domains: int, rails: int, bridges: bool, cables: bool) -> float:
         subprocess.run(command, input="\n".join(lines), text=True, check=True)
     begun = time.monotonic()
     namespaces.remove([*names, *(f"rail{rail}" for rail in range(rails))])
-    wait_for_kernel(begun + TIMEOUT_S)
+    wait_for_kernel()
     return time.monotonic() - begun
 
 

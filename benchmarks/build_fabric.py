@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.builders import Builder, Railyard, Stock, StockPlain
 from benchmarks.command import run_benchmark
 from benchmarks.measurements import Ratios, Turn, of_builder, ratios, spread
-from benchmarks.teardown_check import visible, wait_until_gone
+from benchmarks.teardown_check import visible, wait_for_kernel, wait_until_gone
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, datapath_choice, detect, require
 from railyard.core.safe_files import write_file
@@ -44,7 +44,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 
 def one_turn(builder: Builder, repeat: int) -> Turn:
-    """Build, check that it works, take it down, and wait until nothing is left."""
+    """Build, check that it works, take it down, and wait until nothing is left and the kernel has freed it."""
     before = visible()
     builder.prepare()
     begun = time.monotonic()
@@ -56,7 +56,9 @@ def one_turn(builder: Builder, repeat: int) -> Turn:
     builder.stop(net)
     wait_until_gone(before)
     gone = time.monotonic()
-    return Turn(repeat, builder.name, built - begun, gone - stopped, links, namespaces)
+    wait_for_kernel()
+    freed = time.monotonic()
+    return Turn(repeat, builder.name, built - begun, gone - stopped, freed - stopped, links, namespaces)
 
 
 def compare(builders: Sequence[Builder], repeats: int, console: Console) -> list[Turn]:
@@ -68,7 +70,7 @@ def compare(builders: Sequence[Builder], repeats: int, console: Console) -> list
                 turn = one_turn(builder, repeat)
                 gc.collect()  # of the network that was, before the next one's clock starts
             turns.append(turn)
-            times = f"built in {turn.build_s:.2f} s, gone in {turn.stop_s:.2f} s"
+            times = f"built in {turn.build_s:.2f} s, gone in {turn.stop_s:.2f} s, freed after {turn.freed_s:.2f} s"
             console.print(f"repeat {repeat} of {repeats}: {builder.name}: {times}", highlight=False)
     return turns
 
@@ -76,7 +78,7 @@ def compare(builders: Sequence[Builder], repeats: int, console: Console) -> list
 def table_of(turns: Sequence[Turn], builders: Sequence[Builder], title: str) -> Table:
     """A row a builder: seconds, and how many times those of the first, Railyard, they are."""
     table = Table(title=title, title_justify="left")
-    for column in ("", "build, s", "tear-down, s", "build", "tear-down", "links", "namespaces"):
+    for column in ("", "build, s", "×", "tear-down, s", "×", "freed, s", "×"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for builder in builders:
         own = of_builder(turns, builder.name)
@@ -84,10 +86,11 @@ def table_of(turns: Sequence[Turn], builders: Sequence[Builder], title: str) -> 
         table.add_row(
             builder.name,
             str(spread([turn.build_s for turn in own])),
+            f"{times.build:.1f}",
             str(spread([turn.stop_s for turn in own])),
-            *("1" if builder is builders[0] else f"× {ratio:.1f}" for ratio in times),
-            str(own[0].links),
-            str(own[0].namespaces),
+            f"{times.stop:.1f}",
+            str(spread([turn.freed_s for turn in own])),
+            f"{times.freed:.1f}",
         )
     return table
 
@@ -95,12 +98,14 @@ def table_of(turns: Sequence[Turn], builders: Sequence[Builder], title: str) -> 
 def print_result(turns: Sequence[Turn], builders: Sequence[Builder], title: str, console: Console) -> None:
     """The table, and what its figures hold."""
     console.print(table_of(turns, builders, title))
-    console.print("Seconds: median (least–most). Factors: repeat by repeat, the median.", highlight=False)
+    console.print("Seconds: median (least–most). ×: factor, repeat by repeat, the median.", highlight=False)
     for builder in builders:
-        console.print(f"{builder.name}: {builder.includes}.", highlight=False)
+        one = of_builder(turns, builder.name)[0]
+        size = f"{one.links} links, {one.namespaces} namespaces"
+        console.print(f"{builder.name} ({size}): {builder.includes}.", highlight=False)
     console.print(
-        "Tear-down: until no process (stock's Open vSwitch and controller too), no interface and no namespace is left,"
-        " and the kernel has freed them.",
+        "Tear-down: until no process (stock's Open vSwitch and controller too), no interface and no namespace is left."
+        " Freed: until the kernel has freed what these held, in the background; from the same moment on.",
         highlight=False,
     )
 

@@ -8,12 +8,16 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A fabric built and taken down once. `links`, `namespaces`: how many it had."""
+    """A fabric built and taken down once. `links`, `namespaces`: how many it had.
+
+    `stop_s`: from the call of `stop` until nothing of it is to be seen; `freed_s`: until the kernel has freed it.
+    """
 
     repeat: int
     builder: str
     build_s: float
     stop_s: float
+    freed_s: float
     links: int
     namespaces: int
 
@@ -38,6 +42,7 @@ class Ratios(NamedTuple):
 
     build: float
     stop: float
+    freed: float
 
 
 def of_builder(turns: Sequence[Turn], builder: str) -> list[Turn]:
@@ -50,4 +55,8 @@ def ratios(turns: Sequence[Turn], builder: str, reference: str) -> Ratios:
     pairs = list(zip(of_builder(turns, builder), of_builder(turns, reference), strict=True))
     if any(a.repeat != b.repeat for a, b in pairs):
         raise ValueError(f"{builder} and {reference} must have had the same repeats")
-    return Ratios(median(a.build_s / b.build_s for a, b in pairs), median(a.stop_s / b.stop_s for a, b in pairs))
+    return Ratios(
+        build=median(a.build_s / b.build_s for a, b in pairs),
+        stop=median(a.stop_s / b.stop_s for a, b in pairs),
+        freed=median(a.freed_s / b.freed_s for a, b in pairs),
+    )

@@ -31,22 +31,22 @@ def visible() -> frozenset[str]:
 
 
 def wait_until_gone(before: frozenset[str]) -> None:
-    """Return when no more is seen than `before`, and the kernel has freed every namespace that was left until now.
+    """Return when no more is seen than `before`.
 
     RuntimeError, with what is still there, if that takes longer than a minute.
     """
     deadline = time.monotonic() + TIMEOUT_S
     while left := visible() - before:
         _pause(deadline, ", ".join(sorted(left)[:5]))
-    wait_for_kernel(deadline)
 
 
-def wait_for_kernel(deadline: float) -> None:
-    """Return when the kernel has freed every namespace that nothing held until now.
+def wait_for_kernel() -> None:
+    """Return when the kernel has freed every namespace that nothing held until now; RuntimeError after a minute.
 
     It frees them batch by batch, in their order. A fence may be in the same batch as others which take longer, so only
     a second one tells that all of them are done.
     """
+    deadline = time.monotonic() + TIMEOUT_S
     for _ in range(2):
         _pass_fence(deadline)
 

@@ -14,7 +14,7 @@ from railyard.topologies.spec import parse_fabric
 
 
 def turn(repeat: int, builder: str, build_s: float, stop_s: float) -> Turn:
-    return Turn(repeat, builder, build_s, stop_s, links=8, namespaces=4)
+    return Turn(repeat, builder, build_s, stop_s, freed_s=2 * stop_s, links=8, namespaces=4)
 
 
 # a slow machine in repeat 2 makes both slow, and no ratio worse
@@ -29,7 +29,7 @@ TURNS = [
 
 
 def test_ratios_are_per_pair_in_any_order_of_turns() -> None:
-    expected = Ratios(build=10.0, stop=14.0)  # of 10, 10, 9 and 16, 12, 14
+    expected = Ratios(build=10.0, stop=14.0, freed=14.0)  # of 10, 10, 9 and 16, 12, 14
     assert ratios(TURNS, Stock.name, Railyard.name) == expected
     assert ratios(TURNS[::-1], Stock.name, Railyard.name) == expected
 

@@ -133,6 +133,17 @@ def remove(names: Iterable[str]) -> None:
         path(name).unlink()
 
 
+@contextmanager
+def kept(names: Iterable[str]) -> Iterator[None]:
+    """Keep namespaces while entered, although they are removed."""
+    fds = [os.open(path(name), os.O_RDONLY | os.O_CLOEXEC) for name in names]
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def run(argv: Sequence[str], text: str = "", name: str = "") -> str:
     """Run a program in this thread's namespace with `text` as its input, and return its output.
 
