@@ -55,18 +55,20 @@ def enter(
     visible: Iterable[Path] = (),
     inherited: Sequence[int] = (),
     folder: Path | None = None,
+    on_stop: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Run one of our programs, which must call `init.prepare` first, in a sandbox; return its exit status.
 
     `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
     `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs;
-    `inherited`: open files; `folder`: the program's working folder, if not ours.
+    `inherited`: open files; `folder`: the program's working folder, if not ours. `on_stop` is told of signals that stop
+    the program: who goes on afterwards can't see it in the status, when one comes as the program ends by itself.
     """
     _die_with_sudo()
     parent_socket, child_socket = socket.socketpair()
     environment = {**os.environ, "PATH": SEARCH_PATH, SANDBOX_VARIABLE: "1"}
     environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
-    signals = Signals(drop=(signal.SIGINT,) if interactive else ())
+    signals = Signals(drop=(signal.SIGINT,) if interactive else (), on_stop=on_stop)
     with parent_socket, signals, RunSocket(run) as found_by:
         process = start(argv, folder, environment, [child_socket.fileno(), *inherited])
         child_socket.close()
@@ -176,8 +178,8 @@ class Signals:
     Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and no process would wait for it any more.
     """
 
-    def __init__(self, drop: Sequence[int] = ()) -> None:
-        self._drop = drop
+    def __init__(self, drop: Sequence[int] = (), on_stop: Callable[[int], None] = lambda _: None) -> None:
+        self._drop, self._on_stop = drop, on_stop
 
     def __enter__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -187,9 +189,10 @@ class Signals:
         self._old_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._old_wakeup_fd)
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_wakeup_fd)
+        self._read()
         os.close(self._read_fd)
         os.close(self._write_fd)
 
@@ -211,7 +214,16 @@ class Signals:
                 check()
             if found_by and len(ready) > (self._read_fd in ready):
                 found_by.answer()
-            for number in os.read(self._read_fd, 64) if self._read_fd in ready else b"":
-                if number in STOP_SIGNALS and number not in self._drop:
-                    forward(number)
+            for number in self._read():
+                forward(number)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+    def _read(self) -> list[int]:
+        """Return the signals that have come since the last call, and tell `on_stop` of them."""
+        numbers = b""
+        with suppress(BlockingIOError):
+            numbers = os.read(self._read_fd, 64)
+        stops = [number for number in numbers if number in STOP_SIGNALS and number not in self._drop]
+        for number in stops:
+            self._on_stop(number)
+        return stops

@@ -25,6 +25,7 @@ from railyard.core.sandbox import launcher, run_queue
 
 RETRY_S: Final = 0.5
 CONNECT_S: Final = 5.0
+_STOPPED: Final = tuple(128 + number for number in launcher.STOP_SIGNALS)
 
 
 class Interface(NamedTuple):
@@ -104,7 +105,7 @@ def serve(join: str, name: str, once: bool, within_s: float = inf) -> int:
                 status = None
                 if sock := _connected((host, port)):  # it may have ended meanwhile
                     status = _take_part(stack.enter_context(sock), (host, port), token, name)
-            if status is not None and (once or status in (2, 130, 143)):
+            if status is not None and (once or status == 2 or status in _STOPPED):
                 return status
         elif time.monotonic() > deadline:
             raise MissingRequirement(f"no run was there at {join}", "start it first, or give more time")
@@ -137,7 +138,10 @@ def _turn(what: str, at_once: int, deadline: float) -> Iterator[None]:
 
 
 def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: str) -> int | None:
-    """Join a run and start its part; return its exit status, None if the run has ended before."""
+    """Join a run and start its part; return its exit status, None if the run has ended before.
+
+    The status is 128 and its number if a signal came to stop us, although the part may have ended in the same moment.
+    """
     address = sock.getsockname()[0]
     try:
         authenticate(sock, token, caller=True)
@@ -155,9 +159,11 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
     try:
         argv = module_command("railyard.experiments.machines.part")
         title = f"{answer['experiment']} machine-{answer['machine']}"
-        inherited = [sock.fileno(), machine_net]
-        status = launcher.enter(argv, task, run=title, inherited=inherited, folder=PROJECT)
+        inherited, stops = [sock.fileno(), machine_net], list[int]()
+        status = launcher.enter(argv, task, title, inherited=inherited, folder=PROJECT, on_stop=stops.append)
     finally:
         os.close(machine_net)
     print(f"the run has ended ({status})", file=sys.stderr, flush=True)
+    if stops:
+        return 128 + stops[0]
     return None if answer.get("is_check") else status  # `doctor` asked

@@ -60,5 +60,6 @@ def mn(topo: str, *commands: str) -> str:
         timeout=MN_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    logs = "".join(f"\n== {log}\n{log.read_text()[-4000:]}" for log in sorted(Path("/run").glob("*.log")))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
     return done.stdout + done.stderr

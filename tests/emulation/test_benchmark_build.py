@@ -63,3 +63,17 @@ def test_fence_waits_until_the_kernel_frees_namespaces() -> None:
     namespaces.remove(names)
     teardown_check.wait_for_kernel()
     assert teardown_check.visible() == before  # each cable's end here went with the end in its namespace
+
+
+@pytest.mark.sandbox
+def test_namespaces_that_are_kept_are_freed_later() -> None:
+    before = teardown_check.visible()
+    namespaces.create(["kept", "freed"])
+    for name in ("kept", "freed"):
+        namespaces.run(["ip", "link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])
+    with namespaces.kept(["kept"]):
+        namespaces.remove(["kept", "freed"])
+        teardown_check.wait_for_kernel()
+        assert teardown_check.visible() - before == {"interface kept"}
+    teardown_check.wait_for_kernel()
+    assert teardown_check.visible() == before

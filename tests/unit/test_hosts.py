@@ -1,8 +1,11 @@
 """Keys `hosts` and `underlay`: what can't be on several machines is refused in one line, before anything is built."""
 
+import os
+import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -150,6 +153,39 @@ def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.Mo
             agent._turn("two", 1, time.monotonic() + 0.1).__enter__()
         with agent._turn("three", 2, time.monotonic() + 0.1):
             pass
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_as_the_program_ends_is_told(when: str) -> None:
+    """One that comes before the end is passed on too, and may find nobody any more."""
+    told, passed_on = list[int](), list[int]()
+    signals = launcher.Signals(on_stop=told.append)
+    with signals, subprocess.Popen(["sleep", "0.2"]) as program:
+        if when == "before":
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.wait(program, passed_on.append) == 0
+        if when == "after":
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert passed_on == ([signal.SIGTERM] if when == "before" else [])
+    assert told == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", launcher.STOP_SIGNALS)
+def test_an_agent_that_is_stopped_as_its_part_ends_goes(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def entered(*_: object, on_stop: Callable[[int], None], **__: object) -> int:
+        on_stop(number)
+        return 0
+
+    monkeypatch.setattr(launcher, "enter", entered)
+    monkeypatch.setattr(agent, "authenticate", lambda *_, **__: None)
+    monkeypatch.setattr(agent, "read_line", lambda _: {"experiment": "x", "machine": 2})
+    monkeypatch.setattr(agent, "about_machine", lambda *_: {})
+    monkeypatch.setattr(agent, "require", lambda _: None)
+    monkeypatch.setattr(agent, "read_token", lambda: b"token")
+    monkeypatch.setattr(run_queue, "turn", partial(run_queue.turn, prefix=f"railyard-test-{uuid4().hex[:8]}"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        assert agent.serve(f"tcp://127.0.0.1:{server.getsockname()[1]}", "m2", once=False) == 128 + number
 
 
 def test_an_agent_runs_no_file_of_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
