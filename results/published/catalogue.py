@@ -7,6 +7,7 @@ function, with a docstring: `@FIGURES.register("my-figure")`.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -72,8 +73,12 @@ Compute = Callable[[], Figure]
 
 
 def _later(name: str, description: str) -> Compute:
-    """Import the module of figures/ when it is called: matplotlib and models of training take a second to load."""
+    """Import the module of figures/ when it is called: matplotlib and models of training take a second to load.
 
+    It is computed once in a process: what a paper says doesn't change.
+    """
+
+    @cache
     def compute() -> Figure:
         made: Figure = import_module(f"railyard.results.published.figures.{name}").figure()
         return made

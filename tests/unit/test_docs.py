@@ -127,6 +127,7 @@ def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("figures_as_text")
 @pytest.mark.parametrize(
     "line", examples("list", "describe", "dry-run", "lint", "predict", "search", "report"), ids=" ".join
 )
