@@ -61,8 +61,8 @@ def enter(
 
     `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
     `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs;
-    `inherited`: open files; `folder`: the program's working folder, if not ours. `on_stop` is told of signals that stop
-    the program: who goes on afterwards can't see it in the status, when one comes as the program ends by itself.
+    `inherited`: open files; `folder`: the program's working folder, if not ours. `on_stop` is called with
+    each signal that stops the program: the status doesn't say so if one comes as the program ends by itself.
     """
     _die_with_sudo()
     parent_socket, child_socket = socket.socketpair()
@@ -219,7 +219,7 @@ class Signals:
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
     def _read(self) -> list[int]:
-        """Return the signals that have come since the last call, and tell `on_stop` of them."""
+        """Return the signals that have come since the last call, after calling `on_stop` with each."""
         numbers = b""
         with suppress(BlockingIOError):
             numbers = os.read(self._read_fd, 64)

@@ -156,10 +156,10 @@ def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_signal_as_the_program_ends_is_told(when: str) -> None:
+def test_a_signal_as_the_program_ends_is_noticed(when: str) -> None:
     """One that comes before the end is passed on too, and may find nobody any more."""
-    told, passed_on = list[int](), list[int]()
-    signals = launcher.Signals(on_stop=told.append)
+    noticed, passed_on = list[int](), list[int]()
+    signals = launcher.Signals(on_stop=noticed.append)
     with signals, subprocess.Popen(["sleep", "0.2"]) as program:
         if when == "before":
             os.kill(os.getpid(), signal.SIGTERM)
@@ -167,7 +167,7 @@ def test_a_signal_as_the_program_ends_is_told(when: str) -> None:
         if when == "after":
             os.kill(os.getpid(), signal.SIGTERM)
         assert passed_on == ([signal.SIGTERM] if when == "before" else [])
-    assert told == [signal.SIGTERM]
+    assert noticed == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", launcher.STOP_SIGNALS)
