@@ -17,6 +17,7 @@ VARIANTS: Final = (
     "test_environments.py::test_a_lack_is_named_by_run_and_doctor[prlimit --as=300000000-",
     "test_environments.py::test_a_lack_is_named_by_run_and_doctor[setpriv --reuid=65534 --regid=65534 --cl-1]",
     "test_environments.py::test_a_lack_is_named_by_run_and_doctor[unshare --mount sh -c mount -n -t tmpfs -2]",
+    "test_environments.py::test_records_are_kept_elsewhere_when_the_disk_fails[head",
     "test_environments.py::test_a_stdout_that_fails_is_one_line[describe quickstart-/dev/full]",
     "test_environments.py::test_a_stdout_that_fails_is_one_line[--help-&-]",
     "test_environments.py::test_a_user_without_a_home_folder_can_predict[['HOME=/nowhere']]",
@@ -71,6 +72,7 @@ VARIANTS: Final = (
     "test_sweep.py::test_a_sweep_of_this_machine_has_every_run_once",
     "test_sweep.py::test_runs_on_three_workers_are_those_of_a_plain_loop",
     *(f"test_sweep_cluster.py::test_every_run_is_there_once_whatever_is_killed[{n}-10]" for n in (1, 2, 3)),
+    "test_sweep_cluster.py::test_what_ssh_started_ends_after_a_sweep_that_was_killed",
     "test_sweep_cluster.py::test_three_machines_do_twelve_runs_faster_than_one",
     "test_steering.py::test_traffic_flows_without_registry_and_scores_return[embedded]",
     *(
