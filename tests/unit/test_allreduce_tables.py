@@ -31,6 +31,7 @@ def run() -> Run:
     return found
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> None:
     assert AllreduceResults.of(run) == sample()
     store.save(run, tmp_path)

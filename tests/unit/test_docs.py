@@ -144,6 +144,7 @@ def test_examples_without_packets_succeed(
     assert not shown.err
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_examples_of_compare_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`/tmp/before` and `/tmp/after` are runs that don't differ."""
     store.save(sample_run(2, 2, repeats=6), tmp_path / "before")
