@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python -m benchmarks.bridge_removal [--domains 128] [--rails 8] [--repeats 2]
 
-No fabric of so many domains can be taken down faster than its bridges alone. See docs/benchmarks.md.
+No fabric of so many domains can be freed faster than its bridges alone. See "Building fabrics" in docs/measurements.md.
 """
 
 import subprocess
@@ -55,7 +55,7 @@ def run_in_sandbox() -> int:
                 took_s = removal_s(domains, rails, bridges, cables)
                 print(
                     f"{domains + domains * rails + rails:,} namespaces, {domains * bridges:,} bridges, "
-                    f"{domains * rails * cables:,} cables: gone after {took_s:.2f} s",
+                    f"{domains * rails * cables:,} cables: freed after {took_s:.2f} s",
                     flush=True,
                 )
     except init.StoppedBySignal as stopped:

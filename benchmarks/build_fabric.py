@@ -104,8 +104,8 @@ def print_result(turns: Sequence[Turn], builders: Sequence[Builder], title: str,
         size = f"{one.links} links, {one.namespaces} namespaces"
         console.print(f"{builder.name} ({size}): {builder.includes}.", highlight=False)
     console.print(
-        "Tear-down: until no process (stock's Open vSwitch and controller too), no interface and no namespace is left."
-        " Freed: until the kernel has freed what these held, in the background; from the same moment on.",
+        "Tear-down: until no process (stock's Open vSwitch and controller too), no interface and no namespace is in"
+        " sight. Freed: until the kernel has freed what these held, in the background; counted from the same moment.",
         highlight=False,
     )
 

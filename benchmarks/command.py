@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from railyard.core.errors import RailyardError
+from railyard.core.host import raise_open_file_limit
 from railyard.core.sandbox import init
 
 
@@ -14,6 +15,7 @@ def run_benchmark(app: typer.Typer, arguments: Sequence[str] | None, inside: Cal
 
     `inside`: what to do when this process is already in a sandbox, for benchmarks that build fabrics.
     """
+    raise_open_file_limit()
     try:
         if inside and init.inside():
             return inside()

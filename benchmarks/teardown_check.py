@@ -1,7 +1,8 @@
-"""When is a fabric really gone? When nothing of it can be seen any more, and the kernel has freed what can't be seen.
+"""When is a fabric gone, and when is it freed?
 
-The kernel frees network namespaces later, in the background: a tear-down that leaves that to others would look faster
-than it is, and the next build would be slowed by it.
+It is gone when nothing of it can be seen any more (`wait_until_gone`). The kernel frees network namespaces, and what is
+in them, later and in the background; it is freed when that is over (`wait_for_kernel`). A build that began before would
+be slowed.
 """
 
 import os

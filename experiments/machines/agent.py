@@ -140,7 +140,7 @@ def _turn(what: str, at_once: int, deadline: float) -> Iterator[None]:
 def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: str) -> int | None:
     """Join a run and start its part; return its exit status, None if the run has ended before.
 
-    The status is 128 and its number if a signal came to stop us, although the part may have ended in the same moment.
+    If a signal came to stop us, the status is 128 plus its number, although the part may have ended by itself.
     """
     address = sock.getsockname()[0]
     try:

@@ -75,7 +75,7 @@ Compute = Callable[[], Figure]
 def _later(name: str, description: str) -> Compute:
     """Import the module of figures/ when it is called: matplotlib and models of training take a second to load.
 
-    It is computed once in a process: what a paper says doesn't change.
+    It is computed once in a process: it has no input that could change.
     """
 
     @cache

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import EMPTY_DATABASE, prepare
 from tests.emulation.fabrics import eventually
@@ -60,6 +62,7 @@ def mn(topo: str, *commands: str) -> str:
         timeout=MN_S,
         check=False,
     )
-    logs = "".join(f"\n== {log}\n{log.read_text()[-4000:]}" for log in sorted(Path("/run").glob("*.log")))
-    assert done.returncode == 0, done.stdout + done.stderr + logs
+    if done.returncode:
+        logs = "".join(f"\n== {log}\n{log.read_text()[-4000:]}" for log in sorted(Path("/run").glob("*.log")))
+        pytest.fail(done.stdout + done.stderr + logs)
     return done.stdout + done.stderr

@@ -3,13 +3,19 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from benchmarks import teardown_check
 from benchmarks.builders import Railyard, Stock, StockPlain
+from railyard.core.host import datapath_choice, detect
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.ovs import PrivateSwitch
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_S = 60
@@ -77,3 +83,31 @@ def test_namespaces_that_are_kept_are_freed_later() -> None:
         assert teardown_check.visible() - before == {"interface kept"}
     teardown_check.wait_for_kernel()
     assert teardown_check.visible() == before
+
+
+@pytest.mark.sandbox
+def test_bridges_are_kept_until_the_switches_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), 20_000_000)
+    net = FabricNet(plan, datapath_choice(detect())[0])
+    net.start()
+    bridges = {namespaces.path(bridge).stat().st_ino for bridge in plan.hb_bridges}
+    kept = list[set[int]]()
+    stop = PrivateSwitch.stop
+
+    def checked(switch: PrivateSwitch) -> None:
+        assert not namespaces.path("d0g0").exists()
+        kept.append(open_files() & bridges)
+        stop(switch)
+
+    monkeypatch.setattr(PrivateSwitch, "stop", checked)
+    net.stop()
+    assert kept == [bridges, bridges]
+
+
+def open_files() -> set[int]:
+    """Return the inodes of the open files of this process."""
+    found = set[int]()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that by which they were listed
+            found.add(link.stat().st_ino)
+    return found

@@ -355,7 +355,10 @@ def test_tunnel_packets_from_elsewhere_are_dropped(three: Machines) -> None:
             with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as receiver:
                 assert receiver.stdout
                 receiver.stdout.readline()
+                deadline = time.monotonic() + 60
                 while receiver.poll() is None:
+                    if time.monotonic() > deadline:
+                        receiver.kill()
                     three.output(3, "python3", "-c", SEND, "foreign", f"{NETWORK}.1")
                     three.output(2, "python3", "-c", SEND, "peer", f"{NETWORK}.1")
                 return receiver.stdout.read().strip()

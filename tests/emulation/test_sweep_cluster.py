@@ -354,6 +354,7 @@ def test_workers_are_started_by_ssh_and_end_with_the_sweep(
     found = records(tmp_path / "out", 4)
     assert len({record["machine"] for record in found}) == 2
     assert_one_at_a_time(found)
+    eventually(lambda: not dask_processes(), 20 * slow)
 
 
 def test_a_host_that_refuses_a_login_gives_one_line(cluster: Cluster, sshds: str, tmp_path: Path, slow: float) -> None:

@@ -157,13 +157,22 @@ def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_signal_as_the_program_ends_is_noticed(when: str) -> None:
-    """One that comes before the end is passed on too, and may find nobody any more."""
+    """One that comes before the end is passed on too: here to a program that ends by it, with 0."""
     noticed, passed_on = list[int](), list[int]()
     signals = launcher.Signals(on_stop=noticed.append)
-    with signals, subprocess.Popen(["sleep", "0.2"]) as program:
+    with signals, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
+        stdin = program.stdin
+        assert stdin
+
+        def pass_on(number: int) -> None:
+            passed_on.append(number)
+            stdin.close()
+
         if when == "before":
             os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.wait(program, passed_on.append) == 0
+        else:
+            stdin.close()
+        assert signals.wait(program, pass_on) == 0
         if when == "after":
             os.kill(os.getpid(), signal.SIGTERM)
         assert passed_on == ([signal.SIGTERM] if when == "before" else [])
@@ -171,14 +180,20 @@ def test_a_signal_as_the_program_ends_is_noticed(when: str) -> None:
 
 
 @pytest.mark.parametrize("number", launcher.STOP_SIGNALS)
-def test_an_agent_that_is_stopped_as_its_part_ends_goes(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_check", [False, True])
+def test_an_agent_that_is_stopped_as_its_part_ends_goes(
+    number: int, is_check: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops = [number]
+
     def entered(*_: object, on_stop: Callable[[int], None], **__: object) -> int:
-        on_stop(number)
+        assert stops, "the agent took part once more"
+        on_stop(stops.pop())
         return 0
 
     monkeypatch.setattr(launcher, "enter", entered)
     monkeypatch.setattr(agent, "authenticate", lambda *_, **__: None)
-    monkeypatch.setattr(agent, "read_line", lambda _: {"experiment": "x", "machine": 2})
+    monkeypatch.setattr(agent, "read_line", lambda _: {"experiment": "x", "machine": 2, "is_check": is_check})
     monkeypatch.setattr(agent, "about_machine", lambda *_: {})
     monkeypatch.setattr(agent, "require", lambda _: None)
     monkeypatch.setattr(agent, "read_token", lambda: b"token")

@@ -14,7 +14,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE
 from typing import Final, TypeVar
@@ -136,12 +136,10 @@ def remove(names: Iterable[str]) -> None:
 @contextmanager
 def kept(names: Iterable[str]) -> Iterator[None]:
     """Keep namespaces while entered, although they are removed."""
-    fds = [os.open(path(name), os.O_RDONLY | os.O_CLOEXEC) for name in names]
-    try:
+    with ExitStack() as stack:
+        for name in names:
+            stack.callback(os.close, os.open(path(name), os.O_RDONLY | os.O_CLOEXEC))
         yield
-    finally:
-        for fd in fds:
-            os.close(fd)
 
 
 def run(argv: Sequence[str], text: str = "", name: str = "") -> str:

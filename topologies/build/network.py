@@ -210,10 +210,11 @@ class EmulatedNet(Mininet):
             switch.end()
         for node in self.nameToNode.values():
             node.terminate()
-        hb_bridges = [node for node in self.node_names if node not in self.ovs.keys() | set(self.plan.hosts)]
-        # To close a port costs ovs-vswitchd an RCU grace period, 15 ms, but not while the kernel removes interfaces.
-        # Removing bridges takes seconds, in which it couldn't end at all.
-        with namespaces.kept(hb_bridges):
+        others = self.ovs.keys() | set(self.plan.hosts)
+        bridges = [node for node in self.node_names if node not in others]  # and aggregators
+        # Closing a port costs ovs-vswitchd an RCU grace period (15 ms), unless the kernel is removing interfaces
+        # meanwhile. While it removes bridges (17 ms each), ovs-vswitchd can't end.
+        with namespaces.kept(bridges):
             namespaces.remove([*self.node_names, *self.extra_names])
             for switch in self.ovs.values():
                 switch.stop()
