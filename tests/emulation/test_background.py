@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import psutil
@@ -104,7 +105,7 @@ def misroute(fabric: Fabric, flows: Iterable[BackgroundFlow]) -> None:
             device, via = "rail0", Gpu((src.domain + 1) % domains, src.rank)
         route = ["ip", "route", "add", f"{dst.ip}/32", "via", via.ip, "dev", device, "onlink", "metric", "10"]
         fabric.in_node(src.name, *route)
-        visited = fabric.trace(src, dst)
+        visited = at_best(partial(fabric.trace, src, dst), bool)  # beside a load, a packet may be late
         assert visited
         assert visited[0] == via
 

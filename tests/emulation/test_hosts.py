@@ -205,7 +205,8 @@ def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, sta
     out = tmp_path / "out"
     (row,) = csv.DictReader((out / "recovery.csv").read_text().splitlines())
     assert row["recovered"] == "True", row
-    assert all(float(row[step]) > 0 for step in ("detect_ms", "decided_ms", "reroute_ms", "far_side_ms")), row
+    assert all(float(row[step]) > 0 for step in ("detect_ms", "decided_ms", "reroute_ms")), json.dumps(row)
+    assert float(row["far_side_ms"]) >= 0, row  # 0: a busy machine sent no probe while the path was down
     assert int(row["connections_lost"]) == 0
     assert int(row["lost_bytes"]) == 0
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]

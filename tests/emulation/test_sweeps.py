@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from railyard.results.runs import store
+from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
@@ -36,13 +37,15 @@ def test_every_byte_arrives_and_none_goes_between_rails(run: Run) -> None:
 
 
 def test_larger_domains_shorten_iterations_as_predicted(run: Run) -> None:
-    wholes = {m.fabric: m for m in run.measurements if m.metric == "iteration_time"}
+    """A time that a busy machine made longer is not ok, and shows nothing."""
+    wholes, judgement = {m.fabric: m for m in run.measurements if m.metric == "iteration_time"}, judge(run)
     assert list(wholes) == LABELS
     for smaller, larger in pairwise(wholes.values()):
         assert smaller.predicted
         assert larger.predicted
-        assert smaller.value > 0.7 * larger.value  # the differences are small, and one run each may be kept waiting
         assert smaller.predicted > larger.predicted
+        if judgement.of_row(smaller) == judgement.of_row(larger) == "ok":
+            assert smaller.value > 0.9 * larger.value
 
 
 def test_the_report_has_the_curve(folder: Path) -> None:
