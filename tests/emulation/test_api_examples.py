@@ -23,7 +23,7 @@ def test_every_example_is_run() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXPECTED)
 def test_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
-    """All but that of a fabric are variants: test_api.py does the same."""
+    """They are variants: test_api.py does the same."""
     with Program([sys.executable, str(FOLDER / f"{name}.py")], cwd=tmp_path) as program:
         assert program.end(150) == 0, program.output
     assert EXPECTED[name] in program.output
