@@ -177,7 +177,9 @@ def test_what_is_impaired_carries_some_and_loses_nothing() -> None:
             if sum(meanwhile) > 0:
                 break
         assert sum(meanwhile) > 0, kind
-        assert seen.recovery.probes_lost <= most * 3 * lasted_ms, kind
+        # without those after the repair: of a link that flapped, the kernel may report a carrier only a second later
+        lost = seen.recovery.probes_lost - seen.recovery.probes_lost_after_repair
+        assert lost <= most * 3 * lasted_ms, kind
         assert seen.recovery.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
         assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()
