@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 
 import pytest
@@ -88,17 +87,11 @@ def slow(pytestconfig: pytest.Config) -> float:
 
 @pytest.fixture
 def figures_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the shapes out of figures, and keep their words: layout and shapes are most of the time of a report."""
-    from matplotlib.figure import Figure  # which few tests need
-    from matplotlib.text import Text
+    """Leave the shapes out of a report's figures, and keep their words."""
+    from railyard.results.plots import style  # which few tests need
+    from tests import figures
 
-    from railyard.results.plots import style
-
-    def finish(figure: Figure, name: str, alt: str, caption: str = "") -> style.Plot:
-        words = " ".join(escape(text.get_text()) for text in figure.findobj(Text))
-        return style.Plot(f'<svg role="img" aria-label="{escape(alt)}">{words}</svg>', alt, caption)
-
-    monkeypatch.setattr(style, "finish", finish)
+    monkeypatch.setattr(style, "finish", figures.as_text)
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         forked.furnish()
         connection.start = preloaded.start_server
+        preloaded.are_figures_drawn = config.getoption("--thorough")
         _private_tmp(config)
         return
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program of a test would compile its modules again

@@ -3,6 +3,9 @@ small run's CPU time to import them.
 
 Processes, namespaces, signals, exit statuses and what `ps` shows are those of new Pythons. Tests of what differs start
 those: of open files, limits, other users, and variables that Dask reads when it is imported.
+
+Their reports have figures without shapes, unless all tests were asked for (`are_figures_drawn`); those of new Pythons
+are drawn.
 """
 
 import atexit
@@ -35,7 +38,9 @@ from railyard.core.installation import PROJECT
 from railyard.core.registry import REGISTRIES
 from railyard.core.sandbox import launcher
 from railyard.experiments.sweep import machine
+from railyard.results.plots import style
 from railyard.results.views import report
+from tests import figures
 from tests.emulation import forked
 
 MODULES: Final = (  # what a run imports when it comes to need it
@@ -61,6 +66,7 @@ MODULES: Final = (  # what a run imports when it comes to need it
     "railyard.workloads.allreduce.engine.worker",
     "railyard.workloads.replay.worker",
 )
+are_figures_drawn = False
 _NEW_UTS_IPC: Final = 0x04000000 | 0x08000000
 
 
@@ -199,6 +205,8 @@ def _run(argv: list[str], environment: dict[str, str]) -> NoReturn:
     logging.root.handlers.clear()
     warnings.simplefilter("ignore")
     atexit._clear()
+    if not are_figures_drawn:
+        style.finish = figures.as_text
     is_unbuffered = "PYTHONUNBUFFERED" in environment
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         stream = open(fd, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
