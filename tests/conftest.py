@@ -87,11 +87,13 @@ def slow(pytestconfig: pytest.Config) -> float:
 
 @pytest.fixture
 def figures_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the shapes out of a report's figures, and keep their words."""
-    from railyard.results.plots import style  # which few tests need
+    """Leave the shapes out of a report's figures, and keep their words; draw those of predictions with few pixels."""
+    from railyard.experiments.predict import output  # which few tests need
+    from railyard.results.plots import style
     from tests import figures
 
     monkeypatch.setattr(style, "finish", figures.as_text)
+    monkeypatch.setattr(output, "PNG_DPI", 20)
 
 
 @pytest.fixture(autouse=True)

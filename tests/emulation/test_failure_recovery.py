@@ -179,7 +179,7 @@ def test_what_is_impaired_carries_some_and_loses_nothing() -> None:
         assert sum(meanwhile) > 0, kind
         # without those after the repair: of a link that flapped, the kernel may report a carrier only a second later
         lost = seen.recovery.probes_lost - seen.recovery.probes_lost_after_repair
-        assert lost <= most * 3 * lasted_ms, kind
+        assert lost <= most * 3 * (lasted_ms + IN_FLIGHT_NS / 1e6), kind  # with those that were in a queue at the fault
         assert seen.recovery.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
         assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()

@@ -26,7 +26,7 @@ VARIANTS: Final = (
         for command in ("list", "predict slowdown")
         for variables in ("LC_ALL PYTHONUTF8", "PYTHONIOENCODING", "TERM COLUMNS")
     ),
-    "test_environments.py::test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept[read-only]",
+    "test_environments.py::test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept[",
     "test_environments.py::test_a_crash_has_a_report_and_keeps_records[code0-in the sandbox]",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-1-129]",
     "test_sandbox.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-15-143]",

@@ -321,6 +321,7 @@ def test_a_loop_of_links_is_one_line(
     assert line.startswith(f"error: {field}")
 
 
+@pytest.mark.usefixtures("figures_as_text")
 def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store.save(sample_run(domains=2, rails=2, repeats=1), tmp_path)
     before = (tmp_path / "report.html").read_bytes()

@@ -14,6 +14,7 @@ from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES
 from tests.unit.experiments import load
 
+pytestmark = pytest.mark.usefixtures("figures_as_text")
 SHIPPED = {name: loading.read(name) for name in loading.names()}
 GRIDS = [name for name, data in SHIPPED.items() if data["fabrics"][0]["kind"] != "multi-rail"]
 
