@@ -36,13 +36,13 @@ def datapath() -> Datapath:
 def eventually(look: Callable[[], _T], within_s: float = 20.0) -> _T:
     """What `look` gives once that is true; AssertionError with the last value if it doesn't become so in time.
 
-    It gets a fifth of a core at most, its programs included: to search all processes takes milliseconds.
+    It gets a tenth of a core at most, its programs included: to search all processes takes milliseconds.
     """
     deadline = time.monotonic() + within_s
     begun_s = _cpu_s()
     while not (seen := look()):
         assert time.monotonic() < deadline, f"still {seen!r} after {within_s} s"
-        time.sleep(max(0.005, 4 * (_cpu_s() - begun_s)))
+        time.sleep(max(0.005, 9 * (_cpu_s() - begun_s)))
         begun_s = _cpu_s()
     return seen
 

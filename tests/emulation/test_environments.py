@@ -185,6 +185,7 @@ def test_a_model_where_a_run_has_its_own_folder_is_named(place: str, covered: st
 @pytest.mark.long
 @pytest.mark.parametrize("mounts", [FULL_TMP, READ_ONLY_TMP], ids=["full", "read-only"])
 def test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept(mounts: str, folder: Path) -> None:
+    """Variants: other tests have a full disk, and a full stdout."""
     without_output = f"""{mounts.replace('exec "$@"', 'exec "$@" >/dev/full')}"""
     done = run(["run", "small.yaml", "--out", "out"], (*MOUNT, without_output, str(folder)), folder)
     assert_one_line(done, 1, "stdout: can't be written (no space left on device)")

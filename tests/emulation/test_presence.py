@@ -61,6 +61,7 @@ def kill(program: Program, words: str, after_s: float, slow: float) -> None:
 def test_interval_of_a_dead_process_is_invalid_by_name(
     words: str, name: str, spec: dict[str, Any], tmp_path: Path, slow: float
 ) -> None:
+    """The traffic process is a variant: test_interruptions.py stops it."""
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     with Program([*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out")]) as program:
         kill(program, words, 4 if words.startswith("etcd") else 2, slow)
