@@ -5,7 +5,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
@@ -106,6 +106,22 @@ class Fabric:
     def routes(self) -> dict[str, str]:
         """Return every GPU's routes, as the kernel has them."""
         return {gpu.name: self.in_node(gpu.name, "ip", "route", "show", "table", "all") for gpu in self.gpus}
+
+    def await_routes(self, routes: Mapping[str, str], events: Callable[[], object] = list) -> None:
+        """Wait for these routes. AssertionError with the lines that differ, and with the events that led there."""
+
+        def differing() -> dict[str, list[str]]:
+            now = self.routes()
+            return {
+                gpu: sorted({*routes[gpu].splitlines()} ^ {*now[gpu].splitlines()}) or ["another order"]
+                for gpu in now
+                if now[gpu] != routes[gpu]
+            }
+
+        try:
+            eventually(lambda: not differing())
+        except AssertionError:
+            raise AssertionError(f"still other routes: {differing()}, after {events()}") from None
 
     def packets_to_spines(self, rail: int = 0, dead: int = 0) -> dict[int, int]:
         """Return by spine: packets that a rail switch has sent up to it. `dead`: how many switches can't answer."""
