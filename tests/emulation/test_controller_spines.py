@@ -122,4 +122,4 @@ def test_without_spines_hb_domains_carry_traffic_between_rails() -> None:
     assert fabric.trace(SRC, DST) == [Gpu(1, 0), DST]
     start(fabric, "spine0")
     fabric.await_event("rerouted", times=2)
-    assert fabric.trace(SRC, DST) == [DST]
+    eventually(lambda: fabric.trace(SRC, DST, 0.5) == [DST])  # rail switches may learn of the spine after the GPUs
