@@ -189,7 +189,8 @@ def test_fabric_without_agents_keeps_routes_and_controller() -> None:
         assert fabric.routes() == routes
         with Capture(fabric.net.plan) as capture:
             for (src, dst), message in held.items():
-                assert message == [traced(capture, src, dst)[0].path]
+                path = eventually(lambda src=src, dst=dst: traced(capture, src, dst)[0].path)  # type: ignore[misc]
+                assert message == [path]  # of a packet that a busy machine has captured everywhere
         with pytest.raises(RailyardError, match=r"^the agents died"):
             agents.process.release()
         fabric.set_link(Gpu(2, 3), "down")
