@@ -12,7 +12,7 @@ from tests.unit.lab_pages import stem
 @pytest.mark.long
 @pytest.mark.parametrize("lab", list(map(LABS.__getitem__, LABS)), ids=stem)
 def test_a_labs_commands_run_and_are_checked(lab: Lab, tmp_path: Path, slow: float) -> None:
-    """Variants: unit tests read each command, and other tests on packets run what they call."""
+    """Variants, but for lab 2."""
     setting = Setting.of(lab, "", tmp_path / f"lab{lab.number}")
     run_all(setting, BLOCK_S * slow)
     assert_checked(setting)

@@ -45,7 +45,7 @@ VARIANTS: Final = (
     "test_failure_recovery.py::test_rerouting_recovers_each_fault_before_its_repair[rail-optimized-3]",
     "test_failure_recovery.py::test_without_rerouting_traffic_waits_for_repair_losslessly[rail-opt",
     "test_faults.py::test_a_gray_link_loses_its_share_at_random_both_ways[0.5]",
-    "test_labs.py::",
+    *(f"test_labs.py::test_a_labs_commands_run_and_are_checked[{lab:02}-" for lab in (1, *range(3, 11))),
     *(f"test_notebooks.py::test_cells_run_without_errors[{lab:02}-" for lab in range(1, 11)),
     "test_api_examples.py::test_example_prints_what_it_should[",
     "test_api_pytest.py::test_workers_take_the_same_auto_rate",
