@@ -37,13 +37,42 @@ missing_packages() { # missing_packages EXTRA...
     done | sort -u
 }
 
-quietly() { # a step's output is shown only if it fails
-    "$@" >"$log" 2>&1 </dev/null && return
+quietly() { # a step's output is shown only if it fails; while it runs, its newest line is
+    local status=0
+    : >"$log"
+    # The step itself stays in the foreground: bash lets commands in the background ignore Ctrl-C.
+    show_progress &
+    watcher=$!
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    end_progress
+    [ $status != 0 ] || return 0
     cat "$log" >&2
     lack "failed: $*"
 }
 
+show_progress() { # on a terminal one line that changes, elsewhere a line every 15 s
+    local start=$SECONDS line
+    while sleep 1; do
+        line=$(tail -n 1 "$log" 2>/dev/null | tr -d '\r' | sed 's/^ *//' | cut -c 1-60)
+        if [ -t 1 ]; then
+            printf '\r\033[Krailyard: %4d s  %s' $((SECONDS - start)) "$line"
+        elif [ $(((SECONDS - start) % 15)) = 0 ]; then
+            say "$((SECONDS - start)) s  $line"
+        fi
+    done
+}
+
+end_progress() {
+    [ -n "${watcher:-}" ] || return 0
+    kill "$watcher" 2>/dev/null || true
+    wait "$watcher" 2>/dev/null || true
+    watcher=
+    if [ -t 1 ]; then printf '\r\033[K'; fi
+}
+
 tidy_up() {
+    [ "$BASHPID" = $$ ] || return 0 # show_progress, ended at its start, would run it too
+    end_progress
     rm -f "$log"
     if [ -n "${policy_is_ours:-}" ]; then rm -f "$policy"; fi
 }

@@ -22,10 +22,17 @@ def main(remedy: str = "") -> int:
             return 3
         if not isinstance(error, ImportError) or (error.name or "").partition(".")[0] == "railyard":
             raise
-        remedy = remedy or f"{sys.executable} -m pip install railyard"
+        remedy = remedy or install_remedy()
         print(f"error: {sys.executable} lacks {error.name or error}; type: {remedy}", file=sys.stderr)
         return 3
     return run()
+
+
+def install_remedy() -> str:
+    """Return what to type to install what the package depends on: from the checkout, or from the wheel."""
+    from railyard.core.installation import INSTALL, IS_CHECKOUT, PROJECT, pip_install
+
+    return f"cd {PROJECT} && {INSTALL}" if IS_CHECKOUT else pip_install()
 
 
 def unreadable() -> str:

@@ -75,3 +75,22 @@ def test_bootstrap_and_install_share_one_list() -> None:
 def test_packages_script_has_no_syntax_error() -> None:
     for script in ("core/packages.sh", "script/bootstrap"):
         assert subprocess.run(["bash", "-n", ROOT / script], check=False).returncode == 0
+
+
+def test_long_step_shows_what_it_does_while_it_runs(tmp_path: Path) -> None:
+    script = f"""
+    . {ROOT}/core/packages.sh
+    prepare
+    sleep() {{ SECONDS=$((SECONDS + 15)); command sleep 0.02; }}
+    step() {{ echo 'Downloading torch (190.1 MB)'; command sleep 0.5; }}
+    quietly step
+    """
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "railyard: 15 s  Downloading torch (190.1 MB)\n" in done.stdout
+
+
+def test_step_that_fails_shows_its_whole_output(tmp_path: Path) -> None:
+    script = f". {ROOT}/core/packages.sh; prepare; step() {{ echo first; echo second; return 1; }}; quietly step"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "first\nsecond\nrailyard: failed: step\n"

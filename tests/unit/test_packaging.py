@@ -1,5 +1,6 @@
 """The package: what a wheel of it holds, and that its commands work where only the wheel is installed."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -31,7 +32,7 @@ def run(*command: str | Path, folder: Path = ELSEWHERE) -> "subprocess.Completed
 
 def test_wheel_holds_only_the_railyard_package(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert tops == {"railyard", f"railyard-{railyard.__version__}.dist-info"}
+    assert tops == {"railyard", f"railyard_testbed-{railyard.__version__}.dist-info"}
 
 
 def test_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
@@ -84,13 +85,22 @@ def test_files_of_the_working_folder_are_not_imported(programs: Path, tmp_path: 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_missing_library_is_one_line_with_the_remedy(programs: Path) -> None:
+def test_missing_library_is_one_line_that_names_the_wheel(programs: Path, wheel: Path) -> None:
     done = run(programs / "python", "-S", "-P", "-c", _WITHOUT_LIBRARIES, programs.parent)
     assert done.returncode == 3
-    assert (
-        done.stderr
-        == f"error: {programs / 'python'} lacks typer; type: {programs / 'python'} -m pip install railyard\n"
-    )
+    python = programs / "python"
+    assert done.stderr == f"error: {python} lacks typer; type: {python} -m pip install {wheel}\n"
+
+
+def test_remedy_for_an_extra_names_the_wheel(programs: Path, wheel: Path) -> None:
+    done = run(programs / "railyard", "install", "--dry-run", "mpi")
+    assert f"the Python packages for mpi: {programs / 'python'} -m pip install '{wheel}[mpi]'\n" in done.stdout
+
+
+def test_no_page_names_the_distribution_of_another_project() -> None:
+    pages = [path for path in ROOT.rglob("*.md") if ".venv" not in path.parts]
+    named = [str(path) for path in pages if re.search(r"pip install '?railyard\b", path.read_text())]
+    assert named == []
 
 
 _WITHOUT_LIBRARIES = """
