@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from railyard.experiments.api.processes import MakeRanks, Process
     from railyard.experiments.api.results import Results, load
     from railyard.experiments.api.specs import FabricSpec
+    from railyard.experiments.api.timing import timing
     from railyard.workloads.spec import Workload
 
     MakeWorkload = Callable[..., Workload]  # its arguments are the workload's keys in YAML
@@ -53,11 +54,12 @@ _EXPORTS: Final = {
     "RailyardError": "core.errors.RailyardError",
     "Results": "experiments.api.results.Results",
     "load": "experiments.api.results.load",
+    "timing": "experiments.api.timing.timing",
 }
 __version__ = "0.1.0"
 __all__ = [
     "BadInput", "CheckFailed", "Fabric", "FabricSpec", "Fault", "MachineLacks", "MakeFault", "MakeRanks", "Process",
-    "RailyardError", "Results", "fabric", "load", "run",
+    "RailyardError", "Results", "fabric", "load", "run", "timing",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.experiments.api import messages as m
+from railyard.experiments.api import timing
 from railyard.experiments.api.connection import CANCEL_S, Connection
 from railyard.experiments.api.machine import TURN
 from railyard.experiments.api.results import Results, load
@@ -51,6 +52,7 @@ def run(
     finally:
         connection.close()
     found = load(folder)
+    timing.record(found)
     return found.check() if check else found
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from railyard.core.config import parse_model
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.records import Recovery
 from railyard.experiments.api import messages as m
+from railyard.experiments.api import timing
 from railyard.experiments.api.connection import Connection
 from railyard.experiments.api.machine import CAPACITY, TURN
 from railyard.experiments.api.processes import PORT, Process, Processes, arguments_of
@@ -55,7 +56,6 @@ class Fabric:
         )
         self.live_url = info.live_url
         """Address of its live page; empty without one."""
-        self.on_result: Callable[[Results], object] = lambda _: None  # called with whatever is measured
         self._started: list[Process] = []
         self._turn = turn
         self._turns: list[ExitStack] = []  # of faults, which hold one until their repair
@@ -188,7 +188,7 @@ class Fabric:
         return self._connection.ask(kind, files, **fields)
 
     def _measure(self, kind: type[m.Request], **fields: Any) -> Any:
-        """Return the value of a measurement; its records, with the machine's load, go to `on_result`."""
+        """Return the value of a measurement; its records, with the machine's load, go to `ry.timing`."""
         with self._turn:
             value, run = self._ask(kind, **fields)
         self._result(run)
@@ -196,7 +196,7 @@ class Fabric:
 
     def _result(self, run: Run) -> Results:
         found = Results(run)
-        self.on_result(found)
+        timing.record(found)
         return found
 
     def __repr__(self) -> str:

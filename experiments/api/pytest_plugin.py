@@ -2,7 +2,8 @@
 
     @pytest.mark.fabric(kind="rail-only", domains=2, rails=4, scope="module")
     def test_all_to_all_takes_its_time(fabric):
-        assert fabric.run(ry.AllToAll(bytes="8MB")).ratio < 1.1
+        with ry.timing():
+            assert fabric.run(ry.AllToAll(bytes="8MB")).ratio < 1.1
 
 docs/api.md describes fixtures, marker and option. Light to import: every session of pytest imports it.
 """
@@ -16,16 +17,15 @@ from typing import Any, Final
 import pytest
 
 import railyard as ry
+from railyard.experiments.api import inconclusive
 
 INCONCLUSIVE_STATUS: Final = 6  # exit status with --railyard-strict; pytest's own end at 5
-INVALID: Final = "invalid"
 SCOPES: Final[dict[str, type[pytest.Item | pytest.Collector]]] = {
     "function": pytest.Item,
     "class": pytest.Class,
     "module": pytest.Module,
     "session": pytest.Session,
 }
-MEASURED: Final = pytest.StashKey["list[ry.Results]"]()  # of a test: what it measured
 _FABRICS: Final = pytest.StashKey["dict[str, ry.Fabric]"]()  # of a test, class, module or session, by their keys
 
 
@@ -70,7 +70,6 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             pytest.fail(f"marker fabric: {error}", pytrace=False)
         owner.addfinalizer(lambda: fabrics.pop(name).close())
     found = fabrics[name]
-    found.on_result = request.node.stash.setdefault(MEASURED, []).append
     yield found
     found.end_processes()
 
@@ -97,24 +96,26 @@ def _owner(item: pytest.Item, scope: str) -> pytest.Item | pytest.Collector:
 
 
 class _Inconclusive:
-    """Outcome of a test that failed by an assertion after a measurement whose verdict is invalid."""
+    """Outcome of a test that failed by an assertion on times (`ry.timing`) that the machine was too busy to measure."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._strict = config.getoption("railyard_strict", default=False)
-        self._found: dict[str, str] = {}  # reason by test
+        self._shows_tracebacks = config.getoption("tbstyle", default="auto") != "no"
+        self._reports: list[Any] = []  # of inconclusive tests
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-        """Change the outcome; xdist sends attributes of the report."""
+        """Change the outcome and keep the traceback: xdist sends attributes of the report, JUnit XML has properties."""
         report = yield
-        failed = call.when == "call" and call.excinfo and call.excinfo.errisinstance((AssertionError, ry.CheckFailed))
-        if failed and item.stash.get(MEASURED, []):
-            reasons = [reason for found in item.stash[MEASURED] if found.verdict == INVALID for reason in found.reasons]
-            if reasons:
-                path, line, _ = item.location
-                what = f"inconclusive: {reasons[0]}"
-                report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, what)
-                report.railyard_inconclusive = what
+        error = call.excinfo.value if call.excinfo else None
+        reason = inconclusive.reason_of(error)
+        if call.when == "call" and report.failed and reason:
+            path, line, _ = item.location
+            report.railyard_traceback = report.longreprtext
+            item.user_properties.append(("traceback", report.railyard_traceback))
+            report.railyard_inconclusive = reason
+            report.outcome = "skipped"
+            report.longrepr = (path, (line or 0) + 1, f"inconclusive: {reason}")
         return report
 
     @pytest.hookimpl(tryfirst=True)
@@ -125,19 +126,23 @@ class _Inconclusive:
         return None
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note inconclusive tests."""
-        if reason := getattr(report, "railyard_inconclusive", ""):
-            self._found[report.nodeid] = reason
+        """Keep reports of inconclusive tests."""
+        if getattr(report, "railyard_inconclusive", ""):
+            self._reports.append(report)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """List inconclusive tests with the reason."""
-        if self._found:
-            terminalreporter.section("inconclusive: the machine was too busy")
-            for test, reason in self._found.items():
-                terminalreporter.write_line(f"{test}: {reason.removeprefix('inconclusive: ')}")
+        """Show the traceback of each inconclusive test, and the reason."""
+        if not self._reports:
+            return
+        terminalreporter.section("inconclusive: the machine was too busy")
+        for report in self._reports:
+            if self._shows_tracebacks:
+                terminalreporter.write_sep("_", report.head_line)
+                terminalreporter.write_line(report.railyard_traceback)
+            terminalreporter.write_line(f"{report.nodeid}: {report.railyard_inconclusive}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Give inconclusive tests an exit status of their own, if asked for."""
-        if self._strict and self._found and session.exitstatus == pytest.ExitCode.OK:
+        if self._strict and self._reports and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = INCONCLUSIVE_STATUS

@@ -183,6 +183,21 @@ class Judgement:
     rows: dict[tuple[IntervalId, str, str], Verdict] = field(default_factory=dict)
     disturbed: frozenset[IntervalId] = frozenset()
 
+    @property
+    def machine_reason(self) -> str:
+        """How the machine alone made measurements invalid.
+
+        Empty if they are not invalid, or if the run itself is a reason too: a lost byte is no matter of load.
+        """
+        origins = {finding.limit.origin for finding in self.evidence if finding.verdict == "invalid"}
+        if "run" in origins or "machine" not in origins:
+            return ""
+        return next(
+            finding.text
+            for finding in self.evidence
+            if finding.verdict == "invalid" and finding.limit.origin == "machine"
+        )
+
     def of_row(self, row: Measurement) -> Verdict:
         """Return the verdict of a measurement: of its interval, and of its own deviation from its prediction."""
         own = self.rows.get((row.interval, row.phase, row.metric), "ok")

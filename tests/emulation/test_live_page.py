@@ -254,9 +254,8 @@ def test_a_policy_and_a_workload_can_be_started(live: tuple[Program, Page, Path]
 
 @pytest.mark.fabric(**FABRIC, live="control")
 def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
-    results: list[ry.Results] = []
-    fabric.on_result = results.append
-    fabric.ping("d0g0", "d1g0")
+    with ry.timing() as before:
+        fabric.ping("d0g0", "d1g0")
     page = Page(fabric.live_url)
     with fabric.fault("link-down", "d1g1") as fault:
         eventually(lambda: fault.recovery.first_packet_ms is not None, SOON_S)
@@ -266,10 +265,10 @@ def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
     eventually(lambda: "first-packet" in [event["what"] for event in page.events], SOON_S)
     status, answer = page.ask("inject", **CUT)
     assert (status, answer["command"]) == (200, "fault1 = net.fault('link-down', 'd0g1')")
-    fabric.ping("d0g0", "d1g0")
-    before, *_, after = results
-    assert [before.analysis.run.is_interactive, after.analysis.run.is_interactive] == [False, True]
-    assert not after.passed
+    with ry.timing() as after:
+        fabric.ping("d0g0", "d1g0")
+    assert [results.analysis.run.is_interactive for results in (*before, *after)] == [False, True]
+    assert not after[0].passed
 
 
 def listeners(process: psutil.Process) -> set[tuple[Any, ...]]:

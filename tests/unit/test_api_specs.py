@@ -115,3 +115,16 @@ def test_page_has_the_examples_of_today() -> None:
     text = api_examples.PAGE.read_text(encoding="utf-8")
     assert api_examples.with_examples(text) == text
     assert all(f"examples/api/{path.name}" in text for path in api_examples.FOLDER.glob("*.py"))
+
+
+def test_timing_takes_results_alone() -> None:
+    with pytest.raises(ry.BadInput, match=r"results: 1\.5 must be what net\.run"), ry.timing(1.5):  # type: ignore[arg-type]
+        pass
+
+
+def test_failed_assertion_on_times_gets_the_reason_of_its_verdict() -> None:
+    results = ry.Results(sample_run(repeats=1))
+    with pytest.raises(AssertionError) as caught, ry.timing(results) as measured:
+        raise AssertionError
+    assert measured == [results]
+    assert getattr(caught.value, "__notes__", []) == [f"fidelity: {reason}" for reason in results.reasons[:1]]

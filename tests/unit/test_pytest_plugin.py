@@ -13,34 +13,65 @@ TEST = """
 from dataclasses import replace
 import pytest
 import railyard as ry
-from railyard.experiments.api.pytest_plugin import MEASURED
+from railyard.experiments.api import timing
 from tests.unit.results_sample import sample_run
 
-def measured(request, foreign):
+def measured(foreign, lost=0):
     run = sample_run(repeats=1)
     run.loads[:] = [replace(load, cpu_foreign=foreign) for load in run.loads]
+    run.bytes[:] = [replace(check, delivered_bytes=check.delivered_bytes - lost) for check in run.bytes]
     found = ry.Results(run)
-    request.node.stash.setdefault(MEASURED, []).append(found)
+    timing.record(found)
     return found
 
-def test_busy(request):
-    assert measured(request, 0.9).seconds < 0
+BUSY = measured(0.9)
 
-def test_quiet(request):
-    assert measured(request, 0.0).seconds < 0
+def test_busy():
+    with ry.timing():
+        assert measured(0.9).seconds < 0
 
-def test_busy_and_passed(request):
-    assert measured(request, 0.9).verdict == "invalid"
+def test_busy_before_the_block():
+    with ry.timing(BUSY):
+        assert BUSY.seconds < 0
 
-def test_busy_and_crashed(request):
-    measured(request, 0.9)
-    raise ValueError("a mistake of the test")
+def test_busy_and_passed():
+    with ry.timing(BUSY):
+        assert BUSY.verdict == "invalid"
 
-def test_without_measurement():
-    assert False
+def test_busy_check():
+    BUSY.check()
 
-def test_check_of_busy(request):
-    measured(request, 0.9).check()
+def test_wrong_quiet():
+    with ry.timing():
+        assert measured(0.0).seconds < 0
+
+def test_wrong_functional():
+    assert measured(0.9).seconds > 0
+    assert len(BUSY.results) == 0
+
+def test_wrong_after_the_block():
+    with ry.timing(BUSY):
+        assert BUSY.seconds > 0
+    assert len(BUSY.results) == 0
+
+def test_wrong_type_in_the_block():
+    with ry.timing(BUSY):
+        assert BUSY.seconds < "1"
+
+def test_wrong_other_results():
+    with ry.timing(measured(0.0)):
+        assert BUSY.seconds < 0
+
+def test_wrong_lost_bytes():
+    with ry.timing():
+        assert measured(0.9, lost=1).seconds < 0
+
+def test_wrong_lost_bytes_checked():
+    measured(0.9, lost=1).check()
+
+def test_wrong_without_measurement():
+    with ry.timing():
+        assert False
 """
 
 
@@ -66,21 +97,37 @@ def checkout_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def test_failed_assertion_under_invalid_verdict_is_inconclusive(pytester: pytest.Pytester) -> None:
+def test_only_assertions_on_measured_times_are_inconclusive(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST)
     result = pytester.runpytest_subprocess(*OPTIONS)
-    found = result.parseoutcomes()
-    assert (found["failed"], found["passed"], found["inconclusive"]) == (3, 1, 2)
-    result.stdout.fnmatch_lines(["*test_busy: *of all cores used by other programs*"])
+    outcomes = result.parseoutcomes()
+    assert (outcomes["failed"], outcomes["passed"], outcomes["inconclusive"]) == (8, 1, 3)
+    summary = "\n".join(line for line in result.outlines if line.startswith("FAILED "))
+    assert summary.count("::test_wrong_") == outcomes["failed"]
+    result.stdout.fnmatch_lines(["*every byte delivered, for every pair: *"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 0), (("--railyard-strict", "-n", "1"), 6)])
-def test_exit_status_is_its_own_if_strict(pytester: pytest.Pytester, options: tuple[str, ...], status: int) -> None:
+def test_inconclusive_tests_show_their_traceback(
+    pytester: pytest.Pytester, options: tuple[str, ...], status: int
+) -> None:
     pytester.makepyfile(TEST)
-    result = pytester.runpytest_subprocess(*OPTIONS, *options, "-k", "test_busy and not crashed")
+    result = pytester.runpytest_subprocess(*OPTIONS, *options, "--junitxml=junit.xml", "-k", "test_busy")
     assert result.ret == status
     result.assert_outcomes(passed=1)
+    lines = (
+        "*= inconclusive: the machine was too busy =*",
+        "*_ test_busy _*",
+        ">           assert measured(0.9).seconds < 0",
+        "E           assert * < 0",
+        "E           fidelity: invalid: *of all cores used by other programs*",
+        "*.py::test_busy: 90.0% of all cores used by other programs",
+    )
+    result.stdout.fnmatch_lines(lines)
+    junit = (pytester.path / "junit.xml").read_text()
+    assert junit.count("inconclusive: 90.0% of all cores used by other programs") == 6  # message and text of each test
+    assert "assert measured(0.9).seconds &lt; 0" in junit
 
 
 def test_wrong_marker_fails_in_one_line(pytester: pytest.Pytester) -> None:
