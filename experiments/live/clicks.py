@@ -12,7 +12,7 @@ import yaml
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.installation import RUN
 from railyard.experiments.api.specs import class_name
-from railyard.experiments.live.traffic import EXAMPLES
+from railyard.experiments.live.traffic import STARTABLE
 from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import Fault, FaultScope
 from railyard.failure.scenario.random_faults import idle_s
@@ -25,6 +25,7 @@ _STEERED_KEYS: Final[dict[str, Any]] = {
     "grid": None,
 }  # can't be given together with faults
 _FAULT_KEYS: Final[dict[str, Any]] = {"faults": [], "scripts": [], "grid": None}  # not beside these
+DEFAULT_WORKLOAD: Final = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "10s"}
 _MIN_REPAIR_S: Final = 0.1
 _FIRST_AT_S: Final = 1.0  # in the saved script: recovery is measured by what flows before
 _TWO: Final = "Faults can't be beside policies or background load. For what was started, an experiment of its own:"
@@ -47,7 +48,7 @@ class Clicks:
 
     experiment: dict[str, Any]
     faults: list[Click] = field(default_factory=list)
-    started: dict[str, list[Any]] = field(default_factory=lambda: {what: [] for what in EXAMPLES})
+    started: dict[str, list[Any]] = field(default_factory=lambda: {what: [] for what in STARTABLE})
     policy: str = ""  # the fabric's own
 
     @property
@@ -77,7 +78,7 @@ class Clicks:
             steered: dict[str, Any] = {"background": background[-1:]} if background else {}
             steered["routing"] = self.experiment.get("routing") or {"policies": policies or [own]}
             if not workloads:  # routing is measured by what they take
-                chosen["workloads"] = self.experiment.get("workloads") or [yaml.safe_load(EXAMPLES["workload"])]
+                chosen["workloads"] = self.experiment.get("workloads") or [DEFAULT_WORKLOAD]
             found.append(chosen | steered)
         return found or ([chosen] if chosen else [])
 

@@ -19,7 +19,7 @@ from railyard.core.config import find_problems
 from railyard.core.errors import BadInput, RailyardError, print_error
 from railyard.experiments.live.clicks import Click, Clicks, as_dict
 from railyard.experiments.live.first_packets import FIRST_PACKET, FirstPackets
-from railyard.experiments.live.traffic import EXAMPLES, PageTraffic
+from railyard.experiments.live.traffic import STARTABLE, PageTraffic
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.failure.faults import Fault
 from railyard.failure.scenario import script
@@ -132,8 +132,8 @@ class Controls:
         if self._net is None:
             raise RailyardError("no fabric is up at the moment")
         if do in ("start", "stop"):
-            if not isinstance(what, str) or what not in EXAMPLES:
-                raise BadInput("what", what, f"is not known: allowed are {', '.join(EXAMPLES)}")
+            if not isinstance(what, str) or what not in STARTABLE:
+                raise BadInput("what", what, f"is not known: allowed are {', '.join(STARTABLE)}")
             if self._traffic is None:
                 raise RailyardError("this fabric takes no traffic of the page: its engines make their own")
             detail = {"what": what}

@@ -13,8 +13,8 @@ class Serve(ToPage):
     """Serve on the inherited socket `listener`.
 
     `diagnosis`: an inherited socket for NETLINK_SOCK_DIAG of the machine's namespace; `users`: who may connect;
-    `record`: an open file for what the page shows, or -1; `examples`: of what the page may start;
-    `policies`: those of health routing that it offers.
+    `record`: an open file for what the page shows, or -1; `choices`: what the page offers to start (choices.py);
+    `begin_ns`: the run's time zero, monotonic.
     """
 
     listener: int
@@ -24,8 +24,8 @@ class Serve(ToPage):
     token: str
     users: tuple[int, ...]
     control: bool
-    examples: dict[str, str]
-    policies: tuple[str, ...]
+    choices: dict[str, dict[str, str]]
+    begin_ns: int
     title: str
 
 

@@ -18,11 +18,11 @@ from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.core.worker import Message, Ready, Worker
 from railyard.experiments.live import recorded
+from railyard.experiments.live.choices import choices
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.phases import PHASE, PhaseProgress
-from railyard.experiments.live.traffic import EXAMPLES, policies
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
 from railyard.topologies.build.network import EmulatedNet
@@ -99,7 +99,8 @@ def served(task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: F
         return
     record = folder.open_to_append(recorded.RECORD) if folder else -1
     given = {key: value for key, value in task.items() if key != "script"}
-    serve = Serve(title=experiment["name"], record=record, examples=EXAMPLES, policies=policies(), **given)
+    offered = choices(experiment) if given["control"] else {}
+    serve = Serve(title=experiment["name"], record=record, choices=offered, begin_ns=time.monotonic_ns(), **given)
     page = Page(serve, Controls(show, experiment, task["script"], has_probes=serve.control))
     for fd in (serve.listener, serve.diagnosis, *([record] if folder else [])):
         os.close(fd)

@@ -9,11 +9,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from railyard.controller.health.estimator import HealthSpec
-from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess, ControllerProcess
 from railyard.core.config import find_problems, parse_yaml
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.worker import OnEvent
+from railyard.experiments.live.choices import policies
 from railyard.experiments.live.phases import PHASE, PhaseProgress
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.build.network import FabricController
@@ -25,16 +25,7 @@ from railyard.workloads.replay.run import Aborted, replay
 from railyard.workloads.spec import build, parse_workload
 
 DEADLINE_S: Final = 3600.0
-EXAMPLES: Final = {
-    "workload": "{kind: collective, collective: all-to-all, algorithm: direct, duration: 10s}",
-    "background": "{rails: [0], load: 0.5}",
-    "policy": "health-best",
-}
-
-
-def policies() -> tuple[str, ...]:
-    """Return the health-routing policies that the page offers: those that need not know the load in advance."""
-    return tuple(name for name, policy in HEALTH_POLICIES.items() if not policy.knows_load)
+STARTABLE: Final = ("workload", "background", "policy")
 
 
 class PageTraffic:

@@ -28,8 +28,9 @@ import railyard as ry
 from railyard.experiments.live import recorded
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program
-from tests.unit import browser
-from tests.unit.browser import WIDTHS, assert_accessible, assert_fits, opened
+from tests.unit.browser import WIDTHS, assert_accessible, assert_fits, chromium, opened
+
+__all__ = ["chromium"]
 
 FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit"}
 WORKLOAD = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
@@ -271,6 +272,41 @@ def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
     assert not after[0].passed
 
 
+def test_the_page_shows_that_a_click_is_worked_on(live: tuple[Program, Page, Path], chromium: Any) -> None:
+    """Until the answer: on the button, and in a live region. A named workload can be chosen and changed."""
+    _, page, _ = live
+    with opened(chromium, page.url) as tab:
+        tab.get_by_role("button", name="link d1g0 rail0 to rail0").dispatch_event("click")
+        button = tab.get_by_role("button", name="Inject link-gray")
+        button.click()  # it is confirmed by test frames
+        tab.get_by_text("Working: inject link-gray at d1g0").wait_for()
+        assert tab.locator("button[aria-busy]").count() > 0
+        tab.get_by_text("Done: inject link-gray at d1g0").wait_for()
+        assert tab.locator("button[aria-busy]").count() == 0
+        tab.get_by_role("button", name="Repair link-gray", exact=True).click()
+        tab.get_by_text("Done: repair link-gray at d1g0").wait_for()
+        tab.locator("#workload select").select_option("all-gather, ring")
+        field = tab.locator("#workload textarea")
+        assert "algorithm: ring" in field.input_value()
+        field.fill("kind: transfers")
+        assert tab.locator("#workload select").input_value() == "", "it is as typed"
+
+
+def test_time_zero_is_the_runs_in_every_browser(live: tuple[Program, Page, Path], chromium: Any) -> None:
+    _, page, _ = live
+    page.events.clear()
+    page.ask("inject", **CUT)
+    page.ask("repair", **CUT)
+    eventually(lambda: "port-up" in [event["what"] for event in page.events], SOON_S)
+    texts = []
+    for _ in range(2):
+        with opened(chromium, page.url) as tab:
+            tab.get_by_text("has the carrier of d0g1 again").first.wait_for()
+            texts.append(tab.locator("#events li:has-text('repaired') time").first.text_content())
+    repaired = next(event["ns"] for event in reversed(page.events) if event["what"] == "repair")
+    assert texts == [f"{(repaired - page.last['run']['begin_ns']) / 1e9:.3f} s"] * 2
+
+
 def listeners(process: psutil.Process) -> set[tuple[Any, ...]]:
     """Addresses of the machine at which a process or what it started accepts connections."""
     own = {process.pid, *(child.pid for child in process.children(recursive=True))}
@@ -283,10 +319,9 @@ def test_the_page_is_the_only_listener(live: tuple[Program, Page, Path]) -> None
     assert listeners(psutil.Process(shell.process.pid)) == {(page.host, page.port)}
 
 
-def test_the_page_is_accessible_at_every_width(live: tuple[Program, Page, Path]) -> None:
-    with browser.running() as chromium:
-        for width, scheme in zip(WIDTHS, ("dark", "light", "dark"), strict=True):  # test_live_recorded.py has the rest
-            check_page(chromium, live[1].url, width, scheme)
+def test_the_page_is_accessible_at_every_width(live: tuple[Program, Page, Path], chromium: Any) -> None:
+    for width, scheme in zip(WIDTHS, ("dark", "light", "dark"), strict=True):  # test_live_recorded.py has the rest
+        check_page(chromium, live[1].url, width, scheme)
 
 
 def check_page(chromium: Any, url: str, width: int, scheme: str) -> None:
@@ -301,7 +336,7 @@ def check_page(chromium: Any, url: str, width: int, scheme: str) -> None:
 
 
 @pytest.mark.alone
-def test_traffic_on_another_rail_is_seen_soon_after_a_click(live: tuple[Program, Page, Path]) -> None:
+def test_traffic_on_another_rail_is_seen_soon_after_a_click(live: tuple[Program, Page, Path], chromium: Any) -> None:
     """Time from a click in the page until its drawing shows traffic on rail 0, ms."""
     measure = """async () => {
         const line = document.querySelector('[aria-label="link d0g0 rail0 to rail0"] line:not(.hit)');
@@ -310,7 +345,7 @@ def test_traffic_on_another_rail_is_seen_soon_after_a_click(live: tuple[Program,
         while (parseFloat(line.style.strokeWidth || 1) < 1.2) await new Promise(requestAnimationFrame);
         return performance.now() - begin;
     }"""
-    with browser.running() as chromium, opened(chromium, live[1].url) as tab:
+    with opened(chromium, live[1].url) as tab:
         tab.get_by_role("button", name="link d0g1 rail0 to rail1").dispatch_event("click")
         tab.get_by_role("button", name="Inject link-down").wait_for()
         times = []

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from railyard.core.installation import RUN
 from railyard.experiments.live import clicks
 from railyard.experiments.live.clicks import Click, Clicks
-from railyard.experiments.live.traffic import EXAMPLES
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.loading import load_any
@@ -21,7 +20,7 @@ from railyard.failure.faults import FAULTS, Fault
 from tests.unit.stand_ins import plan_of
 
 FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2}
-WORKLOAD, BACKGROUND = (yaml.safe_load(EXAMPLES[what]) for what in ("workload", "background"))
+WORKLOAD, BACKGROUND = clicks.DEFAULT_WORKLOAD, {"rails": [0], "load": 0.5}
 
 
 @pytest.mark.parametrize("kind", FAULTS.names())

@@ -19,7 +19,8 @@ from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import plan_of
 
 __all__ = ["chromium"]
-BEGIN_NS = 5_000_000_000
+ZERO_NS = 5_000_000_000
+BEGIN_NS = ZERO_NS + 1_000_000_000
 STEP_NS = 200_000_000
 SAMPLES = 60
 RANDOM_TIMES = 50
@@ -32,7 +33,8 @@ PATHS: list[dict[str, Any]] = [
 
 def record(seed: int = 3) -> list[dict[str, Any]]:
     """A record of two fabrics whose links change at random, with a fault on the first."""
-    lines: list[dict[str, Any]] = [{"kind": "run", "data": {"title": "<two><!--<script></script>", "active": []}}]
+    title = "<two><!--<script></script>"
+    lines: list[dict[str, Any]] = [{"kind": "run", "data": {"title": title, "active": [], "begin_ns": ZERO_NS}}]
     dice, ns = random.Random(seed), BEGIN_NS
     for label in ("rail-only", "other"):
         shown = structure(label, plan_of())
@@ -47,6 +49,10 @@ def record(seed: int = 3) -> list[dict[str, Any]]:
                 what = {10: "inject", 11: "port-down", 12: "rerouted", 13: "first-packet", 20: "repair"}[number]
                 detail = {"kind": "link-down", "target": "d0g1"}
                 lines.append({"kind": "event", "data": {"ns": ns + 1, "what": what, "detail": detail}})
+            if label == "other" and number in (30, 50):
+                crash = {"kind": "rail-switch-crash", "target": "rail0"}
+                what = "inject" if number == 30 else "repair"
+                lines.append({"kind": "event", "data": {"ns": ns + 1, "what": what, "detail": crash}})
             if label == "rail-only" and number in (2, 12, 20):
                 path = PATHS[1 if number == 12 else 0]
                 lines.append({"kind": "paths", "data": {"ns": ns + 1, "paths": {"d0g1 d1g1": path}}})
@@ -78,7 +84,7 @@ def test_the_page_holds_the_whole_record_and_needs_no_file(page: Path) -> None:
     assert found
     assert json.loads(found[1]) == record()
     assert "<" not in found[1]  # `<!--<script` would take what follows into the record
-    assert not re.search(r'(src|href)="(?!data:)', text.partition("<script")[0])
+    assert not re.search(r'(src|href)="(?!data:|#)', text.partition("<script")[0])
     assert "\nimport " not in text
     assert "\nexport " not in text
 
@@ -124,12 +130,12 @@ def test_links_at_random_times_equal_the_record(tab: Any) -> None:
         for _ in range(RANDOM_TIMES // 2):
             at = dice.randrange(SAMPLES)
             up, to, back, *_ = own[at]["links"]
-            seconds = (own[at]["ns"] - BEGIN_NS) / 1e9 + 0.05
+            seconds = (own[at]["ns"] - ZERO_NS) / 1e9 + 0.05
             expected = [
                 [bool(state), 1 + 5 * max(a, b) / 1000 if state else 2]
                 for state, a, b in zip(up, to, back, strict=True)
             ]
-            assert tab.evaluate(SHOWN, min(seconds, (own[-1]["ns"] - BEGIN_NS) / 1e9)) == expected
+            assert tab.evaluate(SHOWN, min(seconds, (own[-1]["ns"] - ZERO_NS) / 1e9)) == expected
 
 
 def test_jumps_follow_the_fault(tab: Any) -> None:
@@ -139,7 +145,7 @@ def test_jumps_follow_the_fault(tab: Any) -> None:
         tab.get_by_role("button", name=name, exact=True).click()
         tab.wait_for_timeout(100)
         shown.append(tab.locator("#now").text_content())
-    assert shown == ["2.000 s", "2.200 s", "2.400 s", "2.600 s", "4.000 s"]
+    assert shown == ["3.000 s", "3.200 s", "3.400 s", "3.600 s", "5.000 s"]
 
 
 AT = """async (seconds) => {
@@ -155,12 +161,12 @@ def test_path_step_and_phase_of_a_past_time_are_shown(tab: Any) -> None:
     show_fabric(tab, 0)
     tab.locator("#src").fill("d0g1")
     tab.locator("#dst").fill("d1g1")
-    assert tab.evaluate(AT, 0.1) == [
+    assert tab.evaluate(AT, 1.1) == [
         "no path is recorded for this time",
         "",
         "",
     ]
-    for seconds, path, step in ((1.0, PATHS[0], 2), (3.0, PATHS[1], 12), (5.0, PATHS[0], 20)):
+    for seconds, path, step in ((2.0, PATHS[0], 2), (4.0, PATHS[1], 12), (6.0, PATHS[0], 20)):
         text, *others = tab.evaluate(AT, seconds)
         assert text.startswith(f"packets: {' → '.join(path['gpus'])};"), "the policy's path follows"
         assert others == [f"step at {step}", "phase: EP dispatch, pp"]
@@ -180,9 +186,59 @@ def test_the_report_has_the_page_in_a_frame(chromium: Any, page: Path) -> None:
     tab.locator("iframe").scroll_into_view_if_needed()
     frame = tab.frame_locator("iframe")
     frame.get_by_role("button", name="Repair", exact=True).click()
-    assert frame.locator("#now").text_content(timeout=5000) == "4.000 s"
+    assert frame.locator("#now").text_content(timeout=5000) == "5.000 s"
     tab.close()
     assert problems == []
+
+
+STROKE = "element => getComputedStyle(element).stroke"
+BROKEN = "() => getComputedStyle(document.querySelector('#legend .broken')).borderTopColor"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_crashed_switch_is_red_also_when_it_is_selected(chromium: Any, page: Path, scheme: str) -> None:
+    with opened(chromium, page.as_uri(), color_scheme=scheme) as tab:
+        show_fabric(tab, 1)
+        tab.get_by_role("button", name="Fault", exact=True).click()
+        switch = tab.get_by_role("button", name="rail0", exact=True)
+        switch.dispatch_event("click")
+        tab.locator("#wrong li").wait_for()
+        assert switch.locator(".box").evaluate(STROKE) == tab.evaluate(BROKEN)
+        assert switch.locator(".rate").text_content() == "✕ faulty"
+        crashed_s = (BEGIN_NS - ZERO_NS + (SAMPLES + 30) * STEP_NS) / 1e9
+        assert tab.locator("#wrong").inner_text() == f"✕ rail-switch-crash since {crashed_s:.3f} s"
+        tab.get_by_role("button", name="Repair", exact=True).click()
+        tab.locator("#wrong li").wait_for(state="hidden")
+        assert switch.locator(".box").evaluate(STROKE) != tab.evaluate(BROKEN)
+
+
+def test_the_drawing_and_the_events_are_one_tab_stop_each(tab: Any) -> None:
+    show_fabric(tab, 0)
+    tab.locator("body").evaluate("body => body.ownerDocument.activeElement.blur()")
+    for place in ("#fabric", "#events"):
+        assert tab.locator(f"{place} [tabindex='0']").count() == 1, place
+    tab.locator("#fabric [tabindex='0']").focus()
+    for key, name in (("ArrowRight", "rail1"), ("ArrowDown", "d1g0"), ("ArrowLeft", "d0g1"), ("ArrowUp", "rail0")):
+        tab.keyboard.press(key)
+        assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == name, key
+    tab.keyboard.press("Enter")
+    assert tab.locator("#element").inner_text().startswith("rail0")
+    assert tab.locator("#fabric [tabindex='0']").count() == 1
+    tab.locator("#events [tabindex='0']").focus()
+    tab.keyboard.press("ArrowDown")
+    assert tab.evaluate("document.activeElement.closest('li').previousSibling !== null")
+
+
+def test_a_tooltip_says_what_an_element_is_and_goes_at_escape(tab: Any) -> None:
+    show_fabric(tab, 0)
+    tip = tab.locator("#tip")
+    tab.get_by_role("button", name="rail1", exact=True).hover()
+    assert tip.inner_text().splitlines()[0] == "rail1"
+    assert "links have a carrier" in tip.inner_text()
+    tab.keyboard.press("Escape")
+    assert tip.is_hidden()
+    tab.get_by_role("button", name="d0g1", exact=True).focus()
+    assert tip.inner_text().startswith("d0g1")
 
 
 def test_the_title_shows_markup_as_text(tab: Any) -> None:

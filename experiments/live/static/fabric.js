@@ -16,10 +16,10 @@ function make(name, attributes = {}, parent = null) {
   return element;
 }
 
-/** Make an element of the drawing a button for mouse and keyboard. */
+/** Make an element of the drawing a button. The drawing is one tab stop: arrow keys move in it (Drawing.move). */
 function makeButton(element, label, onSelect) {
   element.setAttribute("role", "button");
-  element.setAttribute("tabindex", "0");
+  element.setAttribute("tabindex", "-1");
   element.setAttribute("aria-label", label);
   element.addEventListener("click", onSelect);
   element.addEventListener("keydown", (event) => {
@@ -28,6 +28,32 @@ function makeButton(element, label, onSelect) {
       onSelect();
     }
   });
+}
+
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const SAME_ROW_PX = 8;
+
+/** Return the centre of an element on the screen. */
+function centre(element) {
+  const { left, top, width, height } = element.getBoundingClientRect();
+  return [left + width / 2, top + height / 2];
+}
+
+/** Return the next element in a direction: in the same row, or the nearest of the next row; undefined without. */
+function nearest(elements, from, [dx, dy]) {
+  const [x, y] = centre(from);
+  const places = elements.map((element) => {
+    const [toX, toY] = centre(element);
+    return { element, across: toX - x, down: toY - y };
+  });
+  if (dx) {
+    const row = places.filter(({ across, down }) => Math.abs(down) < SAME_ROW_PX && across * dx > 1);
+    return row.sort((a, b) => (a.across - b.across) * dx)[0]?.element;
+  }
+  const ahead = places.filter(({ down }) => down * dy >= SAME_ROW_PX);
+  const next = Math.min(...ahead.map(({ down }) => down * dy));
+  const row = ahead.filter(({ down }) => down * dy < next + SAME_ROW_PX);
+  return row.sort((a, b) => Math.abs(a.across) - Math.abs(b.across))[0]?.element;
 }
 
 /** Return a line beside another one. */
@@ -49,10 +75,17 @@ export function rateText(bps) {
 }
 
 export class Drawing {
-  /** `onSelect` gets {node} or {link: index}. */
-  constructor(parent, onSelect) {
+  /** `onSelect` gets {node} or {link: index}; `describe` returns the text of the tooltip `tip` for one of these. */
+  constructor(parent, onSelect, tip, describe) {
     this.parent = parent;
     this.onSelect = onSelect;
+    this.tip = tip;
+    this.describe = describe;
+    this.pointed = null; // the element of the tooltip
+    parent.addEventListener("keydown", (event) => this.move(event));
+    for (const kind of ["pointerover", "focusin"]) parent.addEventListener(kind, (event) => this.point(event.target));
+    for (const kind of ["pointerleave", "focusout"]) parent.addEventListener(kind, () => this.point(null));
+    addEventListener("keydown", (event) => event.key === "Escape" && this.point(null));
     this.fabric = null;
     this.selected = null;
     new ResizeObserver(() => this.width !== this.parent.clientWidth && this.draw()).observe(parent);
@@ -70,7 +103,49 @@ export class Drawing {
     this.markSelected();
   }
 
+  /** Make one node the drawing's tab stop: the selected one, else the first. */
+  markStop(element) {
+    for (const other of this.parent.querySelectorAll('[tabindex="0"]')) other.setAttribute("tabindex", "-1");
+    (element ?? this.nodes.get(this.selected?.node)?.group ?? this.nodes.values().next().value?.group)?.setAttribute("tabindex", "0");
+  }
+
+  /** Go to the next node in the direction of an arrow key. */
+  move(event) {
+    const from = event.target.closest('[role="button"]');
+    if (!from || !(event.key in ARROWS)) return;
+    event.preventDefault();
+    const next = nearest([...this.nodes.values()].map(({ group }) => group), from, ARROWS[event.key]);
+    if (!next) return;
+    this.markStop(next);
+    next.focus();
+  }
+
+  /** Show the tooltip of what a shape belongs to; hide it without. */
+  point(shape) {
+    const target = shape?.closest?.('[role="button"]') ?? null;
+    this.pointed = target && this.elementOf(target) ? target : null;
+    this.tip.hidden = !this.pointed;
+    if (!this.pointed) return;
+    this.writeTip();
+    const box = this.pointed.getBoundingClientRect(), frame = this.tip.offsetParent.getBoundingClientRect();
+    const left = Math.min(box.left + box.width / 2 - frame.left, frame.width - this.tip.offsetWidth - 8);
+    this.tip.style.left = `${Math.max(8, left)}px`;
+    this.tip.style.top = `${(this.nodes.has(this.elementOf(target).node) ? box.bottom : box.top + box.height / 2) - frame.top + 8}px`;
+  }
+
+  writeTip() {
+    if (this.pointed) this.tip.textContent = this.describe(this.elementOf(this.pointed));
+  }
+
+  /** Return {node} or {link: index} of a button of the drawing. */
+  elementOf(button) {
+    for (const [node, { group }] of this.nodes) if (group === button) return { node };
+    const link = this.links.findIndex((shown) => shown && (shown.group ?? shown.cell) === button);
+    return link < 0 ? null : { link };
+  }
+
   draw() {
+    this.point(null);
     this.parent.replaceChildren();
     this.nodes = new Map();
     this.links = [];
@@ -84,6 +159,7 @@ export class Drawing {
     if (isMatrix) this.drawMatrix();
     else this.drawGraph();
     this.markSelected();
+    this.markStop();
     if (this.last) this.update(...this.last);
   }
 
@@ -127,6 +203,7 @@ export class Drawing {
       const group = make("g", { class: "link" }, layer);
       const ends = { x1: a.x, y1: a.y, x2: b.x, y2: b.y };
       make("line", { ...ends, class: "hit" }, group);
+      make("path", { d: `M${a.x} ${a.y}L${b.x} ${b.y}`, class: "fault" }, group);
       const line = make("line", ends, group);
       const along = (share) => [b.x + (a.x - b.x) * share, b.y + (a.y - b.y) * share];
       const outside = (size, distance) => (size / 2 + 8) / Math.abs(distance); // beyond the box of b
@@ -141,7 +218,9 @@ export class Drawing {
       const isHost = places.has(name);
       const text = room >= NAME_PX ? name : isHost && room >= RANK_PX && places.get(name) ? `g${places.get(name)[1]}` : "";
       const group = make("g", { class: "node" }, svg);
-      make("rect", { x: x - width / 2, y: y - tall / 2, width, height: tall, rx: isHost ? 3 : 6 }, group);
+      const box = { x: x - width / 2, y: y - tall / 2, width, height: tall, rx: isHost ? 3 : 6 };
+      make("rect", { ...box, class: "box" }, group);
+      make("rect", { x: box.x - 4, y: box.y - 4, width: width + 8, height: tall + 8, rx: box.rx + 4, class: "ring" }, group);
       const hasRate = !isHost && room >= RATE_PX && tall > 24;
       if (text) make("text", { x, y: y + (hasRate ? -2 : 4), class: "name" }, group).textContent = text;
       const rate = hasRate ? make("text", { x, y: y + 11, class: "rate" }, group) : null;
@@ -184,7 +263,8 @@ export class Drawing {
     const svg = make("svg", { viewBox: `0 0 ${this.width} ${height}`, height, class: "matrix", role: "group", "aria-label": "Matrix of domains (rows) and rails (columns)" }, this.parent);
     const head = (name, x, y, width, tall, text, scoreX) => {
       const group = make("g", { class: "node head" }, svg);
-      make("rect", { x, y, width, height: tall, class: "frame" }, group);
+      make("rect", { x, y, width, height: tall, class: "box frame" }, group);
+      make("rect", { x: x + 2, y: y + 2, width: width - 4, height: tall - 4, class: "ring" }, group);
       if (text) make("text", { x: x + width / 2, y: y + tall / 2 + 4 }, group).textContent = text;
       const label = scoreX ? make("text", { x: scoreX, y: y + tall / 2 + 4, class: "score" }, group) : null;
       makeButton(group, name, () => this.onSelect({ node: name }));
@@ -215,7 +295,8 @@ export class Drawing {
       const upper = hb.length ? tall * 0.62 : tall;
       others.forEach((index, i) => showLink(index, x + (i * cell) / others.length, y, cell / others.length, upper, group));
       for (const index of hb) showLink(index, x, y + upper, cell, tall - upper, group);
-      make("rect", { x: x + 0.5, y: y + 0.5, width: cell - 1, height: tall - 1, class: "frame" }, group);
+      make("rect", { x: x + 0.5, y: y + 0.5, width: cell - 1, height: tall - 1, class: "box frame" }, group);
+      make("rect", { x: x + 1.5, y: y + 1.5, width: cell - 3, height: tall - 3, class: "ring" }, group);
       makeButton(group, name, () => this.onSelect({ node: name }));
       this.nodes.set(name, { group, rate: null, score: null, links: [] });
     }
@@ -228,10 +309,13 @@ export class Drawing {
     });
   }
 
-  /** Show a sample, the names of faulty nodes, health scores, and a pair's path: links, and those of the policy. */
-  update(sample, faulty, health, path) {
-    this.last = [sample, faulty, health, path];
+  /** Show a sample, the active faults {kind, target, layer}, health scores, and a pair's path: links, and the policy's. */
+  update(sample, faults, health, path) {
+    this.last = [sample, faults, health, path];
+    this.writeTip();
     if (!this.fabric || !sample) return;
+    const faulty = new Set(faults.map(({ target }) => target));
+    const isFaulty = ({ layer, target }) => faults.some((fault) => fault.layer && fault.layer === layer && fault.target === target);
     const [up, to, from, queue] = sample.links;
     this.links.forEach((shown, i) => {
       const used = Math.max(to[i], from[i]);
@@ -243,6 +327,7 @@ export class Drawing {
         shown.cell.setAttribute("class", `cell ${level}${this.selected?.link === i ? " selected" : ""}`);
         return;
       }
+      shown.group.classList.toggle("faulty", isFaulty(this.fabric.links[i]));
       shown.line.setAttribute("class", level);
       shown.line.style.strokeWidth = up[i] ? 1 + 5 * Math.min(1, used / 1000) : 2;
     });
@@ -256,7 +341,8 @@ export class Drawing {
       group.classList.toggle("faulty", faulty.has(name));
       group.classList.toggle("onpath", onPath.has(name));
       group.classList.toggle("onpolicy", onPolicy.has(name));
-      if (rate) rate.textContent = rateText(links.reduce((sum, i) => sum + (to[i] * this.fabric.links[i].rate) / 1000, 0));
+      if (rate && faulty.has(name)) rate.textContent = "✕ faulty";
+      else if (rate) rate.textContent = rateText(links.reduce((sum, i) => sum + (to[i] * this.fabric.links[i].rate) / 1000, 0));
     }
     for (const [sort, prefix] of SORTS) {
       (health?.[sort] ?? []).forEach(([, score], i) => {

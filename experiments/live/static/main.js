@@ -1,7 +1,7 @@
 // The page: receives the state of a run by server-sent events, or reads a recorded run, and shows any time of it.
 
 import { Drawing } from "./fabric.js";
-import { describe, showActions, showActive, showLinks, showTraffic } from "./panel.js";
+import { describe, requestText, showActions, showActive, showBusy, showLinks, showTraffic, tipText } from "./panel.js";
 import { Strips, valuesOf } from "./strips.js";
 import { isJump, sortOf, words } from "./words.js";
 
@@ -9,6 +9,7 @@ const MAX_SAMPLES = 6000; // of a fabric, 20 minutes at 5 per second; a recorded
 const MAX_EVENTS = 5000;
 const SHOWN_EVENTS = 200;
 const STRIPS_MS = 400; // between two drawings of the strips
+const DONE_MS = 4000; // for which it is said that a click was carried out
 const SELECT = "Select a link, GPU or switch in the drawing.";
 const byId = (id) => document.getElementById(id);
 
@@ -21,13 +22,14 @@ const page = {
   selected: null,
   pair: "", // whose path is shown, if any
   problem: "", // why it can't be
+  busy: new Set(), // requests that have no answer yet
   isUp: false, // whether the last section's fabric is up
   shownNs: null, // null: the present
   beginNs: null,
   playing: null,
 };
 
-const drawing = new Drawing(byId("fabric"), select);
+const drawing = new Drawing(byId("fabric"), select, byId("tip"), (element) => tipText(page.section.fabric, element, currentSample(), activeFaults()));
 const strips = new Strips(byId("strips"), (seconds) => showTime(page.beginNs + seconds * 1e9));
 
 function seconds(ns) {
@@ -43,9 +45,14 @@ function select(element) {
 function refreshPanel() {
   if (!page.section || !page.selected) return;
   const isNow = page.isUp && page.section === page.sections.at(-1);
-  describe(page.section.fabric, page.selected, currentSample(), choose);
+  describe(page.section.fabric, page.selected, currentSample(), activeFaults(), choose);
   showLinks(page.section.fabric, page.selected, select);
-  if (page.run.control && isNow) showActions(page.section.fabric, page.selected, page.run.active, send);
+  if (page.run.control && isNow) showActions(page.section.fabric, page.selected, page.run.active, isBusy, send);
+}
+
+/** Return whether a click on a fault, or on what is started, is worked on. */
+function isBusy({ kind, target, what }) {
+  return [...page.busy].some((request) => request.kind === kind && request.target === target && request.what === what);
 }
 
 /** Make a GPU an end of the pair whose path is shown. */
@@ -54,15 +61,40 @@ function choose(end, name) {
   refreshPath();
 }
 
-async function send(request) {
-  byId("answer").textContent = "";
+/** Send a request, and show that it is worked on until its answer has come. */
+async function send(request, button) {
+  const text = requestText(request), begun = performance.now();
+  page.busy.add(request);
+  showBusy(button, true);
+  say(`Working: ${text} …`);
+  let problem;
   try {
     const answer = await fetch("control", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(request) });
-    const body = await answer.json();
-    if (body.error) byId("answer").textContent = body.error;
+    problem = (await answer.json()).error;
   } catch (error) {
-    byId("answer").textContent = `no answer: ${error.message}`;
+    problem = `no answer: ${error.message}`;
   }
+  page.busy.delete(request);
+  showBusy(button, false);
+  showControls();
+  if (problem) say(problem, "bad");
+  else say(`Done: ${text}, ${((performance.now() - begun) / 1000).toFixed(1)} s`, "good");
+}
+
+let silence = null;
+/** Write into the status line what a click does. What went well goes away by itself. */
+function say(text, sort = "") {
+  clearTimeout(silence);
+  byId("answer").textContent = text;
+  byId("answer").className = sort;
+  if (sort === "good") silence = setTimeout(() => say(""), DONE_MS);
+}
+
+/** Show the state of the controls. */
+function showControls() {
+  showActive(page.run, isBusy, send);
+  showTraffic(page.run, isBusy, send);
+  refreshPanel();
 }
 
 /** Show the path of the chosen pair; of a run that is under way, ask for it first, so that it is followed from now on. */
@@ -130,16 +162,17 @@ function currentSample() {
   return page.section ? current(page.section.samples) : undefined;
 }
 
-/** Return the targets that are faulty at the time that is shown, by the events until then. */
-function faultyTargets() {
-  const faulty = new Map();
+/** Return the faults that are active at the time that is shown, by the events until then. */
+function activeFaults() {
+  const active = new Map();
   for (const { ns, what, detail } of page.section?.events ?? []) {
     if (page.shownNs !== null && ns > page.shownNs) continue;
-    const key = `${detail.kind} ${detail.target}`;
-    if (what === "inject") faulty.set(key, detail.target);
-    if (what === "repair") faulty.delete(key);
+    const { kind, target } = detail, key = `${kind} ${target}`;
+    const layer = page.section.fabric.faults.find((fault) => fault.kind === kind)?.layer;
+    if (what === "inject") active.set(key, { kind, target, layer, since: seconds(ns) });
+    if (what === "repair") active.delete(key);
   }
-  return new Set(faulty.values());
+  return [...active.values()];
 }
 
 /** Show a time; null for the present. */
@@ -159,6 +192,7 @@ function showSection(section) {
   byId("drawing-title").textContent = fabric ? `${fabric.label}: ${fabric.title.replace(/^the /, "")}` : "Fabric";
   byId("element").textContent = SELECT;
   byId("ends").hidden = true;
+  byId("wrong").hidden = true;
   byId("actions").replaceChildren();
   byId("kinds").hidden = true;
   byId("hosts").replaceChildren(...(fabric?.hosts ?? []).map((host) => new Option(host.name)));
@@ -179,7 +213,7 @@ function render() {
     isDue = false;
     const sample = currentSample();
     showStep();
-    drawing.update(sample, faultyTargets(), page.section && current(page.section.health), showPath());
+    drawing.update(sample, activeFaults(), page.section && current(page.section.health), showPath());
     const slider = byId("slider");
     const samples = page.section?.samples ?? [];
     if (samples.length) {
@@ -189,7 +223,7 @@ function render() {
       byId("now").textContent = `${Number(slider.value).toFixed(3)} s`;
       slider.setAttribute("aria-valuetext", byId("now").textContent);
     }
-    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, choose);
+    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, activeFaults(), choose);
   });
 }
 
@@ -222,11 +256,18 @@ function renderEvents() {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = words(event);
+    button.tabIndex = -1;
     button.addEventListener("click", () => showTime(event.ns));
     item.append(time, button);
     return item;
   });
+  const focused = document.activeElement?.closest("#events li")?.dataset.ns;
+  const top = byId("events").scrollTop;
   byId("events").replaceChildren(...items);
+  byId("events").scrollTop = top;
+  const stop = items.find((item) => item.dataset.ns === focused) ?? items[0];
+  if (stop) stop.lastChild.tabIndex = 0;
+  if (focused && stop) stop.lastChild.focus();
   for (const button of byId("jumps").children) button.disabled = !page.section?.events.some((event) => isJump(event, button.dataset.jump));
   markLater();
 }
@@ -264,9 +305,8 @@ const handlers = {
     byId("title").textContent = run.title;
     document.title = `${run.title}, ${page.record ? "recorded" : "live"} — Railyard`;
     if (!page.record) setState(`live, ${run.control ? "with controls" : "read-only"}${run.paused ? ", held" : ""}`, true);
-    showActive(run, send);
-    showTraffic(run, send);
-    refreshPanel();
+    page.beginNs = run.begin_ns ?? page.beginNs;
+    showControls();
   },
   fabric(fabric) {
     page.isUp = Boolean(fabric);
@@ -348,6 +388,18 @@ function showRecord(messages) {
   if (page.section?.samples.length) showTime(page.section.samples[0].ns);
 }
 
+/** Go to the event above or below: the list is one tab stop. */
+function moveInEvents(event) {
+  const item = event.target.closest("li"), step = { ArrowUp: "previousSibling", ArrowDown: "nextSibling" }[event.key];
+  const next = step && item?.[step];
+  if (!next) return;
+  event.preventDefault();
+  item.lastChild.tabIndex = -1;
+  next.lastChild.tabIndex = 0;
+  next.lastChild.focus();
+}
+
+byId("events").addEventListener("keydown", moveInEvents);
 byId("live").addEventListener("click", () => showTime(null));
 byId("pair").addEventListener("input", refreshPath);
 byId("span").addEventListener("change", renderStrips);
