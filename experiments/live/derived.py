@@ -1,7 +1,8 @@
 """Live page of a finished run without a recording, by the run's events, flows and health scores.
 
 The rate of a link is that of the flows whose pair's path, by the fabric's policy, crosses it, each spread evenly over
-its time. So detours and the policies that steer are not in it; queues and the packets' paths need a run with --live.
+its time, and that of the streams around faults (derived_faults.py). So detours of flows and the policies that steer are
+not in it; queues and the packets' paths need a run with --live.
 """
 
 import json
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
+from railyard.experiments.live.derived_faults import LinkTraffic, traffic_of
 from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
@@ -23,10 +25,10 @@ from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Pair, gpu_of_name
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import FabricPlan
-from railyard.topologies.forwarding import hops, path_names
+from railyard.topologies.forwarding import Shares, hops, path_names
 from railyard.topologies.plan import Plan, make_plan
 
 PERIOD_NS: Final = 200_000_000
@@ -48,13 +50,19 @@ def record_of(run: Run) -> bytes:
     BadInput if the run's specification can't be read, such as without its plugins.
     """
     spec = parse({**run.spec, "plugins": []})
-    title = {"title": run.name, "active": [], "derived": True}
+    title = {"title": run.name, "active": [], "derived": True, "begin_ns": _zero_ns(run)}
     messages: list[tuple[str, Any]] = [("run", title), *_steps(run), *_phases(run)]
     for row in run.fabrics:
         fabric = _Fabric(run, row.label, _plan_of(spec, row.label, row.rail_bps))
         messages += [("fabric", structure(row.label, fabric.plan)), *fabric.messages(), ("fabric", None)]
     lines = (json.dumps({"kind": kind, "data": data}, separators=(",", ":"), default=str) for kind, data in messages)
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _zero_ns(run: Run) -> int:
+    """Return the time of the run's first record."""
+    times = [event.monotonic_ns for event in run.events] + [flow.start_ns for flow in run.flows if flow.start_ns]
+    return min(times, default=0)
 
 
 def _plan_of(spec: ExperimentSpec, label: str, rail_bps: int) -> FabricPlan:
@@ -104,14 +112,17 @@ class _Fabric:
         """Yield its events, health scores, the policy's paths, and samples."""
         events = sorted(self._events(), key=lambda event: event["ns"])
         flows = [flow for flow in self.run.flows if flow.fabric == self.label and flow.end_ns > flow.start_ns > 0]
+        crossed = _Crossed(self.plan) if isinstance(self.plan, Plan) else None
+        around = list(traffic_of(self.run, self.label, self.plan, crossed.by if crossed else _no_links))
         times = [*(event["ns"] for event in events), *(at for flow in flows for at in (flow.start_ns, flow.end_ns))]
+        times += [at for traffic in around for at in (traffic.begin_ns, traffic.end_ns)]
         if not times:
             return
         yield from (("event", event) for event in events)
         yield from self._health()
         if isinstance(self.plan, Plan) and len(self.plan.gpus) <= ALL_PAIRS_GPUS:
             yield "paths", {"ns": min(times), "paths": self._paths(self.plan)}
-        yield from self._samples(events, flows, min(times), max(times))
+        yield from self._samples(events, flows, around, min(times), max(times))
 
     def _own(self) -> Iterator[Event]:
         return (event for event in self.run.events if event.detail.get("fabric") == self.label)
@@ -153,12 +164,17 @@ class _Fabric:
         }  # fmt: skip
 
     def _samples(
-        self, events: Sequence[Message], flows: Sequence[Flow], begin_ns: int, end_ns: int
+        self,
+        events: Sequence[Message],
+        flows: Sequence[Flow],
+        around: Sequence[LinkTraffic],
+        begin_ns: int,
+        end_ns: int,
     ) -> Iterator[tuple[str, Message]]:
         count = len(self.plan.links)
         period_ns = max(PERIOD_NS, (end_ns - begin_ns) * count // MAX_VALUES)
         bins = (end_ns - begin_ns) // period_ns + 2
-        to_network, from_network = self._rates(flows, begin_ns, period_ns, bins)
+        to_network, from_network = self._rates(flows, around, begin_ns, period_ns, bins)
         carrier, idle = [1] * count, [0] * count
         changes: Iterator[tuple[int, list[int], int]] = chain(self._carriers(events), [(1 << 62, [], 0)])
         at, numbers, state = next(changes)
@@ -184,7 +200,9 @@ class _Fabric:
                 ]
                 yield event["ns"], found, int(what.endswith("up"))
 
-    def _rates(self, flows: Sequence[Flow], begin_ns: int, period_ns: int, bins: int) -> tuple[Rates, Rates]:
+    def _rates(
+        self, flows: Sequence[Flow], around: Sequence[LinkTraffic], begin_ns: int, period_ns: int, bins: int
+    ) -> tuple[Rates, Rates]:
         """Return the rates of all links to and from the network in each period, per mille of the link's own."""
         found = np.zeros((2, len(self.plan.links), bins))
         if flows and isinstance(self.plan, Plan):
@@ -197,10 +215,20 @@ class _Fabric:
                 bits = flow.delivered * 8 * wire * times / (end - begin)
                 for direction, number, share in shares.of(flow.src, flow.dst):
                     found[direction, number, first : last + 1] += bits * share
+        for traffic in around:
+            middles = traffic.begin_ns - begin_ns + traffic.bin_ns * (np.arange(traffic.bits.shape[2]) + 0.5)
+            for number, middle in enumerate(middles.tolist()):
+                found[:, :, int(middle // period_ns)] += traffic.bits[:, :, number]
+        if flows or around:
             rates = np.array([link.rate_bps for link in self.plan.links])
             found = np.round(found / (rates[:, None] * period_ns / 1e9) * 1000)
             found = np.minimum(found, 1000)  # flows that share a link are not even over their time
         return found[0].astype(np.int64), found[1].astype(np.int64)
+
+
+def _no_links(pair: Pair, shares: Shares) -> tuple[tuple[int, int, float], ...]:
+    """Return no link: of a fabric whose goodput is recorded for each NIC."""
+    return ()
 
 
 class _Crossed:
@@ -213,11 +241,13 @@ class _Crossed:
     def of(self, src: str, dst: str) -> list[tuple[int, int, float]]:
         """Return (0 to the network or 1 from it, the number of the link, the share) of each link."""
         if (src, dst) not in self._found:
-            self._found[src, dst] = list(self._of(gpu_of_name(src), gpu_of_name(dst)))
+            pair = gpu_of_name(src), gpu_of_name(dst)
+            self._found[src, dst] = list(self.by(pair, self._plan.spec.paths(*pair)))
         return self._found[src, dst]
 
-    def _of(self, src: Gpu, dst: Gpu) -> Iterator[tuple[int, int, float]]:
-        shares = self._plan.spec.paths(src, dst)
+    def by(self, pair: Pair, shares: Shares) -> Iterator[tuple[int, int, float]]:
+        """Yield the same of a pair whose flows take these paths."""
+        src, dst = pair
         for share in shares:
             part = share.weight / sum(weight for _, weight in shares)
             for hop in hops(share.path, src, dst):

@@ -3,6 +3,7 @@
 import json
 import webbrowser
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from railyard.core.records import IntervalId
 from railyard.experiments.commands import report
 from railyard.experiments.live import derived, recorded
 from railyard.results.runs import store
-from railyard.results.runs.records import Event, Flow, Run
+from railyard.results.runs.records import Event, Flow, GoodputTrace, Run
+from railyard.topologies.build.shaping import payload_fraction
 from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import plan_of
 
@@ -41,6 +43,7 @@ def run_of(*flows: tuple[str, str, float, float], phase: str = "a") -> Run:
         Event(4 * SECOND + 1, "controller", "port-up", {"fabric": "rail-only", "switch": "rail1", "port": "d0g1"}),
     ]
     run.recoveries[1:] = []
+    run.goodput.clear()
     return run
 
 
@@ -86,6 +89,51 @@ def test_a_link_has_no_carrier_until_the_port_is_up() -> None:
     number = names.index(("d0g1", "rail0"))
     for sample in found["sample"]:
         assert sample["links"][0][number] == (not 3 * SECOND < sample["ns"] <= 4 * SECOND)
+
+
+def rates_of(run: Run, direction: int) -> dict[tuple[str, str], list[float]]:
+    """Return the bit/s of each link in every sample, 1 to the network or 2 from it."""
+    found = shown(run)
+    return {
+        (link["a"], link["interface"]): [s["links"][direction][n] * link["rate"] / 1000 for s in found["sample"]]
+        for n, link in enumerate(found["fabric"][0]["links"])
+    }
+
+
+def test_traffic_around_a_fault_is_on_its_detours() -> None:
+    """Streams are recorded as sums alone: their pairs and paths follow from the fault."""
+    run = run_of()
+    row = replace(run.recoveries[0], t_fault=3 * SECOND, t_repair=4 * SECOND, reroute_ms=10.0, primary_path_ms=10.0)
+    run.recoveries[:] = [row]
+    times = tuple(20.0 * n for n in range(-75, 110))
+    affected, others = 4e6, 2e6
+    sums = tuple(0.0 if 0 <= t < 20 else affected for t in times)
+    run.goodput[:] = [
+        GoodputTrace(row.interval, row.fault, row.target, times, tuple(s + others for s in sums), sums, 1e3)
+    ]
+    sent, wire = rates_of(run, 1), 1 / payload_fraction(1500)
+    dead = sent["d0g1", "rail0"]
+    before, during = slice(2, 5), slice(9, 12)
+    assert min(dead[before]) > 1e6
+    assert max(dead[during]) == 0, "its rail is down"
+    assert min(sent["d0g0", "rail0"][during]) > max(sent["d0g0", "rail0"][before])
+    rails = [values for (_, interface), values in sent.items() if interface == "rail0"]
+    on_rails = [sum(values) for values in zip(*rails, strict=True)]
+    for window in (before, during):
+        assert on_rails[window] == [pytest.approx((affected + others) * wire, rel=0.05)] * 3
+
+
+@pytest.mark.parametrize("reroute_ms", [None, 10.0])
+def test_streams_of_a_script_share_its_goodput(reroute_ms: float | None) -> None:
+    run = run_of()
+    row = replace(run.recoveries[0], interval=IntervalId("rail-only", script="one", reroute="on"))
+    row = replace(row, t_fault=3 * SECOND, t_repair=4 * SECOND, reroute_ms=reroute_ms)
+    run.recoveries[:] = [row]
+    times, bps = tuple(20.0 * n for n in range(-75, 110)), (4e6,) * 185
+    run.goodput[:] = [GoodputTrace(row.interval, row.fault, row.target, times, bps, bps, 1e3)]
+    dead = rates_of(run, 1)["d0g1", "rail0"]
+    assert (max(dead[9:12]) == 0) == (reroute_ms is not None)
+    assert min(dead[2:5]) > 0
 
 
 def test_uplinks_share_what_crosses_the_spines() -> None:

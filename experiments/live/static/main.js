@@ -381,7 +381,7 @@ function connect() {
 function showRecord(messages) {
   page.record = true;
   for (const { kind, data } of messages) handlers[kind]?.(kind === "run" ? { ...data, control: false, active: [] } : data);
-  setState(page.run.derived ? "a finished run, by its flows and events: detours, queues and packets' paths need --live" : "a finished run", false);
+  setState(page.run.derived ? "a finished run, by its flows and events: queues and the packets' paths need --live" : "a finished run", false);
   byId("live").textContent = "End";
   byId("span").value = "Infinity";
   showSection(page.sections[0] ?? null);
