@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from railyard.core import crash, watch
 from railyard.core.config import find_problems
-from railyard.core.errors import BadInput, RailyardError, print_error
+from railyard.core.errors import BadInput, RailyardError, one_line, print_error
 from railyard.experiments.live.clicks import Click, Clicks, as_dict
 from railyard.experiments.live.first_packets import FIRST_PACKET, FirstPackets
 from railyard.experiments.live.traffic import STARTABLE, PageTraffic
@@ -115,7 +115,7 @@ class Controls:
             with self._lock:
                 self._carry_out(request)
         except (RailyardError, OSError) as error:
-            return {"error": str(error)}
+            return {"error": one_line(str(error))}
         except Exception as error:  # a defect must not end the thread that answers
             print_error(f"the live page: {request!r:.100} failed: {crash.describe(error)}", crash.STATUS)
             return {"error": crash.describe(error)}

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -50,6 +50,8 @@ MAX_PATHS_GAP_S: Final = 1.0
 ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes seconds on a slow link
 MAX_PAGES: Final = 64
 MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
+MAX_CLICKS: Final = 32  # that wait for their answer
+PART_BYTES: Final = 1 << 16  # of what came before, at a time: the rest waits until a browser has read it
 MAX_BODY: Final = 4096
 HEAD_S: Final = 5.0  # for the head of a request, from the connection or the answer before
 BODY_S: Final = 5.0
@@ -87,7 +89,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn has no types her
         if self.client:  # None if it is closed again
             with contextlib.suppress(OSError):
                 user = access.owner_of(self._diagnosis, self.client, (access.HOST, self._serve.port))
-        self.app_state = {**self.app_state, "user": user}
+        self.app_state = {**self.app_state, "user": user, "abort": self.transport.abort}
         self.is_strange = user not in self._serve.users
         alike = (one for one in self.connections if isinstance(one, Connection) and one.is_strange == self.is_strange)
         if sum(1 for _ in alike) > MAX_CONNECTIONS:
@@ -148,7 +150,7 @@ class Live:
 
     def __init__(self, serve: Serve, parent: Parent) -> None:
         self._serve, self._parent = serve, parent
-        self._pages: set[asyncio.Queue[bytes]] = set()
+        self._pages: dict[asyncio.Queue[bytes], Callable[[], None]] = {}  # with what ends the connection
         self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
         self._steps: deque[bytes] = deque(maxlen=KEPT_EVENTS)  # and phases of workloads
@@ -271,7 +273,7 @@ class Live:
             try:
                 page.put_nowait(message)
             except asyncio.QueueFull:
-                self._pages.discard(page)
+                self._pages.pop(page)()
         return message
 
     async def _file(self, request: Request) -> Response:
@@ -288,14 +290,15 @@ class Live:
 
         async def messages() -> AsyncIterator[bytes]:
             state = [_message(kind, _as_json(data)) for kind, data in (("run", self._run), ("fabric", self._fabric))]
-            self._pages.add(queue)  # before the first wait, so that nothing falls between
+            self._pages[queue] = request.scope["state"]["abort"]  # before the first wait, so that nothing falls between
             try:
                 paths = [_message("paths", _as_json(change)) for change in self._path_changes]
-                yield b"".join([*state, *self._steps, *self._events, *paths, *self._samples])
+                for part in _parts([*state, *self._steps, *self._events, *paths, *self._samples]):
+                    yield part
                 while queue in self._pages:
                     yield await queue.get()
             finally:
-                self._pages.discard(queue)
+                self._pages.pop(queue, None)
 
         return StreamingResponse(messages(), media_type="text/event-stream")
 
@@ -342,6 +345,8 @@ class Live:
             asked = None
         if not isinstance(asked, Mapping):
             return JSONResponse({"error": "a request is a JSON object"}, 400)
+        if len(self._answers) >= MAX_CLICKS:
+            return JSONResponse({"error": f"{MAX_CLICKS} clicks wait for their answer already"}, 503)
         number = next(self._numbers)
         self._answers[number] = asyncio.get_running_loop().create_future()
         self._parent.emit("control", {"number": number, "request": dict(asked)})
@@ -356,6 +361,17 @@ class Live:
 
 def _as_json(data: object) -> str:
     return json.dumps(data, separators=(",", ":"), default=str)
+
+
+def _parts(messages: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield messages together, at least `PART_BYTES` at a time."""
+    part = list[bytes]()
+    for message in messages:
+        part.append(message)
+        if sum(map(len, part)) >= PART_BYTES:
+            yield b"".join(part)
+            part.clear()
+    yield b"".join(part)
 
 
 def _message(kind: str, text: str) -> bytes:

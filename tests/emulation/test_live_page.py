@@ -214,6 +214,13 @@ def test_every_fault_kind_can_be_clicked(live: tuple[Program, Page, Path]) -> No
             assert page.ask("repair", **active)[0] == 200
 
 
+def texts_of_processes() -> Iterator[tuple[str, str]]:
+    """Yield the arguments and the variables of every process."""
+    for process in psutil.process_iter(["pid", "cmdline", "environ"]):
+        for name in ("cmdline", "environ"):
+            yield f"{name} of {process.info['pid']}", str(process.info[name])
+
+
 def test_a_measured_run_with_a_click_is_interactive(tmp_path: Path) -> None:
     file = tmp_path / "clicked.yaml"
     file.write_text(yaml.safe_dump({"name": "clicked", "attempts": 1, "fabrics": [FABRIC], "workloads": [WORKLOAD]}))
@@ -223,7 +230,10 @@ def test_a_measured_run_with_a_click_is_interactive(tmp_path: Path) -> None:
         page = Page(program.output)
         eventually(lambda: bool(page.last.get("fabric")), BUILT_S)
         assert page.ask("inject", kind="link-slow", target="d0g1", rate=0.5)[0] == 200
+        token = page.path.strip("/")
+        assert not [name for name, text in texts_of_processes() if token in text], "any user reads arguments"
         assert program.end(120) == 1, program.output
+    assert not [file for file in out.rglob("*") if file.is_file() and token.encode() in file.read_bytes()]
     summary = json.loads((out / "summary.json").read_text())
     assert summary["interactive"]
     assert not any(check["passed"] for check in summary["checks"])
