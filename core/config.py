@@ -13,7 +13,7 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.safe_files import read_input
+from railyard.core.safe_files import decoded, read_input
 from railyard.core.units import format_time
 
 MAX_YAML_BYTES: Final = 2**20  # takes PyYAML a few seconds; a placement of 65,536 ranks fits
@@ -104,7 +104,7 @@ def read_yaml(path: Path, field: str, given: str = "") -> object:
     given = given or str(path)
     content = read_input(path, field, MAX_YAML_BYTES, given)
     try:
-        return parse_yaml(content.decode("utf-8"), field, given)
+        return parse_yaml(decoded(content), field, given)
     except UnicodeDecodeError as error:
         raise BadInput(field, given, "is not text in UTF-8") from error
 

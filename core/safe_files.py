@@ -9,6 +9,7 @@ A file is written under a name that cannot be guessed, and renamed: it is whole 
 
 import errno
 import fcntl
+import json
 import os
 import pwd
 import secrets
@@ -369,7 +370,8 @@ def read_input(path: Path, field: str, most: int, given: str = "") -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise BadInput(field, given, "must be a regular file")
             with os.fdopen(fd, "rb", closefd=False) as file:
                 content = file.read(most + 1)
@@ -378,8 +380,25 @@ def read_input(path: Path, field: str, most: int, given: str = "") -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise BadInput(field, given, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
     if len(content) > most:
-        raise BadInput(field, given, f"must have {most:,} bytes or fewer")
+        size = max(status.st_size, len(content))  # files of /proc have size 0
+        raise BadInput(field, given, too_large(size, most))
     return content
+
+
+def too_large(size: int, most: int, files: int = 1) -> str:
+    """Return what a message says of a file, or several together, with more bytes than can be read."""
+    from railyard.core.units import size_name  # pydantic with it, which is slow to load
+
+    together = f" in {files:,} files together" if files > 1 else ""
+    return f"has {size:,} bytes{together}: {most:,} ({size_name(most)}) or fewer can be read"
+
+
+def decoded(content: bytes) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16 or UTF-32, as some editors save it; without a byte order mark.
+
+    UnicodeDecodeError for anything else.
+    """
+    return content.decode(json.detect_encoding(content))
 
 
 def real_path(path: str | Path) -> Path:

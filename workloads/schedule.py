@@ -236,6 +236,7 @@ Grid = tuple[tuple[int, ...], ...]
 
 MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
 MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has
+COUNTED_TASKS: Final = 3 * MAX_TASKS  # beyond the most that a schedule may have: they are counted, to say how many
 MAX_RUNS: Final = 2**16  # phases of a schedule, each of which is made by itself
 MAX_TRANSFER_BYTES: Final = 2**62  # their sums are 64-bit integers
 MAX_EXPERIMENT_TASKS: Final = 2**20  # of all schedules of an experiment, each of which is made before it starts
@@ -245,7 +246,7 @@ MAX_GPUS: Final = 1024  # all-to-all has a transfer a pair; beyond a million of 
 
 
 class TooManyTasks(ValueError):
-    """A schedule that takes too long to make; the message says how many tasks it may have."""
+    """A schedule that takes too long to make; the message says how many tasks it would have, and how many it may."""
 
 
 def _check_bytes(size: int) -> None:
@@ -273,7 +274,9 @@ def check_gpus(domains: int, rails: int, field: str) -> None:
 
 
 class Program:
-    """The tasks so far of `domains` HB domains with `rails` GPUs each. TooManyTasks as soon as there are.
+    """The tasks so far of `domains` HB domains with `rails` GPUs each.
+
+    Tasks beyond the most are counted and not kept, so that TooManyTasks says how many there would be.
 
     `gpu_tasks`: the most on average for each GPU, where there are more than 64.
     """
@@ -296,6 +299,11 @@ class Program:
     def count(self) -> int:
         """The number of tasks so far, and so of the next one."""
         return self._count
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are no more tasks so far than a schedule may have."""
+        return self._count <= self._most
 
     def phase(self, phase: Phase) -> int:
         """Start one run of a collective (or of any other named step); returns the phase's number."""
@@ -322,20 +330,35 @@ class Program:
             self.wait_for(gpu, [self._append(Compute(gpu, seconds, phase, self.last(gpu)))])
 
     def check_count(self, more: int) -> None:
-        """Raise TooManyTasks if so many more tasks than now are more than the schedule may have."""
-        if self._count + more > self._most:
-            raise TooManyTasks(f"must make {self._most:,} transfers and computations or fewer on this fabric")
+        """Raise TooManyTasks if so many more tasks than now are more than can be counted one by one."""
+        if self._count + more > self._most + COUNTED_TASKS:
+            raise self._too_many(f"{self._count + more:,} or more")
+
+    def _too_many(self, number: str) -> TooManyTasks:
+        gpus = self.domains * self.rails
+        limit = f"{self._most:,} or fewer are allowed on its {gpus:,} GPUs"
+        return TooManyTasks(f"makes {number} transfers and computations: {limit}")
 
     def check_runs(self, more: int) -> None:
         """Raise TooManyTasks if so many more phases than now are more than the schedule may have."""
         if len(self._phases) + more > MAX_RUNS:
-            raise TooManyTasks(f"must make {MAX_RUNS:,} or fewer phases: runs of collectives, rounds")
+            number = len(self._phases) + more
+            allowed = f"{MAX_RUNS:,} or fewer are allowed"
+            raise TooManyTasks(f"makes {number:,} or more phases (runs of collectives, rounds): {allowed}")
 
     def _append(self, task: Task) -> int:
         self.check_count(1)
-        self._tasks.append(task)
         self._count += 1
+        if self.fits:
+            self._tasks.append(task)
+        else:
+            self._drop_tasks()
         return self._count - 1
+
+    def _drop_tasks(self) -> None:
+        """Free the memory of a schedule that won't be made."""
+        self._tasks.clear()
+        self._blocks.clear()
 
     def send_all(self, ends: Numbers, sizes: Numbers, phase: int, first: Sequence[Sequence[int]], rest: Numbers) -> int:
         """Append transfers, (n, 2) sources and destinations with the bytes of each; returns the first one's number.
@@ -345,6 +368,10 @@ class Program:
         """
         self.check_count(n := len(ends))
         _check_bytes(max(sizes, default=0) if sizes.dtype == object else sizes.max(initial=0))
+        self._count += n
+        if not self.fits:
+            self._drop_tasks()
+            return self._count - n
         if self._tasks:
             self._blocks.append(Columns.of(self._tasks))
             self._tasks = []
@@ -354,11 +381,12 @@ class Program:
             np.broadcast_to(value, n) for value in (np.int64(phase), np.int64(0), 0.0, False)
         )
         self._blocks.append(Columns(ends[:, 0], ends[:, 1], sizes, no_time, never, number, zero, after_end, after))
-        self._count += n
         return self._count - n
 
     def schedule(self, name: str, iteration: Iteration | None = None) -> Schedule:
-        """The finished schedule, checked."""
+        """The finished schedule, checked. TooManyTasks if it has more than it may."""
+        if not self.fits:
+            raise self._too_many(f"{self._count:,}")
         tasks: Sequence[Task] = tuple(self._tasks)
         if self._blocks:
             tasks = Columns.joined([*self._blocks, Columns.of(tasks)])

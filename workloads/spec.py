@@ -239,7 +239,7 @@ def build(
         built = spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
     except TooManyTasks as error:
         name, value = _largest_count(spec.model_dump(exclude_none=True), field)
-        raise BadInput(name, value, str(error)) from error
+        raise BadInput(name, value, f"{error}; a smaller number, or fewer domains or rails, helps") from error
     if inputs_read.number != inputs_before or type(spec).__module__.partition(".")[0] != "railyard":
         return built
     while sum(_weight(kept.schedule.tasks) for kept in _BUILT.values()) > _MAX_KEPT:

@@ -57,7 +57,7 @@ def put(index: int, key: str, value: object) -> Any:
         ("ring", put(1, "comm_size", 5), "ring.2.json: node 12: 300000 bytes received must be the 5"),
         ("ring", put(1, "data_deps", [99]), "ring.1.json: node 11: 'node 99' is what it waits for, but isn't"),
         ("ring", put(1, "Id", 10), "ring.1.json: 'node 10' occurs twice"),
-        ("ring", put(2, "data_deps", [14]), "node 12 -> ring.1.json: node 14 -> ring.1.json: node 12' is a cycle"),
+        ("ring", put(2, "data_deps", [14]), "node 14 waits for node 12; ring.1.json: node 12 waits for node 14' is a"),
         ("ring", put(1, "NodeType", 77), "ring.1.json: node 11: 77 is no node type: allowed are 0 INVALID_NODE"),
         ("ring", put(1, "NodeType", 7), "ring.1.json: node 11: None is no known collective: allowed as comm_type are"),
     ],

@@ -9,7 +9,7 @@ from railyard.core.units import Time
 from railyard.workloads import spec
 from railyard.workloads.collectives.algorithm import AllToAllAlgorithm, chosen_algorithm, sizing_algorithm
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.schedule import Factor, Scale
+from railyard.workloads.schedule import Factor, Scale, TooManyTasks
 from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
 
@@ -78,7 +78,11 @@ class TraceSpec(spec.Workload):
         fabric, trace = setting.fabric, self.read(setting)
 
         def lowered(bytes_factor: float, time_factor: float, all_to_all: str) -> Lowered:
-            found = lower(trace, fabric.domains, fabric.rails, bytes_factor, time_factor, all_to_all)
+            try:
+                found = lower(trace, fabric.domains, fabric.rails, bytes_factor, time_factor, all_to_all)
+            except TooManyTasks as error:
+                remedy = "take fewer domains or rails, or fewer operations of the trace"
+                raise BadInput(f"{setting.field}.path", self.path, f"{error}; {remedy}") from error
             if not found.schedule.transfers:
                 raise BadInput(f"{setting.field}.path", self.path, "sends nothing, so there is nothing to replay")
             return found

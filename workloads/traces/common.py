@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
-from railyard.core.safe_files import read_input
+from railyard.core.safe_files import decoded, read_input, too_large
 
 Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
@@ -211,10 +211,19 @@ def check_rank(where: str, rank: int, ranks: int) -> int:
     return rank
 
 
+def text_of(content: bytes, where: str) -> str:
+    """Return the text of a file, without a byte order mark. BadInput if it is none."""
+    try:
+        return decoded(content)
+    except UnicodeDecodeError as error:
+        raise BadInput(where, "its content", "is no text in UTF-8") from error
+
+
 def parse_json(content: bytes, where: str) -> Any:
     """Plain data of a JSON file. BadInput says where it breaks off."""
+    text = text_of(content, where)
     try:
-        found = json.loads(content)
+        found = json.loads(text)
         if _HALF.search(content):  # of a surrogate pair: JSON lets it stand alone, where no name can be printed
             json.dumps(found, ensure_ascii=False).encode()
         return found
@@ -266,10 +275,20 @@ def read_files(path: str, field: str) -> Files:
         files = [file for _, file in sorted(by_rank.items())]
     except (OSError, ValueError) as error:
         raise BadInput(field, path, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
-    content: list[bytes] = []
-    for file in files:
-        content.append(read_input(file, field, MAX_BYTES - sum(map(len, content))))
-    return Files(stem or folder.resolve().name, tuple(file.name for file in files), tuple(content), shared=False)
+    total = sum(_size(file) for file in files)
+    if total > MAX_BYTES:
+        allowed = f"{too_large(total, MAX_BYTES, len(files))}; take fewer ranks, or cut the trace to one iteration"
+        raise BadInput(field, str(given), allowed)
+    content = tuple(read_input(file, field, MAX_BYTES) for file in files)
+    return Files(stem or folder.resolve().name, tuple(file.name for file in files), content, shared=False)
+
+
+def _size(file: Path) -> int:
+    """Return the bytes of a file; 0 if it can't be looked at, which reading it reports."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
 
 
 def _ranked(name: str) -> re.Match[str] | None:

@@ -7,17 +7,19 @@ its sender up.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, Final
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size
 from railyard.workloads.collectives import algorithm as algorithms
-from railyard.workloads.schedule import Grid, Phase, Program, Schedule
+from railyard.workloads.schedule import Grid, Phase, Program, Schedule, TooManyTasks
 from railyard.workloads.traces.common import Action, Call, Gap, Measured, NodeId, Recv, Send, Trace
 
+MAX_SHOWN_WAITS: Final = 4  # of a cycle, in its message
 InOrder = Sequence[tuple[NodeId, Action]]
 """Operations with their numbers, rank by rank, in the order in which a rank comes to them."""
 
@@ -40,7 +42,8 @@ def steps(trace: Trace) -> list[Step]:
     orders = []  # positions in the order in which a rank comes to its operations
     for nodes in trace.ranks:
         waits = [(upstream, position) for position, node in enumerate(nodes) for upstream in node.after]
-        orders.append(_topological_order(waits, range(len(nodes)), [node.where for node in nodes]))
+        describe_wait = partial(_describe_wait, [node.where for node in nodes])
+        orders.append(_topological_order(waits, range(len(nodes)), describe_wait))
     in_order = [
         ((rank, position), trace.ranks[rank][position].action)
         for rank, order in enumerate(orders)
@@ -59,14 +62,32 @@ def steps(trace: Trace) -> list[Step]:
     edges += [(unit_of[send], unit_of[receive]) for receive, send in sent.items()]
     order_index = {(rank, position): i for rank, order in enumerate(orders) for i, position in enumerate(order)}
     keys = [(max(order_index[node_id] for node_id in members), members[0]) for members in units]
-    order = _topological_order(edges, keys, [trace.node(members[0]).where for members in units])
+
+    def describe_units(earlier: int, later: int) -> str:
+        """Name the operations of the rank on which one unit waits for another, or the receive and its send."""
+        for node_id in units[later]:
+            for upstream in (*after[node_id], *([sent[node_id]] if node_id in sent else [])):
+                if unit_of[upstream] == earlier:
+                    return _describe_wait((trace.node(upstream).where, trace.node(node_id).where), 0, 1)
+        raise AssertionError("an edge has two operations")
+
+    order = _topological_order(edges, keys, describe_units)
     return [Step(units[u], tuple(tuple(after[p]) for p in units[u]), sent.get(units[u][0])) for u in order]
 
 
-def _topological_order(edges: Iterable[tuple[int, int]], keys: Sequence[Any], where: Sequence[str]) -> list[int]:
+def _describe_wait(where: Sequence[str], earlier: int, later: int) -> str:
+    """Return `t.1.et: node 2 waits for node 1`, with the file of the second only if it is another one."""
+    file = where[later].partition(": ")[0]
+    return f"{where[later]} waits for {where[earlier].removeprefix(f'{file}: ')}"
+
+
+def _topological_order(
+    edges: Iterable[tuple[int, int]], keys: Sequence[Any], describe: Callable[[int, int], str]
+) -> list[int]:
     """Return the nodes, each after those that it waits for; of several that could be next, the one with least key.
 
-    `edges`: from a node to one that waits for it. Each node has a key.
+    `edges`: from a node to one that waits for it. Each node has a key. `describe`: says of an edge, in a message, who
+    waits for whom. BadInput if nodes wait for each other in a circle.
     """
     import networkx as nx  # takes a third of a second to load, which a run without a trace needs not
 
@@ -76,9 +97,11 @@ def _topological_order(edges: Iterable[tuple[int, int]], keys: Sequence[Any], wh
     try:
         return list(nx.lexicographical_topological_sort(graph, key=keys.__getitem__))
     except nx.NetworkXUnfeasible:
-        names = [where[edge[0]] for edge in nx.find_cycle(graph)]
-    shown = " -> ".join([*names[:6], *(["..."] if len(names) > 6 else []), names[0]])
-    raise BadInput(names[0], shown, "is a cycle: each waits for the one before it, so none can ever begin")
+        waits = [describe(*edge[:2]) for edge in nx.find_cycle(graph)]
+    file, _, _ = waits[0].partition(": ")
+    more = f"; and {len(waits) - MAX_SHOWN_WAITS} more" if len(waits) > MAX_SHOWN_WAITS else ""
+    shown = "; ".join(waits[:MAX_SHOWN_WAITS]) + more
+    raise BadInput(file, shown, "is a cycle: none of them can ever begin")
 
 
 def _collectives(trace: Trace, in_order: InOrder, after: dict[NodeId, list[NodeId]]) -> list[tuple[NodeId, ...]]:
@@ -190,11 +213,22 @@ class Lowered:
 def lower(
     trace: Trace, domains: int, rails: int, bytes_factor: float, time_factor: float, all_to_all: str = "all-to-all"
 ) -> Lowered:
-    """The trace on a fabric of this shape, with its bytes and seconds times these. BadInput says what can't be."""
-    lowering = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, all_to_all)
-    for step in steps(trace):
-        lowering.add_step(step)
-    schedule = lowering.program.schedule(trace.name)
+    """The trace on a fabric of this shape, with its bytes and seconds times these.
+
+    BadInput says what can't be, TooManyTasks how much of it can.
+    """
+    program = Program(domains, rails)
+    lowering = _Lowering(trace, program, bytes_factor, time_factor, all_to_all)
+    all_steps = steps(trace)
+    fitting_count = 0
+    try:
+        for number, step in enumerate(all_steps, 1):
+            lowering.add_step(step)
+            if program.fits:
+                fitting_count = number
+        schedule = program.schedule(trace.name)
+    except TooManyTasks as error:
+        raise TooManyTasks(f"{error}; the first {fitting_count:,} of its {len(all_steps):,} steps fit") from error
     tasks_of_phase: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for number, transfer in schedule.transfers:
         tasks_of_phase[transfer.phase, transfer.src].append(number)

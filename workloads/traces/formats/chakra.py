@@ -87,7 +87,7 @@ def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
             read.append(message)
             if len(read) > common.MAX_OPERATIONS:
                 raise BadInput(where, "its content", f"has more than {common.MAX_OPERATIONS:,} messages")
-    except (DecodeError, EOFError, ValueError) as error:
+    except (DecodeError, EOFError, ValueError, OverflowError) as error:  # OverflowError: a length of 2^63 bytes
         what = f"message {len(read)}"
         raise BadInput(where, what, "is cut off or damaged: the file can't be read to its end") from error
     if not read:
@@ -145,10 +145,8 @@ class Chakra(common.TraceFormat):
             allowed = "must be NAME.<rank>.et or NAME.<rank>.json: a Chakra trace has a file for each rank"
             raise BadInput(files.names[0], files.name, allowed)
         read = [_read(name, content) for name, content in zip(files.names, files.content, strict=True)]
-        ranks = tuple(
-            _Rank(rank, len(read), name, on.groups).nodes(messages)
-            for rank, (name, (messages, _)) in enumerate(zip(files.names, read, strict=True))
-        )
+        readers = [_Rank(rank, len(read), name, on) for rank, name in enumerate(files.names)]
+        ranks = tuple(reader.nodes(messages) for reader, (messages, _) in zip(readers, read, strict=True))
 
         def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
             times: list[dict[int, tuple[int, int]]] = [{} for _ in read]
@@ -158,7 +156,20 @@ class Chakra(common.TraceFormat):
                 name: write(times[rank]) for rank, (name, (_, write)) in enumerate(zip(files.names, read, strict=True))
             }
 
-        return common.Trace(files.name, ranks, rewrite)
+        return common.Trace(files.name, ranks, rewrite, _notes(readers))
+
+
+def _notes(readers: "list[_Rank]") -> tuple[str, ...]:
+    """Say how many nodes have a time that the trace doesn't state, or none."""
+    computed_count = sum(reader.computed_nodes for reader in readers)
+    untimed_count = sum(reader.untimed_nodes for reader in readers)
+    timed_count = sum(reader.timed_nodes for reader in readers) + computed_count
+    notes = []
+    if computed_count:
+        notes.append(f"{computed_count:,} nodes have num_ops and no duration: they take num_ops / (peak x efficiency)")
+    if untimed_count and not timed_count:  # of a recorded trace, roots and other short nodes have no duration
+        notes.append(f"{untimed_count:,} computing nodes have neither a duration nor num_ops, and take no time")
+    return tuple(notes)
 
 
 def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
@@ -203,10 +214,7 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
 
 
 def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
-    try:
-        text = content.decode().strip()
-    except UnicodeDecodeError as error:
-        raise BadInput(name, "its content", "is no JSON in UTF-8") from error
+    text = common.text_of(content, name).strip()
     found: list[Any] = common.parse_json(content, name) if text.startswith("[") else []
     decoder, rest = json.JSONDecoder(), "" if found else text
     while rest:
@@ -232,7 +240,7 @@ def _node_of_graph(item: Any, where: str) -> Any:
         if not isinstance(listed, list):
             raise BadInput(where, listed, f"is no {key}: a list of Ids is needed")
         deps.extend(common.parse_whole(where, key, value) for value in listed)
-    for key in ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag"):
+    for key in ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "num_ops"):
         if key in item:
             node.attr.add(name=key, int64_val=common.parse_whole(where, key, item[key]))
     if "pg_name" in item:
@@ -241,11 +249,24 @@ def _node_of_graph(item: Any, where: str) -> Any:
 
 
 class _Rank:
-    def __init__(self, rank: int, ranks: int, file: str, groups: common.Groups) -> None:
-        self.rank, self.ranks, self.file = rank, ranks, file
-        self.groups = dict(groups)
+    """A rank's nodes, made neutral.
+
+    `timed_nodes`: how many have a duration; `computed_nodes`: how many their time by `num_ops`; `untimed_nodes`: how
+    many compute, and have no time at all.
+    """
+
+    def __init__(self, rank: int, ranks: int, file: str, on: common.ReplayOn) -> None:
+        self.rank = rank
+        self.ranks = ranks
+        self.file = file
+        self.flops_per_s = on.flops_per_s
+        self.groups = dict(on.groups)
+        self.timed_nodes = 0
+        self.computed_nodes = 0
+        self.untimed_nodes = 0
 
     def nodes(self, messages: list[Any]) -> tuple[common.Node, ...]:
+        """Return the nodes of a file. BadInput says which can't be used."""
         positions: dict[int, int] = {}
         for position, message in enumerate(messages):
             if message.id in positions:
@@ -256,8 +277,11 @@ class _Rank:
         found = []
         for message in messages:
             where = f"{self.file}: node {message.id}"
-            after = dict.fromkeys((*message.data_deps, *message.ctrl_deps))
-            for dependency in after:
+            # Chakra's converter gives thread roots a control dependency on a node 0 that it doesn't write, and its
+            # feeder follows data dependencies alone: so a control dependency on an absent node orders nothing.
+            present = (dependency for dependency in message.ctrl_deps if dependency in positions)
+            after = dict.fromkeys((*message.data_deps, *present))
+            for dependency in message.data_deps:
                 if dependency not in positions:
                     raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
             if not 0 <= message.type < len(NODE_TYPES):  # an enum may be negative
@@ -268,11 +292,24 @@ class _Rank:
                 action = self._call(attributes, where)
             elif kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
                 action = self._message(kind == "COMM_SEND_NODE", attributes, where)
+            elif kind in ("INVALID_NODE", "METADATA_NODE"):
+                action = common.Gap(0.0)
             else:
-                is_untimed = kind in ("INVALID_NODE", "METADATA_NODE")
-                action = common.Gap(0.0 if is_untimed else message.duration_micros / MICROSECONDS)
+                action = common.Gap(self._seconds(message, attributes, where))
             found.append(common.Node(where, action, tuple(positions[other] for other in after)))
         return tuple(found)
+
+    def _seconds(self, message: Any, attributes: Mapping[str, Any], where: str) -> float:
+        """Time of a node that sends nothing: its duration, or else its operations at the GPU's rate."""
+        if message.duration_micros:
+            self.timed_nodes += 1
+            return float(message.duration_micros / MICROSECONDS)
+        if "num_ops" in attributes:
+            self.computed_nodes += 1
+            return common.parse_whole(where, "num_ops", attributes["num_ops"]) / self.flops_per_s
+        if NODE_TYPES[message.type] == "COMP_NODE":
+            self.untimed_nodes += 1
+        return 0.0
 
     def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> common.Action:
         own_key, peer_key = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")

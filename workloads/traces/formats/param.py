@@ -30,7 +30,8 @@ RECEIVES: Final = ("recv", "irecv")
 ORDERING: Final = ("init", "wait", "batch_isend_irecv")
 KNOWN_NAMES: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
 ELEMENT_BYTES: Final = {
-    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
+    "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1, "uint8": 1,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
 }  # fmt: skip
 MICROSECONDS: Final = 1e6  # in a second
@@ -44,7 +45,7 @@ class Param(common.TraceFormat):
 
     def recognizes(self, files: common.Files) -> bool:
         """Return whether it is a JSON list whose first item isn't one of Chakra's."""
-        if files.suffix != ".json" or not files.content[0].lstrip().startswith(b"["):
+        if files.suffix != ".json" or not common.text_of(files.content[0], files.names[0]).lstrip().startswith("["):
             return False
         first = next(iter(common.parse_json(files.content[0], files.names[0])), None)
         return not isinstance(first, Mapping) or bool({"comms", "compute"} & set(first))

@@ -3,8 +3,10 @@
 Line 1 has the parallelism, line 2 the number of layers, each other a layer in 12 columns: name, dependency (unused),
 then computing time (ns), collective and bytes of the forward pass, the input gradient and the weight gradient, and the
 update's time. Ranks are numbered TP, PP, DP (MockNcclGroup.cc); EP groups are runs of a DP group, DP_EP groups its
-ranks across those. Bytes are a collective's whole buffer (AllGather: gathered; all-to-all: of all pairs). The order is
-that of Workload.cc: layers forward, then backward; only the weight gradient's collective isn't waited for. One pass.
+ranks across those. Bytes are a collective's whole buffer (all-to-all: of all pairs). Those of an AllGather are the
+gathered data where line 1 has a key of SimAI's; without one the text is ASTRA-sim's, which takes them as one rank's own
+part (system/collective/Ring.cc). The order is that of Workload.cc: layers forward, then backward; only the weight
+gradient's collective isn't waited for. One pass.
 """
 
 import csv
@@ -27,6 +29,10 @@ OPS: Final[dict[str, common.Op]] = {
 COLUMNS: Final = 12
 NANOSECONDS: Final = 1e9  # in a second
 PARTS: Final = ("fwd", "ig", "wg")
+SIMAI_KEYS: Final = ("ep:", "pp:", "vpp:", "ga:", "all_gpus:", "pp_comm:", "pp_comm")
+"""Keys of line 1 that ASTRA-sim doesn't have."""
+LEFT_OUT_KEYS: Final = ("pp_comm:", "pp_comm", "ga:", "vpp:")
+"""Keys of line 1 that are read for a note only: SimAI's packet simulation sends nothing between stages either."""
 KINDS: Final = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
 """Kinds of traffic by the domain of a collective: the groups of ranks that share it."""
 
@@ -52,7 +58,11 @@ class _Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class _Header:
-    """Division of the ranks. `group_size`: how many of the model's (HYBRID_MODEL_DATA: the data's) are neighbours."""
+    """Division of the ranks.
+
+    `group_size`: how many of the model's (HYBRID_MODEL_DATA: the data's) are neighbours. `is_simai`: whether the sizes
+    are SimAI's, not ASTRA-sim's. `left_out`: keys that are only for a note, and their values.
+    """
 
     policy: str
     ranks: int
@@ -61,6 +71,8 @@ class _Header:
     experts: int
     checkpoints: tuple[int, ...]
     initiates: tuple[int, ...]
+    is_simai: bool
+    left_out: dict[str, int]
 
     def group(self, rank: int, domain: str) -> tuple[int, ...]:
         """The ranks with which a rank shares a collective."""
@@ -100,10 +112,7 @@ class SimAi(common.TraceFormat):
         name = files.names[0]
         if not files.shared:
             raise BadInput(name, files.name, "must be one file: a SimAI workload is the same for all ranks")
-        try:
-            lines = files.content[0].decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise BadInput(name, "its content", "is no text in UTF-8") from error
+        lines = common.text_of(files.content[0], name).splitlines()
         header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
         items = _items(header, _layers(lines, name))
         common.check_operations(name, header.ranks, len(items))
@@ -113,9 +122,23 @@ class SimAi(common.TraceFormat):
             )
             for rank in range(header.ranks)
         )
-        stage_note = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
-        notes = (stage_note,) if header.stages > 1 else ()
-        return common.Trace(files.name, ranks, partial(_rewrite, files.name, items, header.ranks), notes)
+        return common.Trace(
+            files.name, ranks, partial(_rewrite, files.name, items, header.ranks), _notes(header, items)
+        )
+
+
+def _notes(header: _Header, items: "list[_Item]") -> tuple[str, ...]:
+    """Say what of the file is left out, and by which tool's meaning ambiguous sizes are read."""
+    notes = []
+    boundary_bytes = header.left_out.get("pp_comm", 0)
+    if header.stages > 1 or boundary_bytes:
+        listed = ", ".join(f"{key}: {value}" for key, value in header.left_out.items())
+        unsent = f"line 1 has {listed}, all left out" if listed else "line 1 has no pp_comm"
+        notes.append(f"{header.stages} pipeline stages run side by side and send each other nothing: {unsent}")
+    gathers = any(isinstance(item.action, _Comm) and item.action.op == "all-gather" for item in items)
+    if gathers and not header.is_simai:
+        notes.append("ALLGATHER's bytes are one rank's part, as in ASTRA-sim: line 1 has no key of SimAI's (all_gpus:)")
+    return tuple(notes)
 
 
 def _action(action: Action, header: _Header, rank: int) -> common.Gap | common.Call:
@@ -125,7 +148,11 @@ def _action(action: Action, header: _Header, rank: int) -> common.Gap | common.C
     group = header.group(rank, domain)
     kind = "collective" if header.policy == "MICRO" else KINDS[domain]
     root = group[0] if op == "broadcast" else None
-    data_bytes = size / len(group) if op == "all-to-all" else size
+    data_bytes: float = size
+    if op == "all-to-all":
+        data_bytes = size / len(group)
+    elif op == "all-gather" and not header.is_simai:
+        data_bytes = size * len(group)
     return common.Call(op, group, data_bytes, root, group_name=domain, kind=kind)
 
 
@@ -150,7 +177,11 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
     sizes = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}
     group_size = sizes.get(policy, number("model_parallel_NPU_group:", 1))
     checkpoints, initiates = numbers("checkpoints:"), numbers("checkpoint_initiates:")
-    header = _Header(policy, ranks, group_size, number("pp:", 1), number("ep:", 1), checkpoints, initiates)
+    is_simai = not set(columns).isdisjoint(SIMAI_KEYS)
+    left_out = {key.removesuffix(":"): number(key, 0, 0) for key in LEFT_OUT_KEYS if key in columns}
+    stages = number("pp:", 1)
+    experts = number("ep:", 1)
+    header = _Header(policy, ranks, group_size, stages, experts, checkpoints, initiates, is_simai, left_out)
     if ranks % (group_size * header.stages):
         raise BadInput(where, ranks, f"ranks can't be divided by {group_size} in a group and {header.stages} stages")
     replicas = ranks // (group_size * header.stages)
