@@ -1,6 +1,6 @@
 """Tables for the terminal that never cut a name or a number."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -16,7 +16,11 @@ class FittingTable(Table):
     """A table that is printed in several blocks, one below the other, where the terminal is too narrow for one.
 
     Every block begins with the columns that tell the rows apart. Text breaks between words, numbers don't break.
+    `together`: a name for each column; neighbours of the same name are in one block if it has room for them, and those
+    of an empty name are independent.
     """
+
+    together: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or its blocks."""
@@ -58,13 +62,32 @@ class FittingTable(Table):
         keys = self._keys()
         while keys > 1 and sum(least[:keys]) + max(least[keys:]) + _GAP * keys > available:
             keys -= 1
+
+        def width(numbers: Sequence[int]) -> int:
+            return sum(least[number] for number in numbers) + _GAP * (len(numbers) - 1)
+
         block = list(range(keys))
-        for n in range(keys, len(least)):
-            if len(block) > keys and sum(least[k] for k in block) + least[n] + _GAP * len(block) > available:
+        for unit in self._units(keys):
+            if len(block) > keys and width([*block, *unit]) > available:
                 yield block
                 block = list(range(keys))
-            block.append(n)
+            for number in unit:
+                if len(block) > keys and width([*block, number]) > available:
+                    yield block
+                    block = list(range(keys))
+                block.append(number)
         yield block
+
+    def _units(self, keys: int) -> list[list[int]]:
+        """Return the columns after the first `keys`, those that belong together in one list."""
+        units: list[list[int]] = []
+        names = list(self.together) or [""] * len(self.columns)
+        for number in range(keys, len(self.columns)):
+            if number > keys and names[number] and names[number] == names[number - 1]:
+                units[-1].append(number)
+            else:
+                units.append([number])
+        return units
 
     def _part(self, block: list[int], limits: list[tuple[int, int]], available: int) -> Table:
         """Return a table of some of the columns, each as wide as it needs, and wider where there is room."""

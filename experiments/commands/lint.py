@@ -18,7 +18,7 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.results.views.format import percent, size
+from railyard.results.views.format import percent, rows_with_room, size
 from railyard.topologies.platforms import PLATFORMS, PlatformName
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import (
@@ -190,11 +190,12 @@ def _print_findings(title: str, findings: Iterable[Finding], console: Console) -
     console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
     for kind, group in groupby(findings, key=lambda finding: finding.kind):
         found = list(group)
-        for finding in found[:SHOWN]:
+        shown = rows_with_room(found, SHOWN)
+        for finding in shown:
             pairs = zip(finding.ranks[:MEMBERS], finding.gpus[:MEMBERS], strict=True)
             members = ", ".join(f"{rank} on {gpu}" for rank, gpu in pairs)
             members += f" and {len(finding.ranks) - MEMBERS:,} more" if len(finding.ranks) > MEMBERS else ""
             line = f"  {finding.kind}, {finding.group} (ranks {members}): {finding.reason}"
             console.print(line, highlight=False, soft_wrap=True)
-        if len(found) > SHOWN:
-            console.print(f"  {kind}: … {len(found) - SHOWN:,} more like these", highlight=False)
+        if len(found) > len(shown):
+            console.print(f"  {kind}: … {len(found) - len(shown):,} more like these", highlight=False)

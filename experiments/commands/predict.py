@@ -23,7 +23,7 @@ from railyard.experiments.options import (
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
 from railyard.results.published.catalogue import FIGURES, Cell, Figure
-from railyard.results.views.format import digits
+from railyard.results.views.format import digits, rows_with_room
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -64,11 +64,12 @@ def _print_figure(name: str, figure: Figure, console: Console) -> None:
     title = f"{figure.title} ({figure.source})"
     numeric = [any(isinstance(row[n], int | float) for row in figure.rows) for n in range(len(figure.columns))]
     table = plain_table(*figure.columns, right=list(compress(figure.columns, numeric)), title=title)
-    for row in figure.rows[:SHOWN]:
+    shown = rows_with_room(figure.rows, SHOWN)
+    for row in shown:
         table.add_row(*map(_cell, row))
     console.print(table)
-    if len(figure.rows) > SHOWN:
-        console.print(f"… {len(figure.rows) - SHOWN} more rows in {name}.csv", style="dim")
+    if len(figure.rows) > len(shown):
+        console.print(f"… {len(figure.rows) - len(shown)} more rows in {name}.csv", style="dim")
     for claim in figure.claims:
         mark, bound = "✓" if claim.agrees else "≠", f"{claim.bound} " if claim.bound else ""
         unit = claim.unit if claim.unit == "%" else f" {claim.unit}"

@@ -110,7 +110,7 @@ def _run(sweep: Sweep, folder: SweepFolder, machines: Machines, missing: Sequenc
     finally:
         shown, notes = write(sweep, folder)
     for table in shown:
-        screen.print(table.to_terminal(screen))
+        screen.print(table.to_terminal())
     for line in notes:
         screen.print(f"note: {line}", highlight=False, soft_wrap=True)
     for line in failed:
@@ -220,17 +220,18 @@ def _show_plan(sweep: Sweep, path: Path, again: Sequence[str], screen: Console) 
     measured = median(seconds) if seconds else None
     table = plain_table("run", *sweep.axes, "state", "expected", right=("expected",))
     left = 0
+    shown = len(fmt.rows_with_room(sweep.cells, MAX_SHOWN))
     with console(stderr=True).status("predicting how long each run takes"):
         for number, cell in enumerate(sweep.cells):
             state = states.get(cell.name, "")
             is_missing = state in ("", *again)
             left += is_missing
-            if number < MAX_SHOWN:
+            if number < shown:
                 values = [str(value) for value in cell.axes.values()]
                 expected = _expected(cell, measured) if is_missing else ""
                 table.add_row(cell.name, *values, state or views.MISSING, expected)
     screen.print(table)
-    more = len(sweep.cells) - MAX_SHOWN
+    more = len(sweep.cells) - shown
     if more > 0:
         screen.print(f"… {more} more runs")
     known = f", about {format_time(round(measured * left))} on one machine" if measured and left else ""

@@ -42,15 +42,15 @@ COLUMNS: Final = (
     Column("B", _value("median_b"), str),
     Column("B / A", lambda row: row.ratio, _ratio),
     Column("interval", _interval, str),
-    Column("n", lambda row: f"{row.n_a}, {row.n_b}", str, drop=1),
+    Column("n", lambda row: f"{row.n_a}, {row.n_b}", str),
     Column("verdict", lambda row: row.verdict, str),
-    text("reason", lambda row: row.reason, drop=None),
+    text("reason", lambda row: row.reason, on_terminal=False),
 )
 
 
 def table(comparison: Comparison, most: int | None = None) -> Table:
     """Return the rows, of which only the first `most`."""
-    rows = comparison.rows[:most]
+    rows = comparison.rows if most is None else fmt.rows_with_room(comparison.rows, most)
     more = len(comparison.rows) - len(rows)
     return Table(COLUMNS, rows, more=more, elsewhere="with --json").without_empty(("verdict",))
 
@@ -63,7 +63,7 @@ def headline(comparison: Comparison) -> str:
 
 def show(comparison: Comparison, console: Console) -> None:
     """Print it."""
-    console.print(table(comparison, MAX_ROWS).to_terminal(console))
+    console.print(table(comparison, MAX_ROWS).to_terminal())
     limit, confidence = fmt.percent(comparison.limit), fmt.percent(comparison.confidence, 0)
     console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together")
     for reason, count in Counter(row.reason for row in comparison.rows if row.reason).items():

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from railyard.core.records import IntervalId
 
+T = TypeVar("T")
 NOTHING: Final = "–"
 _SPACE: Final = "\u00a0"
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -82,6 +83,11 @@ def deviation(value: float, expected: float) -> str:
 def change(value: float | None) -> str:
     """A ratio as what it adds: 1.083 -> `+8.3%`, 0.98 -> `-2.0%`."""
     return NOTHING if value is None else f"{value - 1:+z.1%}"
+
+
+def rows_with_room(rows: Sequence[T], most: int) -> Sequence[T]:
+    """Return the first `most` rows, or all if just one more is there: its line is no longer than a note about it."""
+    return rows if len(rows) <= most + 1 else rows[:most]
 
 
 def how_often(count: int) -> str:

@@ -248,15 +248,17 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     state += " [bold red]interactive[/]" if run.is_interactive else ""
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
     print_line(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}")
-    for reason in judgement.reasons[:_MAX_REASONS]:
+    reasons = fmt.rows_with_room(judgement.reasons, _MAX_REASONS)
+    for reason in reasons:
         print_line(Text(f"  {reason}"))
-    if len(judgement.reasons) > _MAX_REASONS:
-        print_line(f"  … and {len(judgement.reasons) - _MAX_REASONS} more")
+    if len(judgement.reasons) > len(reasons):
+        print_line(f"  … and {len(judgement.reasons) - len(reasons)} more")
     repeated = repeated_lines(analysis)
-    for text in repeated[:_MAX_REASONS]:
+    shown = fmt.rows_with_room(repeated, _MAX_REASONS)
+    for text in shown:
         print_line(Text(f"  {text}"))
-    if len(repeated) > _MAX_REASONS:
-        print_line(f"  … and {len(repeated) - _MAX_REASONS} more intervals measured again")
+    if len(repeated) > len(shown):
+        print_line(f"  … and {len(repeated) - len(shown)} more intervals measured again")
     for _, found in sections():
         found.show(analysis, console)
     for check in analysis.checks:

@@ -81,12 +81,12 @@ def table(rows: Sequence[SweepRow]) -> Table:
     columns += [text(key, partial(_what, key)) for key in _KEYS[:-1]]
     columns += [
         Column("median", lambda row: fmt.quantity(median(row.values), row.what["unit"]), str),
-        Column("min", lambda row: fmt.quantity(min(row.values), row.what["unit"]), str, drop=1),
-        Column("max", lambda row: fmt.quantity(max(row.values), row.what["unit"]), str, drop=1),
+        Column("min", lambda row: fmt.quantity(min(row.values), row.what["unit"]), str),
+        Column("max", lambda row: fmt.quantity(max(row.values), row.what["unit"]), str),
         Column("n", lambda row: len(row.values), str),
         Column("ratio", lambda row: row.ratio, fmt.ratio),
         text("verdict", lambda row: row.verdict),
-        text("machines", lambda row: ", ".join(row.machines), drop=2),
+        text("machines", lambda row: ", ".join(row.machines)),
     ]
     return Table(columns, rows).without_empty(("median", "n", "verdict"))
 

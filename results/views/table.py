@@ -9,14 +9,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 from rich import box
-from rich.console import Console
-from rich.measure import Measurement as RichMeasurement
 
 from railyard.core.terminal import FittingTable
 from railyard.results.runs.records import NOT_COMPARED
 from railyard.results.views.format import NOTHING, quantity
 
-UNLIMITED_WIDTH: Final = 1000  # columns: no table is so wide
 _CLASSES: Final = {"not met": "bad", "✗": "bad", "degraded": "degraded", "invalid": "invalid"}
 _CLASSES.update(dict.fromkeys(NOT_COMPARED, "degraded"))
 
@@ -28,9 +25,9 @@ class Column:
     `value` is a function of a row, or the name of its attribute, by default that of the title. `show` makes text of it;
     without that it is shown in its `unit` (see format.quantity), None as a dash. `is_text`: left-aligned and broken
     over lines; other cells are right-aligned. `group`: a heading above this column and its neighbours of the same
-    group. On the terminal its title is `short`, if there is one; where the screen is too narrow, columns of the highest
-    `drop` are left out first, 0 never, and None is in the report alone. `key`: its key in JSON; a column without one is
-    left out there, and one with a key and no title is there alone.
+    group. On the terminal its title is `short`, if there is one, and it is left out unless it is `on_terminal`; where
+    the screen is too narrow, columns with the same `together` stay in one block if they can. `key`: its key in JSON;
+    a column without one is left out there, and one with a key and no title is there alone.
     """
 
     title: str
@@ -40,7 +37,8 @@ class Column:
     is_text: bool = False
     group: str = ""
     short: str = ""
-    drop: int | None = 0
+    on_terminal: bool = True
+    together: str = ""
     style: str = ""
     key: str = ""
 
@@ -136,37 +134,25 @@ class Table:
             Markup().join(Markup("<tr>{}</tr>\n").format(row) for row in rows),
         )
 
-    def to_terminal(self, console: Console) -> FittingTable:
-        """Return it with as many columns as the screen has room for, so that no cell is cut."""
+    def to_terminal(self) -> FittingTable:
+        """Return it as a table that is split into blocks where the screen is too narrow, so that nothing is cut."""
         more = f"… {self.more} more {self.elsewhere}" if self.more > 0 else ""
         caption = "\n".join(filter(None, (self.note, more))) or None
-        wide = console.options.update(width=UNLIMITED_WIDTH)
-        highest = max((column.drop for column in self.shown if column.drop is not None), default=0)
-        while True:
-            found = FittingTable(
-                title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
-                box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
-            )  # fmt: skip
-            shown = [n for n, c in enumerate(self.shown) if c.drop is not None and c.drop <= highest]
-            for column in (self.shown[n] for n in shown):
-                look: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
-                found.add_column(column.short or column.title, style=column.style, **look)
-            for cells in self.cells:
-                found.add_row(*(cells[n] for n in shown))
-            if highest == 0 or RichMeasurement.get(console, wide, found).maximum <= console.width:
-                return found
-            highest -= 1
+        terminal_table = FittingTable(
+            title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
+        )  # fmt: skip
+        numbers = [number for number, column in enumerate(self.shown) if column.on_terminal]
+        for column in (self.shown[number] for number in numbers):
+            look: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
+            terminal_table.add_column(column.short or column.title, style=column.style, **look)
+        terminal_table.together = [self.shown[number].together for number in numbers]
+        for cells in self.cells:
+            terminal_table.add_row(*(cells[number] for number in numbers))
+        return terminal_table
 
 
-def text_table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, fixed: int = UNLIMITED_WIDTH, **table: Any
-) -> Table:
-    """Return a table of cells that are text already; from column `numbers` on they are right-aligned.
-
-    `fixed`: how many columns are always on the terminal; of the others the last go first where it is too narrow.
-    """
-    columns = [
-        Column(title, itemgetter(n), str, is_text=n < numbers, drop=max(0, n - fixed + 1))
-        for n, title in enumerate(titles)
-    ]
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, **table: Any) -> Table:
+    """Return a table of cells that are text already; from column `numbers` on they are right-aligned."""
+    columns = [Column(title, itemgetter(n), str, is_text=n < numbers) for n, title in enumerate(titles)]
     return Table(columns, rows, **table)

@@ -66,20 +66,31 @@ def test_renderings_of_a_table_agree(rows: list[tuple[str, float | None]]) -> No
     assert table.to_dicts() == [{"name": name, "time_s": time, "length": len(name)} for name, time in rows]
     assert [column.title for column in table.shown] == ["name", "time"]
     assert table.to_html().count("<td") == 2 * len(rows)
-    assert table.to_terminal(Console(width=1000)).row_count == len(rows)
+    assert table.to_terminal().row_count == len(rows)
 
 
-def test_narrow_terminal_drops_the_columns_of_highest_number() -> None:
+@pytest.mark.parametrize(
+    ("width", "blocks"),
+    [
+        (16, [["first"], ["second"], ["third"]]),
+        (30, [["first"], ["second", "third"]]),
+        (100, [["first", "second", "third"]]),
+    ],
+)
+def test_narrow_terminal_splits_the_table_and_keeps_every_column(width: int, blocks: list[list[str]]) -> None:
     columns = (
-        Column("kept", lambda _: "x" * 10),
-        Column("first to go", lambda _: "x" * 10, drop=2),
-        Column("second", lambda _: "x" * 10, drop=1),
-        Column("report", lambda _: "x", drop=None),
+        text("key", lambda _: "k"),
+        Column("first", lambda _: "x" * 9),
+        Column("second", lambda _: "y" * 9, together="pair"),
+        Column("third", lambda _: "z" * 9, together="pair"),
+        Column("report", lambda _: "x", on_terminal=False),
     )
     table = Table(columns, [None])
-    shown = {width: len(table.to_terminal(Console(width=width)).columns) for width in (12, 25, 100)}
-    assert shown == {12: 1, 25: 2, 100: 3}
-    assert table.to_html().count("<td") == 4
+    out = StringIO()
+    Console(file=out, width=width).print(table.to_terminal())
+    titles = [line.split() for line in out.getvalue().splitlines() if "key" in line]
+    assert titles == [["key", *block] for block in blocks]
+    assert table.to_html().count("<td") == 5
 
 
 def test_never_is_red_only_where_it_is_a_failure() -> None:

@@ -159,7 +159,7 @@ def test_the_summary_fits_a_screen_whatever_went_wrong() -> None:
     run.interrupted = True
     worst = screen(run)
     for lines in (fine, worst):
-        assert len(lines) <= 45
+        assert len(lines) <= 60  # with the blocks of tables that 100 columns have no room for
         assert max(map(len, lines)) <= 100
         assert not cut(lines)
     assert "interrupted" in worst[0]
@@ -191,8 +191,8 @@ def test_four_fabrics_fit_the_screen_too() -> None:
         run.recoveries += [replaced(r, fabric=new) for r in run.recoveries if r.fabric == old]
     lines = screen(run)
     faults = [line for line in lines if line.startswith(tuple(kind for kind, _, _ in FAULTS))]
-    assert len(faults) == 4 * (len(FAULTS) + 1)  # all of them, a cable's two sides apart
-    assert len(lines) - len(faults) <= 40
+    assert len(faults) == 2 * 4 * (len(FAULTS) + 1)  # all of them, a cable's two sides apart, in two blocks
+    assert len(lines) - len(faults) <= 45
     assert max(map(len, lines)) <= 100
     assert not cut(lines)
     assert any(line.startswith("moe all-to-all: rail-only slower by +") for line in lines)
@@ -201,8 +201,8 @@ def test_four_fabrics_fit_the_screen_too() -> None:
     assert heading == ["workload", "fabric", "measured", "predicted", "m/p"], "no fabric without its prediction"
 
 
-@pytest.mark.parametrize(("width", "columns"), [(120, "all"), (100, "all"), (80, "fewer")])
-def test_no_cell_of_a_table_is_cut(width: int, columns: str) -> None:
+@pytest.mark.parametrize("width", [120, 100, 80])
+def test_no_cell_of_a_table_is_cut(width: int) -> None:
     run = sample_run(2, 2, 1)
     for name in ("measurements", "loads", "bytes"):
         records = getattr(run, name)
@@ -211,11 +211,10 @@ def test_no_cell_of_a_table_is_cut(width: int, columns: str) -> None:
     lines = screen(run, width)
     assert max(map(len, lines)) <= width
     assert not cut(lines)
-    assert any("gpt-145.6b TP ReduceScatter" in line for line in lines)
+    assert any("gpt-145.6b TP" in line for line in lines)
     assert any("switch-crash" in line and "rail-optimized" in line for line in lines)
-    heading = next(line for line in lines if line.startswith("workload"))
-    assert ("formula" in heading) == (columns == "all")
-    assert "difference" in heading
+    headings = [line for line in lines if line.startswith("workload")]
+    assert any("difference" in heading and "formula" in heading for heading in headings)
 
 
 def test_crash_that_affects_no_other_gpu_is_not_recovered() -> None:

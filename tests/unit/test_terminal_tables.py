@@ -3,6 +3,8 @@
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -14,6 +16,9 @@ from rich.console import Console
 from railyard.core.terminal import FittingTable
 from railyard.experiments import cli
 from railyard.experiments.predict.output import Predicted
+from railyard.results.views.format import rows_with_room
+from tests.unit.recovery_sample import screen
+from tests.unit.results_sample import sample_run
 
 _WORD = st.text("abcdefghijklmnop0123456789.,-", min_size=1, max_size=14)
 _TEXT = st.lists(_WORD, min_size=1, max_size=4).map(" ".join)
@@ -88,3 +93,27 @@ def test_commands_cut_nothing_at_80_columns(
     rows = [row for row in shown[80].splitlines() if re.search(r"\S {2,}\S", row)]
     assert rows
     assert max(map(len, rows)) <= 80
+
+
+def headings(lines: Sequence[str], keys: str) -> str:
+    """Return the words of a table's headings, block after block, without those of its key columns."""
+    rules = [number for number, line in enumerate(lines) if line.startswith("──")]
+    rows = [lines[number - 1] for number in rules]
+    return " ".join(" ".join(re.sub(rf"^{keys}", "", row).split()) for row in rows if re.match(keys, row))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+def test_summary_has_every_column_at_every_width(width: int) -> None:
+    """A table of a wide screen is split on a narrow one: all of its columns are there, in order, in lines that fit."""
+    run = sample_run(repeats=1)
+    run.measurements = [replace(row, predicted_with_latency=row.predicted) for row in run.measurements]
+    lines = screen(run, width)
+    assert headings(lines, "workload") == "rail-only m/p m/pl rail-optimized m/p m/pl difference formula"
+    recovery = "n detected installed 1st packet ms target ms goodput lost no reroute"
+    assert headings(lines, "fault +fabric") == recovery
+    assert max(map(len, lines)) <= width
+    assert "m/pl: predicted with latency" in " ".join(" ".join(lines).split())
+
+
+def test_last_row_takes_the_place_of_a_note_about_it() -> None:
+    assert [len(rows_with_room(range(count), 7)) for count in (0, 7, 8, 9)] == [0, 7, 8, 7]

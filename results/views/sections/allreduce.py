@@ -112,7 +112,7 @@ class _Allreduces(Section):
         )
         for table in tables:
             if table.rows:
-                console.print(table.to_terminal(console))
+                console.print(table.to_terminal())
                 console.print()
         all_targets = dict.fromkeys(o.target.quantity for o in analysis.performance)
         missing = all_targets.keys() - {o.target.quantity for o in measured}
@@ -158,7 +158,7 @@ def benchmark_table(
         gains = [fmt.times(paper[policy]) if policy in paper else "" for policy in m.policies]
         rows.append(["Nezha states, at most", *[""] * slow, *gains, *["", fmt.times(paper.get("nezha")), ""] * own])
     title = f"{m.rails.label}: {_TITLE}"
-    return text_table(titles, rows, numbers=1, fixed=4 + slow, title=title, note=starts_text(m))
+    return text_table(titles, rows, numbers=1, title=title, note=starts_text(m))
 
 
 def starts_text(m: FabricMeasurements) -> str:
@@ -240,7 +240,7 @@ def table_1(found: AllreduceResults) -> Table | None:
         rows.append([size_name(size), "measured", *(fmt.seconds(m.at(known[name], size)) for name in shown)])
         if stated := nezha.TABLE_1.get(size):
             rows.append(["", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)])
-    return text_table(("size", "", *shown), rows, numbers=2, fixed=4, title="Nezha's Table 1, and the same here")
+    return text_table(("size", "", *shown), rows, numbers=2, title="Nezha's Table 1, and the same here")
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
@@ -252,10 +252,10 @@ def cuts_table(cuts: Sequence[Cut]) -> Table:
         Column("in an operation", lambda rows: f"{sum(c.inside for c in rows)} of {len(rows)}"),
         Column("detected ms", lambda rows: _spread([c.detect_ms for c in rows if c.inside])),
         Column("migrated ms", lambda rows: _spread([c.migrate_ms for c in rows if c.inside])),
-        Column("back ms", lambda rows: _spread([c.home_ms for c in rows if c.carried]), drop=1),
-        Column("operation", lambda rows: median(c.median_s for c in rows), fmt.seconds, drop=2),
-        Column("longest", lambda rows: max(c.worst_s for c in rows), fmt.seconds, drop=3),
-        Column("elements wrong", lambda rows: f"{sum(c.wrong for c in rows):,}", drop=4),
+        Column("back ms", lambda rows: _spread([c.home_ms for c in rows if c.carried])),
+        Column("operation", lambda rows: median(c.median_s for c in rows), fmt.seconds),
+        Column("longest", lambda rows: max(c.worst_s for c in rows), fmt.seconds),
+        Column("elements wrong", lambda rows: f"{sum(c.wrong for c in rows):,}"),
     )
     return Table(columns, list(grouped(cuts, "fabric", "policy", "name").values()), title="Rail faults")
 
@@ -302,10 +302,10 @@ def trainings_table(found: AllreduceResults) -> Table:
         *[Column(SLOW_MOTION, _factor)] * slow,
         Column("samples/s a node", speed, fmt.digits),
         Column("step", step_s, fmt.seconds),
-        Column("of it computing", lambda rows: rows[0].compute_s, fmt.seconds, drop=1),
-        Column("m/p", lambda rows: _over_predicted(step_s(rows), rows[0].predicted_s), drop=2),
-        Column("over one rail", lambda rows: over("single", rows), drop=3),
-        Column("over Gloo", lambda rows: over("gloo", rows), drop=4),
+        Column("of it computing", lambda rows: rows[0].compute_s, fmt.seconds),
+        Column("m/p", lambda rows: _over_predicted(step_s(rows), rows[0].predicted_s)),
+        Column("over one rail", lambda rows: over("single", rows)),
+        Column("over Gloo", lambda rows: over("gloo", rows)),
     ]
     by_policy = [rows for training in runs.values() for rows in grouped(training, "policy").values()]
     return Table(columns, by_policy, title="Trainings")
@@ -323,10 +323,10 @@ def ddp_runs_table(found: AllreduceResults, verdicts: Mapping[IntervalId, Verdic
         Column("gradients", "bytes", fmt.size),
         Column("steps", lambda x: len(x.losses)),
         Column("loss", lambda x: f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"),
-        Column("apart", lambda x: fmt.digits(x.losses_apart, 2), drop=1),
-        Column("Gloo's step", "gloo_step_s", fmt.seconds, drop=2),
-        Column("step", "step_s", fmt.seconds, drop=3),
-        Column("over Gloo", over_gloo, drop=4),
+        Column("apart", lambda x: fmt.digits(x.losses_apart, 2)),
+        Column("Gloo's step", "gloo_step_s", fmt.seconds),
+        Column("step", "step_s", fmt.seconds),
+        Column("over Gloo", over_gloo),
     )
     return Table(columns, found.ddp_runs, title="DDP over Gloo and over Railyard's backend")
 

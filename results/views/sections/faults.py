@@ -87,7 +87,7 @@ class _Failures(Section):
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print every fault: the rows are what such a run is for, so none is left to the report."""
         if analysis.recovery_rows:
-            console.print(terminal_table(analysis.recovery_rows, analysis.judgement).to_terminal(console))
+            console.print(terminal_table(analysis.recovery_rows, analysis.judgement).to_terminal())
         # a line for each target other than first packets and checks, with every fabric on which it was measured
         shown_above = goals.first_packet_targets().values()
         shown = (o for o in analysis.target_outcomes if o.samples and o.target not in shown_above)
@@ -293,11 +293,11 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         text("", lambda o: _MARK[o.met]),
         text("target", "name"),
         text("fabric", lambda o: o.fabric or None),
-        Column("n", lambda o: len(o.values), drop=3),
+        Column("n", lambda o: len(o.values)),
         Column("limit", limit),
         Column("measured", "text"),
-        Column("of", lambda o: o.worst.of, drop=1),
-        text("source", lambda o: o.target.source, drop=2),
+        Column("of", lambda o: o.worst.of),
+        text("source", lambda o: o.target.source),
     ]
     shown = [o for o in outcomes if o.samples or o.not_judged]
     if any(o.verdict != "ok" for o in shown):
@@ -358,14 +358,20 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
     def on(show: Callable[[Line], str]) -> Callable[[_FaultLine], str]:
         return lambda x: show(x.on) if x.on else fmt.NOTHING
 
-    def step(title: str, name: str, drop: int) -> Column:
+    def step(title: str, name: str) -> Column:
         def cell(line: Line) -> str:  # once for both sides
             ms = line.row.steps[name].median
             if missing_reason(line.row) and not ms:
                 return fmt.NOTHING
             return fmt.milliseconds(ms) if line.is_first_line else ""
 
-        return Column(title, on(cell), drop=drop)
+        return Column(title, on(cell))
+
+    def first_packet(line: Line) -> str:
+        return fmt.NOTHING if missing_reason(line.row) else median_p95_ms(line.first)
+
+    def limits(line: Line) -> str:
+        return line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING
 
     def without(x: _FaultLine) -> str:
         ms = x.off.steps["goodput_ms"].median if x.off else 0
@@ -379,17 +385,16 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         text("fault", lambda x: f"{x.row.name}, {x.on.side}" if x.on and x.on.side else x.row.name),
         text("fabric", lambda x: x.row.fabric),
         Column("n", lambda x: len(x.row.repeats)),
-        *(step("detected", "detect_ms", 4), step("installed", "reroute_ms", 3)),
-        Column(_FIRST_PACKET, on(lambda line: fmt.NOTHING if missing_reason(line.row) else median_p95_ms(line.first))),
-        Column("target ms", on(lambda line: line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING)),
-        Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else ""),
-        step("goodput", "goodput_ms", 2),
+        *(step("detected", "detect_ms"), step("installed", "reroute_ms")),
+        Column(_FIRST_PACKET, on(first_packet), together=_FIRST_PACKET),
+        Column("target ms", on(limits), together=_FIRST_PACKET),
+        Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else "", together=_FIRST_PACKET),
+        step("goodput", "goodput_ms"),
         Column(
             "conns\nlost",
             on(lambda line: str(line.row.total("connections_lost")) if line.is_first_line else ""),
-            drop=5,
         ),
-        Column("no reroute", without, drop=1),
+        Column("no reroute", without),
         Column("fidelity", fidelity),
     )
     by_fault: dict[tuple[str, str], dict[str, RecoveryRow]] = {}

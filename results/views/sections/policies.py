@@ -76,10 +76,12 @@ class _Comparison(Section):
 
     def show(self, analysis: Analysis, console: Console) -> None:
         if cells := analysis.cells:
-            shown = cells if len(cells) <= _MAX_GRID_ROWS else sorted(cells, key=lambda c: c.agrees)[:_MAX_GRID_ROWS]
+            shown = fmt.rows_with_room(cells, _MAX_GRID_ROWS)
+            if len(shown) < len(cells):
+                shown = fmt.rows_with_room(sorted(cells, key=lambda c: c.agrees), _MAX_GRID_ROWS)
             pairs = ", ".join(dict.fromkeys(f"{c.src} to {c.dst}" for c in cells))
             title = f"Which path is faster there, {pairs}? (even: within {fmt.percent(TIE, 0)})"
-            console.print(spine_terminal_table(shown, title, len(cells) - len(shown)).to_terminal(console))
+            console.print(spine_terminal_table(shown, title, len(cells) - len(shown)).to_terminal())
             console.print(finding(cells), highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def reason_text(cell: Cell) -> str:
 
 
 _SCORES: Final = tuple(
-    Column(title, attrgetter(f"scores.{part}"), "{:.2f}".format, drop=2, style="dim")
+    Column(title, attrgetter(f"scores.{part}"), "{:.2f}".format, style="dim")
     for title, part in (("H(d1)", "domain"), ("H(g1)", "rail"), ("H(S)", "spine"), ("H(g2)", "far_rail"))
 )
 """Scores as they were measured."""
@@ -130,9 +132,9 @@ def spine_terminal_table(cells: Sequence[Cell], title: str, more: int) -> Table:
         Column("spine", lambda c: c.latency["spine"], unit="s"),
         text("papers", "predicted"),
         text("measured"),
-        text("slowest\nlink", "by_slowest_link", drop=3, style="dim"),
+        text("slowest\nlink", "by_slowest_link", style="dim"),
         Column("agree", "agrees", {True: "yes", False: "no"}.__getitem__, style="bold"),
-        text("why not", "reason", drop=1),
+        text("why not", "reason"),
         _verdicts(cells),
     )
     return Table(columns, cells, title, more=more)
@@ -214,7 +216,7 @@ class _Policies(Section):
                 return
             title = f"{_title(work)}, by policy (m/p: measured over predicted)"
             table = policies_table(rows[:rows_left], title, len(rows) - rows_left)
-            console.print(table.to_terminal(console))
+            console.print(table.to_terminal())
             rows_left -= len(rows)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
@@ -237,19 +239,19 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
         Column("", lambda r: fmt.workload_label(r.work), key="workload"),
         text("policy", key="policy"),
         Column("median", unit="s", key="median"),
-        Column("least", lambda r: min(r.times), unit="s", drop=2, key="min"),
-        Column("most", lambda r: max(r.times), unit="s", drop=2, key="max"),
+        Column("least", lambda r: min(r.times), unit="s", key="min"),
+        Column("most", lambda r: max(r.times), unit="s", key="max"),
         Column("", lambda r: len(r.times), key="repeats"),
-        Column("predicted", unit="s", drop=None, key="predicted"),
-        Column("m/p", "ratio", unit="ratio", drop=3, style="dim", key="ratio"),
+        Column("predicted", unit="s", on_terminal=False, key="predicted"),
+        Column("m/p", "ratio", unit="ratio", style="dim", key="ratio"),
         Column(dr_this, "over_dr", _times, short=dr_this.replace("/ ", "/\n"), style="bold", key="over_dr"),
         Column(this_oracle, "over_oracle", _times, short=this_oracle.replace("/ ", "/\n"), key="over_oracle"),
         Column("route changes a second", "changes_per_s", _tenths, short="routes\n/ s", key="route_changes_per_s"),
-        Column("most of a pair", "most_changed", most_changed, short="most of\na pair", drop=1),
+        Column("most of a pair", "most_changed", most_changed, short="most of\na pair"),
         Column("", lambda r: r.most_changed and r.most_changed.changes, key="most_changes_of_a_pair"),
         Column("", lambda r: r.most_changed and r.most_changed.allowed, key="allowed_changes_of_a_pair"),
         Column("ms to routes", "reaction_ms", _tenths, short="ms to\nroutes", key="reaction_ms_median"),
-        Column("worst", "worst_reaction_ms", _tenths, drop=2, key="reaction_ms_worst"),
+        Column("worst", "worst_reaction_ms", _tenths, key="reaction_ms_worst"),
         _verdicts(rows),
     )
     return Table(columns, rows, title, more=more)

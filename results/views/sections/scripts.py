@@ -167,7 +167,7 @@ class _Replacements(Section):
 
     def show(self, analysis: Analysis, console: Console) -> None:
         if analysis.replacement_rows:
-            console.print(replacements_table(analysis.replacement_rows).to_terminal(console))
+            console.print(replacements_table(analysis.replacement_rows).to_terminal())
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         return {"replacements": [row.as_dict() for row in analysis.replacement_rows]}
@@ -177,8 +177,8 @@ _ms = fmt.or_dash(fmt.milliseconds)
 _NAMES = (text("case"), text("way", "method"), *texts("fabric", "failed"))
 
 
-def _median(title: str, field: str, show: Callable[[Any], str], group: str = "", drop: int = 0) -> Column:
-    return Column(title, lambda row: row.medians[field], show, group=group, drop=drop)
+def _median(title: str, field: str, show: Callable[[Any], str], group: str = "") -> Column:
+    return Column(title, lambda row: row.medians[field], show, group=group)
 
 
 def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
@@ -233,14 +233,14 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
     columns = (
         *_NAMES[:3],
         text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
-        Column("replaced\nms", lambda r: stats.median_p95_ms(r.figures["replaced_ms"]), drop=3),
+        Column("replaced\nms", lambda r: stats.median_p95_ms(r.figures["replaced_ms"])),
         Column("interruption\nms", lambda r: stats.median_p95_ms(r.figures["interruption_ms"])),
         _median("iter.\nlost", "iterations_lost", "{:g}".format),
-        _median("moved", "moved_bytes", fmt.size, drop=1),
-        _median("iteration\nbefore", "before_s", fmt.seconds, drop=2),
-        _median("after", "after_s", fmt.seconds, drop=2),
+        _median("moved", "moved_bytes", fmt.size),
+        _median("iteration\nbefore", "before_s", fmt.seconds),
+        _median("after", "after_s", fmt.seconds),
         Column("after /\nbefore", "slowdown", fmt.ratio),
-        Column("pre-\ndicted", "predicted_slowdown", fmt.ratio, drop=1),
+        Column("pre-\ndicted", "predicted_slowdown", fmt.ratio),
         Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )
     return Table(columns, rows, "GPU and domain replacements (median / p95; else medians)").without_empty()

@@ -77,15 +77,15 @@ class _Training(Section):
         columns = [
             text("program", key="program"),
             text("fault", key="fault"),
-            text("fabric", key="fabric", drop=3),
-            text("reroute", key="reroute", drop=2),
+            text("fabric", key="fabric"),
+            text("reroute", key="reroute"),
             Column("detected after", lambda row: row.of(training.DETECTED), _spread, key="detected_s"),
             Column("stalled for", lambda row: row.of(training.STALLED), _spread, key="stalled_s"),
             Column("steps lost", lambda row: row.of(training.LOST), _steps, key="steps_lost"),
-            Column("step before", lambda row: row.of(*before), _median, key="step_s", drop=4),
-            Column("step during", lambda row: row.of(*during), _median, key="step_during_s", drop=4),
+            Column("step before", lambda row: row.of(*before), _median, key="step_s"),
+            Column("step during", lambda row: row.of(*during), _median, key="step_during_s"),
             Column("ended", lambda row: row.of(training.COMPLETED), _share, key="completed"),
-            Column("ranks equal", lambda row: row.of(training.RANKS), _share, key="ranks_equal", drop=1),
+            Column("ranks equal", lambda row: row.of(training.RANKS), _share, key="ranks_equal"),
             Column("weights equal", lambda row: row.of(training.WEIGHTS), _share, key="weights_equal"),
             text("verdict", key="verdict"),
         ]
@@ -93,7 +93,7 @@ class _Training(Section):
 
     def show(self, analysis: Analysis, console: Console) -> None:
         for table in self.tables(analysis) if self.applies(analysis) else ():
-            console.print(replace(table, title=self.title).to_terminal(console), "")
+            console.print(replace(table, title=self.title).to_terminal(), "")
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         rows = [row for table in self.tables(analysis) for row in table.to_dicts()]

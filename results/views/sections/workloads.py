@@ -166,7 +166,7 @@ class _Workloads(Section):
             fabrics, slow = list(analysis.labels.values()), analysis.slowdowns
             is_sweep = len(fabrics) > _MAX_SIDE_BY_SIDE
             table = terminal_sweep(timed, fabrics) if is_sweep else terminal_times(timed, fabrics, slow)
-            console.print(table.to_terminal(console))
+            console.print(table.to_terminal())
             for s in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
                 formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
                 what = f"{s.row.workload} {s.row.phase}".strip()
@@ -341,24 +341,28 @@ def bytes_table(analysis: Analysis) -> Table:
 
 def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
     """Return fabrics side by side for the terminal; if some rows are left to the report, then phases."""
-    shown = sorted(rows, key=lambda row: bool(row.phase))[:_MAX_TIME_ROWS] if len(rows) > _MAX_TIME_ROWS else rows
+    shown = fmt.rows_with_room(rows, _MAX_TIME_ROWS)
+    if len(shown) < len(rows):
+        shown = fmt.rows_with_room(sorted(rows, key=lambda row: bool(row.phase)), _MAX_TIME_ROWS)
     columns = [text("workload", lambda r: f"{r.workload} {r.phase}".strip())]
     for fabric in fabrics:
-        columns.append(Column(fabric, partial(_of_spread, fabric, "median"), unit="s"))
-        columns.append(Column(_RATIO, partial(_judged_ratio, fabric), drop=1, style="dim"))
+        columns.append(Column(fabric, partial(_of_spread, fabric, "median"), unit="s", together=fabric))
+        columns.append(Column(_RATIO, partial(_judged_ratio, fabric), style="dim", together=fabric))
         with_latency = partial(_of_spread, fabric, "ratio_with_latency")
         if _has_latency(shown):
-            columns.append(Column(_WITH_LATENCY, with_latency, unit="ratio", drop=3, style="dim"))
+            columns.append(Column(_WITH_LATENCY, with_latency, unit="ratio", style="dim", together=fabric))
     if found := _slowdown_columns(slow):
-        columns += [replace(found[0], title="difference"), replace(found[1], drop=2, style="dim")]
+        columns.append(replace(found[0], title="difference", together="difference"))
+        columns.append(replace(found[1], style="dim", together="difference"))
     return Table(columns, shown, _times_title(shown), more=len(rows) - len(shown))
 
 
 def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     """Return a line a fabric, where there are too many to stand beside each other: a sweep."""
     whole = [row for row in rows if not row.phase] or list(rows)
-    latency = (Column(_WITH_LATENCY, lambda x: x[2].ratio_with_latency, unit="ratio", drop=3),)
-    shown = [(row, f, row.by_fabric[f]) for row in whole for f in fabrics if f in row.by_fabric][:_MAX_TIME_ROWS]
+    latency = (Column(_WITH_LATENCY, lambda x: x[2].ratio_with_latency, unit="ratio"),)
+    lines = [(row, f, row.by_fabric[f]) for row in whole for f in fabrics if f in row.by_fabric]
+    shown = fmt.rows_with_room(lines, _MAX_TIME_ROWS)
     columns = (
         *(text("workload", lambda x: f"{x[0].workload} {x[0].phase}".strip()), text("fabric", lambda x: x[1])),
         Column("measured", lambda x: x[2].median, unit="s"),
