@@ -139,7 +139,8 @@ def _unusable(sweep: Sweep, folder: SweepFolder) -> Iterator[str]:
 def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
     """Write tables and report; return what to show, and what is wrong with putting the machines' results together."""
     axes, machines = list(sweep.axes), folder.machines()
-    shown, notes = views.tables(*folder.write_results(), axes), list(_differences(machines))
+    results, recoveries = folder.write_results()
+    shown, notes = views.tables(results, recoveries, axes), list(_differences(machines))
     runs = [
         {
             **folder.record(cell.name),
@@ -149,7 +150,8 @@ def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
         }
         for cell in sweep.cells
     ]
-    folder.write("report.html", views.render(sweep.name, shown, runs, machines, notes))
+    drawn, csv = views.figures(results, axes), views.csv_of(results, axes)
+    folder.write("report.html", views.render(sweep.name, shown, drawn, csv, runs, machines, notes))
     return shown, notes
 
 

@@ -131,17 +131,27 @@ def draw(figure: Any, curve: Curve) -> None:
     first, *others = curve.phases
     below = ceil(len(others) / _ACROSS)
     grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5, *[1.0] * below])
-    names = list(dict.fromkeys(name for by in curve.phases.values() for name in by))
-    palette, markers, dashes = plots.colours(names), plots.markers(names), plots.dashes(names)
-    looks: Looks = {name: (palette[name], markers[name], dashes[name]) for name in names}
+    looks = looks_of(name for by in curve.phases.values() for name in by)
     places = {place.x: place.tick for points in _whole(curve).values() for place, _ in points}
     panels = [(first, grid[0, :]), *((p, grid[1 + n // _ACROSS, n % _ACROSS]) for n, p in enumerate(others))]
     for phase, where in panels:
         axes = figure.add_subplot(where)
-        _panel(axes, curve.phases[phase], looks, places)
+        draw_panel(axes, curve.phases[phase], looks, places)
         title = f"{curve.title}: {phase or 'iteration'}" if phase == first else phase
         axes.set(title=title, xlabel=curve.axis)
     spreads = [s for by in curve.phases.values() for points in by.values() for _, s in points]
+    draw_legend(figure, looks, spreads)
+
+
+def looks_of(names: Iterable[str]) -> Looks:
+    """Return colour, marker and dashes of each line."""
+    lines = list(dict.fromkeys(names))
+    palette, markers, dashes = plots.colours(lines), plots.markers(lines), plots.dashes(lines)
+    return {name: (palette[name], markers[name], dashes[name]) for name in lines}
+
+
+def draw_legend(figure: Any, looks: Looks, spreads: Sequence[Spread], *more: Line2D) -> None:
+    """Draw the key of the lines, and of what is predicted and measured, above the figure; then `more` keys."""
     keys = [
         Line2D([], [], color=colour, lw=2, marker=marker, ls=dash, label=name)
         for name, (colour, marker, dash) in looks.items()
@@ -150,10 +160,11 @@ def draw(figure: Any, curve: Curve) -> None:
         keys.append(Line2D([], [], color=plots.INK, label="line: predicted"))
     if any(s.values for s in spreads):
         keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="mark: measured"))
-    figure.legend(handles=keys, loc="outside upper right", ncols=4)
+    figure.legend(handles=[*keys, *more], loc="outside upper right", ncols=4)
 
 
-def _panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, str]) -> None:
+def draw_panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, str]) -> None:
+    """Draw lines of predictions and points of measurements over `places`, the ticks by their position."""
     for name, points in lines.items():
         colour, marker, dash = looks[name]
         predicted = [(p, s.predicted) for p, s in points if s.predicted is not None]

@@ -1,23 +1,26 @@
 """The results of a sweep: medians by the values of its axes, on the terminal and in report.html."""
 
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from math import inf, isinf
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final, cast
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from railyard.core.installation import data_file
-from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.aggregate import TIME_METRICS, Spread
 from railyard.results.analysis.recovery import STEP_NAMES, STEPS
-from railyard.results.runs.records import VERDICTS
+from railyard.results.plots import sweep_axes
+from railyard.results.plots.style import Plot
+from railyard.results.runs.records import VERDICTS, Verdict
 from railyard.results.views import format as fmt
+from railyard.results.views.report import templates
 from railyard.results.views.table import Column, Table, text
 
 SEED: Final = "seed"
@@ -33,10 +36,19 @@ class SweepRow:
     axes: dict[str, Any]
     what: dict[str, str]
     values: tuple[float, ...]
+    predicted: float | None
     ratio: float | None
-    verdict: str
+    verdict: Verdict
     runs: tuple[str, ...]
     machines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its title."""
+
+    title: str
+    plot: Plot
 
 
 def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -51,12 +63,13 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     found = []
     for values, group in _groups(times, keys):
         named = dict(zip(keys, values, strict=True))
-        ratios = group.ratio.dropna()
+        ratios, predicted = group.ratio.dropna(), group.predicted.dropna()
         found.append(
             SweepRow(
                 axes={key: named[key] for key in keys if key not in _KEYS},
                 what={key: "" if pd.isna(named[key]) else str(named[key]) for key in _KEYS},
                 values=tuple(group.value),
+                predicted=float(predicted.median()) if len(predicted) else None,
                 ratio=float(ratios.median()) if len(ratios) else None,
                 verdict=max(group.verdict, key=VERDICTS.index),
                 runs=tuple(group.run.unique()),
@@ -160,19 +173,65 @@ def tables(results: pd.DataFrame, recoveries: pd.DataFrame, axes: Sequence[str])
     return [each for each in found if each.rows]
 
 
+def figures(results: pd.DataFrame, axes: Sequence[str]) -> list[Figure]:
+    """Return the figures of a sweep: its times over its axes, at most `MAX_FIGURES`."""
+    rows = rows_of(results, axes) if len(results) else []
+    found = sweep_axes.figures_of(list(map(_point, rows)))[: sweep_axes.MAX_FIGURES]
+    return [Figure(figure.title, sweep_axes.plot(figure, f"axes-{number}")) for number, figure in enumerate(found)]
+
+
+def _point(row: SweepRow) -> sweep_axes.AxisPoint:
+    work = ", ".join(filter(None, (row.what[key] for key in ("workload", "scene", "script"))))
+    rerouted = f", reroute {row.what['reroute']}" if row.what["reroute"] else ""
+    line = ", ".join(filter(None, (row.what[key] for key in ("fabric", "policy"))))
+    title = f"{work}{rerouted}: {row.what['metric'].replace('_', ' ')}"
+    return sweep_axes.AxisPoint(row.axes, title, line, Spread(row.values, row.predicted, row.verdict))
+
+
+def csv_of(results: pd.DataFrame, axes: Sequence[str]) -> str:
+    """Return the table of times as CSV, with values in their unit, as they were measured."""
+    rows = [
+        {
+            **row.axes,
+            **row.what,
+            "median": median(row.values),
+            "min": min(row.values),
+            "max": max(row.values),
+            "n": len(row.values),
+            "predicted": row.predicted,
+            "ratio": row.ratio,
+            "verdict": row.verdict,
+            "machines": " ".join(row.machines),
+            "runs": " ".join(row.runs),
+        }
+        for row in (rows_of(results, axes) if len(results) else [])
+    ]
+    return pd.DataFrame(rows).to_csv(index=False) if rows else ""
+
+
 def render(
     name: str,
     shown: Sequence[Table],
+    drawn: Sequence[Figure],
+    csv: str,
     runs: Sequence[Mapping[str, Any]],
     machines: Sequence[Mapping[str, Any]],
     notes: Sequence[str],
 ) -> bytes:
-    """Return report.html of a sweep. `runs`: folder, label, state (MISSING if it isn't there) and record of each."""
-    environment = Environment(
-        loader=FileSystemLoader(data_file("results/views")), autoescape=True, undefined=StrictUndefined
-    )
+    """Return report.html of a sweep, which needs no other file and no network.
+
+    `csv`: the table of times, to be downloaded. `runs`: folder, label, state (MISSING if it isn't there) and record of
+    each.
+    """
+    environment = templates()
+    script = Markup(environment.get_template("report.js.j2").render())
     page = environment.get_template("sweep.html.j2").render(
         title=f"Sweep of {name}",
+        script=script,
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        figures=drawn,
+        csv_url=f"data:text/csv;charset=utf-8;base64,{b64encode(csv.encode()).decode()}" if csv else "",
+        csv_name=f"{name}.csv",
         summary=summary(runs),
         notes=notes,
         tables=[each.to_html() for each in shown],

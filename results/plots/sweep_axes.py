@@ -1,0 +1,183 @@
+"""Figures of a sweep's report: measured times over one of its axes, with a panel for each value of a second one.
+
+As in the curves of one run (sweep.py), a line is predicted, and a point is a measured median, with a bar from the least
+to the most. A cross marks a point of which a value is degraded or invalid.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from railyard.core.errors import BadInput
+from railyard.core.units import parse_rate, parse_size, parse_time
+from railyard.results.analysis.aggregate import Spread
+from railyard.results.plots import style as plots
+from railyard.results.plots.sweep import Place, draw_legend, draw_panel, looks_of
+from railyard.results.views import format as fmt
+
+MAX_FIGURES: Final = 24
+MAX_PANELS: Final = 12  # of a figure
+FABRIC: Final = "fabric"  # stands for an axis where nothing but the seed varies
+_ACROSS: Final = 2
+_PANEL_IN: Final = 2.6
+_CROSSES: Final = {"degraded": plots.ORANGE, "invalid": plots.VERMILION}
+
+
+@dataclass(frozen=True)
+class AxisPoint:
+    """Times at one place of the axes. `axes`: value of each; `work`: which figure; `line`: which line in it."""
+
+    axes: Mapping[str, Any]
+    work: str
+    line: str
+    spread: Spread
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Points over the axis `x`; `title` says which values the other axes have."""
+
+    title: str
+    points: tuple[AxisPoint, ...]
+
+
+@dataclass(frozen=True)
+class AxisFigure:
+    """One figure. `ticks`: position and text of each value of the axis `x`, by that value as text."""
+
+    title: str
+    x: str
+    ticks: Mapping[str, tuple[float, str]]
+    panels: tuple[Panel, ...]
+
+
+def figures_of(points: Sequence[AxisPoint]) -> tuple[AxisFigure, ...]:
+    """Return the figures of a sweep: one for each work and for the values of axes beyond the second."""
+    if not points:
+        return ()
+    varying = [axis for axis in _axes_of(points) if len(_values(points, axis)) > 1]
+    if not varying:
+        points = [AxisPoint({FABRIC: point.line}, point.work, "all", point.spread) for point in points]
+    numeric = [axis for axis in varying if _positions(_values(points, axis)) is not None]
+    x = (numeric or varying or [FABRIC])[0]
+    others = [axis for axis in varying if axis != x]
+    together = [axis for axis in others if _follows(points, axis, x)]  # zipped: as many values as the axis itself
+    split = [axis for axis in others if axis not in together]
+    ticks = _ticks(points, x, together)
+    grouped = defaultdict[tuple[str, tuple[str, ...]], list[AxisPoint]](list)
+    for point in points:
+        grouped[point.work, tuple(str(point.axes[axis]) for axis in split[1:])].append(point)
+    found = []
+    for (work, values), group in grouped.items():
+        fixed = [f"{short(axis)} {value}" for axis, value in zip(split[1:], values, strict=True)]
+        panels = _panels(group, split[0]) if split else (Panel("", tuple(group)),)
+        found.append(AxisFigure(", ".join([work, *fixed]), x, ticks, panels))
+    return tuple(found)
+
+
+def _axes_of(points: Sequence[AxisPoint]) -> list[str]:
+    return list(dict.fromkeys(axis for point in points for axis in point.axes))
+
+
+def _values(points: Sequence[AxisPoint], axis: str) -> list[str]:
+    return list(dict.fromkeys(str(point.axes[axis]) for point in points))
+
+
+def _follows(points: Sequence[AxisPoint], axis: str, x: str) -> bool:
+    """Return whether each value of `x` comes with a single value of the axis."""
+    pairs = {(str(point.axes[x]), str(point.axes[axis])) for point in points}
+    return len(pairs) == len(_values(points, x))
+
+
+def _positions(values: Sequence[str]) -> list[float] | None:
+    """Return values as numbers: plain ones, rates, sizes or times; None if they are none of these."""
+    for parse in (float, parse_rate, parse_size, parse_time):
+        try:
+            return [float(parse(value)) for value in values]
+        except (ValueError, BadInput):
+            continue
+    return None
+
+
+def _ticks(points: Sequence[AxisPoint], x: str, together: Sequence[str]) -> dict[str, tuple[float, str]]:
+    values = _values(points, x)
+    positions = _positions(values)
+    texts = {str(point.axes[x]): [f"{short(axis)} {point.axes[axis]}" for axis in together] for point in points}
+    numbers = positions if positions is not None else [float(number) for number in range(len(values))]
+    return {value: (number, "\n".join([value, *texts[value]])) for value, number in zip(values, numbers, strict=True)}
+
+
+def _panels(points: Sequence[AxisPoint], axis: str) -> tuple[Panel, ...]:
+    return tuple(
+        Panel(f"{short(axis)} {value}", tuple(point for point in points if str(point.axes[axis]) == value))
+        for value in _values(points, axis)
+    )
+
+
+def short(axis: str) -> str:
+    """Return the last word of an axis' key: `rail_rate` of `fabrics.*.rail_rate`."""
+    return axis.rpartition(".")[2]
+
+
+def plot(figure: AxisFigure, name: str) -> plots.Plot:
+    """Draw a figure for the report; `name` keeps its ids apart from those of other figures."""
+    panels = figure.panels[:MAX_PANELS]
+    rows, across = ceil(len(panels) / _ACROSS), min(len(panels), _ACROSS)
+    points = [point for panel in panels for point in panel.points]
+    looks = looks_of(point.line for point in points)
+    places = dict(figure.ticks.values())
+    with plots.drawing(1.0 + _PANEL_IN * rows) as drawing:
+        grid = drawing.subplots(rows, across, squeeze=False, sharey=True)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            lines = {line: _line(figure, panel, line) for line in looks}
+            draw_panel(axes, {line: points for line, points in lines.items() if points}, looks, places)
+            axes.set(title=panel.title, xlabel=short(figure.x))
+            _mark_verdicts(axes, [point for line in lines.values() for point in line])
+        top = 1.12 * max(max(*p.spread.values, p.spread.predicted or 0) for p in points)
+        for axes in grid.flat[: len(panels)]:
+            axes.set_ylim(0, top)
+        found = {point.spread.verdict for point in points}
+        crosses = [
+            Line2D([], [], color=colour, marker="x", ls="none", mew=2, label=f"cross: {verdict}")
+            for verdict, colour in _CROSSES.items()
+            if verdict in found
+        ]
+        draw_legend(drawing, looks, [point.spread for point in points], *crosses)
+        more = len(figure.panels) - len(panels)
+        caption = f"{more} more values are in the table alone." if more else ""
+        return plots.finish(drawing, name, f"{figure.title} over {short(figure.x)}. {_alt(panels, figure.x)}", caption)
+
+
+def _line(figure: AxisFigure, panel: Panel, line: str) -> list[tuple[Place, Spread]]:
+    found = []
+    for point in panel.points:
+        if point.line == line:
+            value = str(point.axes[figure.x])
+            name = ", ".join(filter(None, [f"{short(figure.x)} {value}", panel.title, point.spread.verdict]))
+            found.append((Place(name, *figure.ticks[value]), point.spread))
+    return sorted(found, key=lambda point: point[0].x)
+
+
+def _mark_verdicts(axes: Axes, points: Sequence[tuple[Place, Spread]]) -> None:
+    for place, spread in points:
+        if colour := _CROSSES.get(spread.verdict):
+            axes.plot([place.x], [spread.median], "x", color=colour, ms=9, mew=2)
+
+
+def _alt(panels: Sequence[Panel], x: str) -> str:
+    parts = []
+    for panel in panels:
+        times = [
+            f"{point.line} at {point.axes[x]}: {fmt.seconds(point.spread.median)}, "
+            f"predicted {fmt.seconds(point.spread.predicted)}"
+            for point in panel.points
+        ]
+        parts.append("; ".join(filter(None, [panel.title, *times])))
+    return ". ".join(parts)
