@@ -190,6 +190,50 @@ class _Loader(*_BASES):  # type: ignore[misc]  # the bases depend on the machine
         return value
 
 
+_INT_TAG: Final = "tag:yaml.org,2002:int"
+_FLOAT_TAG: Final = "tag:yaml.org,2002:float"
+_INT: Final = re.compile(r"^(?:[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+)$")
+_FLOAT: Final = re.compile(
+    r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+
+
+def _construct_int(loader: Any, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "")
+    return int(text, 16 if text.startswith("0x") else 10)
+
+
+def _read_numbers_as_yaml_1_2(loader: Any) -> None:
+    """Let 1e4 be a number, 010 be ten and 1:30 be text, as in YAML 1.2.
+
+    PyYAML is a reader of YAML 1.1, to which these are text, eight and ninety. Two readings of 1.1 stay, as none is a
+    trap: 1_000 is a thousand, and `yes`, `no`, `on` and `off` are true and false.
+    """
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT_TAG, _FLOAT_TAG)]
+        for first, resolvers in loader.yaml_implicit_resolvers.items()
+    }
+    loader.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))
+    loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+.0123456789"))
+    loader.add_constructor(_INT_TAG, _construct_int)
+
+
+_read_numbers_as_yaml_1_2(_Loader)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts text in quotes that YAML 1.1 or 1.2 would read as something else: `yes`, `010`, `1e4`."""
+
+
+_Dumper.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))
+_Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+.0123456789"))
+
+
+def dump_yaml(data: object, **layout: Any) -> str:
+    """Return plain data as YAML that `parse_yaml` reads as the same. `layout`: PyYAML's options."""
+    return str(yaml.dump(data, Dumper=_Dumper, **{"sort_keys": False, **layout}))
+
+
 class Problem(NamedTuple):
     """A value that can't be used: the field's path, the value given, and what is allowed."""
 
@@ -250,6 +294,8 @@ def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
         name, template = _BOUNDS[kind]
         # of what is written with a unit, only times have bounds
         allowed = template.format(format_time(context[name]) if isinstance(value, str) else context[name])
+    elif kind == "string_type" and value is not None and not isinstance(value, list | dict):
+        allowed = "must be text: put it in quotes"
     else:
         message = str(item["msg"]).removeprefix("Value error, ")
         allowed = _TYPES.get(kind, message[:1].lower() + message[1:])

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
+from railyard.core.config import dump_yaml
 from railyard.core.installation import RUN
 from railyard.experiments.options import Name, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.spec import loading
@@ -81,7 +81,7 @@ def _has(own: object, key: Any) -> bool:
 
 def scalar(value: object) -> str:
     """Return a value, or a list of values, as YAML in one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=100_000)
+    text = dump_yaml(value, default_flow_style=True, allow_unicode=True, width=100_000)
     return text.removesuffix("...\n").strip()
 
 

@@ -7,10 +7,10 @@ is checked against the fabric when it is started.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.config import dump_yaml
 from railyard.core.errors import RailyardError
 from railyard.workloads.background.spec import BACKGROUNDS
 from railyard.workloads.collectives.algorithm import algorithms_of, collectives
@@ -82,4 +82,4 @@ def _text(data: Any) -> str:
 
 
 def _line(data: Any) -> str:
-    return yaml.safe_dump(data, default_flow_style=True, width=10**6, sort_keys=False).partition("\n")[0]
+    return dump_yaml(data, default_flow_style=True, width=10**6).partition("\n")[0]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import yaml
-
 from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.config import dump_yaml
 from railyard.core.installation import RUN
 from railyard.experiments.api.specs import class_name
 from railyard.experiments.live.traffic import STARTABLE
@@ -86,9 +85,9 @@ class Clicks:
         """Return the experiment that repeats the clicks as YAML; a second one is a comment in it."""
         kept = {key: self.experiment[key] for key in _KEPT_KEYS if key in self.experiment}
         first, *others = self.experiments(now_s) or [{"scripts": []}]
-        lines = [yaml.safe_dump(kept | first, sort_keys=False)]
+        lines = [dump_yaml(kept | first)]
         for other in others:
-            lines += [f"# {line}\n" for line in (_TWO, *yaml.safe_dump(other, sort_keys=False).splitlines())]
+            lines += [f"# {line}\n" for line in (_TWO, *dump_yaml(other).splitlines())]
         return "".join(lines)
 
     def commands(self, now_s: float) -> str:
@@ -116,7 +115,7 @@ class Clicks:
                 timed.append((click.repaired_s, f"fault{number}.repair()"))
         lines += [line for _, line in sorted(timed)]
         return lines + [
-            f"# {what} {yaml.safe_dump(given, default_flow_style=True).partition(chr(10))[0]}: for experiments alone"
+            f"# {what} {dump_yaml(given, default_flow_style=True).partition(chr(10))[0]}: for experiments alone"
             for what in ("background", "policy")
             for given in self.started[what]
         ]
@@ -127,7 +126,7 @@ def _call(name: str, given: dict[str, Any]) -> str:
 
 
 def _override(key: str, value: object) -> str:
-    return f"{key}={yaml.safe_dump(value, default_flow_style=True, width=10**6).partition(chr(10))[0]}"
+    return f"{key}={dump_yaml(value, default_flow_style=True, width=10**6).partition(chr(10))[0]}"
 
 
 def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-import yaml
 from pydantic import ValidationError
 
 from railyard.core import crash, watch
-from railyard.core.config import find_problems
+from railyard.core.config import dump_yaml, find_problems
 from railyard.core.errors import BadInput, RailyardError, one_line, print_error
 from railyard.experiments.live.clicks import Click, Clicks, as_dict
 from railyard.experiments.live.first_packets import FIRST_PACKET, FirstPackets
@@ -139,7 +138,7 @@ class Controls:
             detail = {"what": what}
             if do == "start":
                 given = self._traffic.start(what, str(request.get("text", "")))
-                detail["text"] = yaml.safe_dump(given, default_flow_style=True, width=10**6).partition("\n")[0]
+                detail["text"] = dump_yaml(given, default_flow_style=True, width=10**6).partition("\n")[0]
                 self._clicks.start(what, given)
                 self._save()
             else:

@@ -18,9 +18,8 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
-import yaml
 
-from railyard.core.config import parse_yaml
+from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder
 from railyard.experiments.run.folder import IN_USE
@@ -80,7 +79,8 @@ class SweepFolder:
 
     def _check_same(self, written: Any) -> list[dict[str, Any]]:
         """Return the runs that sweep.yaml has. BadInput if it is of another experiment, or of other axes."""
-        ours, theirs = yaml.safe_load(_as_yaml(self._sweep)), written if isinstance(written, dict) else {}
+        ours: Any = parse_yaml(_as_yaml(self._sweep).decode(), SWEEP_FILE)
+        theirs = written if isinstance(written, dict) else {}
         runs = theirs.get("runs") or []
         if not isinstance(theirs.get("axes"), dict) or not isinstance(runs, list) or not all(map(_is_run, runs)):
             self._folder.close()
@@ -236,4 +236,4 @@ def _plain(value: Any) -> Any:
 def _as_yaml(sweep: Sweep, known: list[dict[str, Any]] | None = None) -> bytes:
     data = sweep.as_dict()
     data["runs"] += known or []
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).encode()
+    return dump_yaml(data, allow_unicode=True).encode()

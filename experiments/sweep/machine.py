@@ -25,9 +25,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 import railyard
+from railyard.core.config import dump_yaml
 from railyard.core.host import usable_cores
 from railyard.core.installation import program_command
 from railyard.core.plugins import ENVIRONMENT
@@ -111,7 +110,7 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_bytes(source)
     spec, out = work / "spec.yaml", work / task.name
-    spec.write_text(yaml.safe_dump(task.spec, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    spec.write_text(dump_yaml(task.spec, allow_unicode=True), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT}
     start_ns = time.monotonic_ns()
     process = start(program_command("run", str(spec), "--out", str(out), "--quiet", "--no-queue"), environment, held)

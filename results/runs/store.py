@@ -12,11 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
-import yaml
 from rich.console import Console
 
 from railyard.core import crash
-from railyard.core.config import parse_yaml
+from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
@@ -127,7 +126,7 @@ def unfit(field: str, given: str, what: str, error: Exception, run: Run | None =
 
 def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int | None]]:
     """Yield name, content and number of rows."""
-    yield "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode(), None
+    yield "spec.yaml", dump_yaml(run.spec, allow_unicode=True).encode(), None
     yield "provenance.json", rows.to_json(run.provenance), None
     judged = [judged_row(m, judgement.of_row(m)) for m in run.measurements]
     yield "results.csv", rows.to_csv(RESULT_COLUMNS, judged), len(judged)

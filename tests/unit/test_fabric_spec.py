@@ -74,7 +74,7 @@ def rail_optimized(**more: object) -> dict[str, Any]:
             "fabric.platform: 'h200' is not known: did you mean 'gh200'? "
             "allowed are a100, gb200-nvl72, gh200, h100, mi300x, or the path of a .yaml file",
         ),
-        (rail_only(platform=100), "fabric.platform: 100 must be text"),
+        (rail_only(platform=100), "fabric.platform: 100 must be text: put it in quotes"),
         (rail_only(policy="spine"), "fabric.policy: 'spine' is not for kind rail-only: allowed are dr, rd"),
         (
             rail_optimized(policy="dr"),

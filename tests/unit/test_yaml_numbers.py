@@ -1,0 +1,68 @@
+"""Numbers and text in YAML and after -o are what people mean by them, and are written such that they stay."""
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core.config import dump_yaml, parse_yaml
+from railyard.core.errors import BadInput
+from railyard.experiments.spec import loading
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e4", 10_000.0),
+        ("-2.5E-3", -0.0025),
+        ("010", 10),
+        ("08", 8),
+        ("+7", 7),
+        ("0x10", 16),
+        ("1_000", 1000),
+        (".5", 0.5),
+        ("5.", 5.0),
+        (".inf", math.inf),
+        ("1:30", "1:30"),
+        ("0o10", "0o10"),
+        ("0b11", "0b11"),
+        ("100Mbit", "100Mbit"),
+        ("1.2.3", "1.2.3"),
+        ("on", True),
+    ],
+)
+def test_a_plain_value_is_the_number_that_it_looks_like(text: str, value: object) -> None:
+    read = parse_yaml(text, "-o x")
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize("text", ["1:30", "1e1", "0o10", "on", "10.0"])
+def test_what_is_no_whole_number_is_no_number_of_domains(text: str) -> None:
+    with pytest.raises(BadInput, match=r"fabrics\.0\.domains: .* must be a whole number"):
+        loading.load_any("quickstart", [f"domains={text}"])
+
+
+def test_a_number_with_a_zero_in_front_is_decimal() -> None:
+    (fabric, *_) = loading.load_any("quickstart", ["domains=010"]).gpu_fabrics
+    assert fabric.domains == 10
+
+
+@pytest.mark.parametrize("text", ["on", "010", "1e4", "2020-01-01"])
+def test_text_that_yaml_takes_for_something_else_needs_quotes(text: str) -> None:
+    with pytest.raises(BadInput, match=r"name: .* must be text: put it in quotes"):
+        loading.load_any("quickstart", [f"name={text}"])
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
+NUMBER_LIKE = st.text("0123456789_.eExXob:+-naiNfyso", max_size=8)
+
+
+@given(PLAIN | NUMBER_LIKE)
+def test_what_is_written_is_read_the_same_by_any_reader(value: Any) -> None:
+    text = dump_yaml({"key": value})
+    assert parse_yaml(text, "FILE") == {"key": value}
+    assert yaml.safe_load(text) == {"key": value}
