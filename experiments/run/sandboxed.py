@@ -59,10 +59,10 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
-    from mininet.cli import CLI
     from mininet.log import setLogLevel
 
     from railyard.experiments.live import page
+    from railyard.experiments.run.mininet_cli import FabricCli
 
     setLogLevel("output")  # what commands say, and no more
     stderr = PrintableConsole(stderr=True)
@@ -73,9 +73,8 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     first, second = plan.hosts[0], plan.hosts[-1]
     examples = f"{first} ping -c 3 {second}; pingall; help; exit"
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
-    CLI.readlineInited = True  # or it would leave a history file in the home folder
     with page.served(task["live"], task["spec"]), page.fabric(spec.labels[0], net, []):
-        CLI(net, stdin=sys.stdin)  # its default is that of when the module was loaded
+        FabricCli(net)
     net.stop()
     return 0
 

@@ -59,6 +59,23 @@ def who(request: pytest.FixtureRequest) -> Wrap:
     return WHO[request.param]
 
 
+MININET_COMMANDS = (
+    ("dpctl dump-flows", "dl_dst="),
+    ("dpctl no-such-command", "unknown command 'no-such-command'"),
+    ("link d0g0 rail0 down", PROMPT),
+    ("links", "d0g0-rail0<->rail0-d0g0  (no carrier, down)"),
+    ("link d0g0 rail0 up", PROMPT),
+    ("switch rail1 stop", PROMPT),
+    ("switch hb0 stop", "hb0 is a Linux bridge, which can't be stopped"),
+    ("switch rail1 start", PROMPT),
+    ("iperf d0g0 nowhere", "node 'nowhere' not in network"),
+    ("py net.iperf(seconds=1)", "*** Results: ['"),
+    ("py net.iperf(l4Type='UDP', udpBw='2M', seconds=1)", "*** Results: ['2M', '"),
+    ("x nowhere", "x: KeyError: 'nowhere'"),
+)
+"""Commands of Mininet's CLI, and what each must print."""
+
+
 @pytest.fixture
 def everybodys() -> Iterator[Path]:
     """A folder that an ordinary user may write: pytest's own are root's alone."""
@@ -84,6 +101,9 @@ def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everyb
         nowhere = command("exec", "moe-slowdown", "d9g9", "true")
         assert nowhere.returncode == 2
         assert nowhere.stderr.startswith("error: GPU: 'd9g9' is not in shell-moe-slowdown: ")
+        for line, printed in MININET_COMMANDS:
+            shell.type(line)
+            shell.await_text(printed, SOON_S * slow)
         shell.type("exit")
         assert shell.end(SOON_S * slow) == 0
     assert "Traceback" not in shell.output

@@ -12,13 +12,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from subprocess import Popen
 from typing import Any, Final, Protocol
 
+from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import gpu_setup, namespaces, ovs, queues
 from railyard.topologies.build.mininet_import import without_setuptools
+from railyard.topologies.build.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
 from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.build.shaping import (
     DISCARD_INTERFACE,
@@ -30,92 +31,11 @@ from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.plan import PLAN_FILE, Plan, write_active_plan
 
 with without_setuptools():
-    from mininet import link as mininet_link
+    from mininet.log import error, output
     from mininet.net import Mininet
-    from mininet.node import Node
     from mininet.topo import Topo
 
     from railyard.topologies.mininet_topos import FabricTopo
-
-
-class NamespaceNode(Node):
-    """A node in the named namespace. `cmd`, `popen` and the CLI work as on any Mininet node."""
-
-    def __init__(self, name: str, **params: Any) -> None:
-        super().__init__(name, **{**params, "inNamespace": False})  # "False": mnexec is not to make another one
-
-    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
-        """Postpone the shell: 128 idle ones take seconds to start."""
-
-    def sendCmd(self, *args: Any, **kwargs: Any) -> None:  # noqa: N802
-        """Start the shell, if need be, and send a command."""
-        self._need_shell()
-        super().sendCmd(*args, **kwargs)
-
-    def cmd(self, *args: Any, **kwargs: Any) -> Any:
-        """Start the shell, if need be, and run a command."""
-        self._need_shell()
-        return super().cmd(*args, **kwargs)
-
-    def popen(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a process in the namespace."""
-        return super().popen(*args, **{"mncmd": self._prefix(), **kwargs})
-
-    def _need_shell(self) -> None:
-        if self.shell is None:
-            super().startShell()
-
-    def _prefix(self) -> list[str]:
-        return ["nsenter", f"--net={namespaces.path(self.name)}"]
-
-    def _popen(self, cmd: list[str], **params: Any) -> "Popen[bytes]":
-        if cmd[0] == "mnexec":
-            cmd = [*self._prefix(), *cmd]
-        process: Popen[bytes] = super()._popen(cmd, **params)
-        return process
-
-
-class SwitchNode(NamespaceNode):
-    """A rail switch, a spine, or an HB domain's bridge."""
-
-    def start(self, controllers: object) -> None:
-        """Do nothing: the switch was started with the fabric."""
-
-    def connected(self) -> bool:
-        """Return True: a fabric is started only when every switch has its flows."""
-        return True
-
-
-class PlannedIntf(mininet_link.Intf):
-    """An interface that is in its namespace already."""
-
-    def __init__(
-        self,
-        name: str,
-        node: Node,
-        port: int | None,
-        mac: str | None = None,
-        ip: str | None = None,
-        prefix_bits: int | None = None,
-    ) -> None:
-        super().__init__(name, node=node, port=port, mac=mac, moveIntfFn=lambda *_: None)
-        self.ip, self.prefixLen = ip, prefix_bits
-
-    def updateIP(self) -> str | None:  # noqa: N802
-        """Return its address by the plan: a GPU's is on lo, so Mininet would not find it here."""
-        return str(self.ip) if self.ip else None
-
-    def config(self, **_: object) -> dict[str, object]:
-        """Nothing: it is up and has its MAC."""
-        return {}
-
-
-class PlannedLink(mininet_link.Link):
-    """A cable that is there already."""
-
-    def __init__(self, first: PlannedIntf, second: PlannedIntf) -> None:
-        first.link = second.link = self
-        self.intf1, self.intf2 = first, second
 
 
 SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
@@ -140,6 +60,15 @@ HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
 # Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no
 # pair and reports a carrier's change up to a second late. Numbers that no far end reaches keep every report immediate.
 FIRST_INDEX: Final = 1_000_000
+
+
+def iperf_rates(report: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the rates in bit/s, received and sent, of iperf3's JSON report. RailyardError if it reports an error."""
+    if "error" in report:
+        raise RailyardError(f"iperf3: {report['error']}")
+    received = report["end"]["sum_received"]["bits_per_second"]
+    sent = report["end"]["sum_sent"]["bits_per_second"]
+    return received, sent
 
 
 class FabricController(Protocol):
@@ -220,18 +149,51 @@ class EmulatedNet(Mininet):
                 switch.stop()
         self.stop_s = time.monotonic() - started
 
-    def iperf(self, hosts: Sequence[NamespaceNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
-        """Return TCP throughput from the first host to the second, by iperf3: [received, sent], as `99.1 Mbits/sec`.
+    def iperf(
+        self,
+        hosts: Sequence[NamespaceNode] | None = None,
+        l4Type: str = "TCP",  # noqa: N803 (Mininet's name)
+        udpBw: str = "10M",  # noqa: N803
+        seconds: int = 5,
+        **_: object,
+    ) -> list[str]:
+        """Print and return the throughput from the first host to the second, by iperf3, as `99.1 Mbits/sec`.
 
-        Mininet's own waits for a report on its telnet probe, which today's iperf no longer gives.
+        `l4Type`: TCP or UDP. `udpBw`: the rate at which UDP is sent, as iperf3 has it. `seconds`: how long. Returns
+        [received, sent]; with UDP [udpBw, received, sent], as Mininet does. Mininet's own waits for a report on its
+        telnet probe, which today's iperf no longer gives.
         """
         client, server = hosts or (self.hosts[0], self.hosts[-1])
+        output(f"*** Iperf: testing {l4Type} bandwidth between {client.name} and {server.name}\n")
         server_process = server.popen("iperf3 -s -1 --forceflush")
         server_process.stdout.readline()
-        report = json.loads(client.cmd(f"iperf3 -J -t {seconds} -c {server.IP()}"))
+        protocol = f"-u -b {udpBw}" if l4Type == "UDP" else ""
+        report = json.loads(client.cmd(f"iperf3 -J -t {seconds} {protocol} --connect-timeout 5000 -c {server.IP()}"))
+        server_process.terminate()  # it waits for good if the client's arguments were refused
         server_process.wait()
-        ends = (report["end"]["sum_received"], report["end"]["sum_sent"])
-        return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
+        received, sent = iperf_rates(report)
+        result = [f"{rate / 1e6:.1f} Mbits/sec" for rate in (received, sent)]
+        if l4Type == "UDP":
+            result.insert(0, udpBw)
+        output(f"*** Results: {result}\n")
+        return result
+
+    def configLinkStatus(self, src: str, dst: str, status: str) -> None:  # noqa: N802
+        """Set the links between two nodes `up` or `down`, at the switch's end.
+
+        Mininet sets both ends, but a GPU whose own end goes down loses its routes. A cut cable doesn't do that.
+        """
+        missing = [name for name in (src, dst) if name not in self.nameToNode]
+        if missing:
+            error(f"{missing[0]} is no node of this fabric\n")
+            return
+        ends = self.nameToNode[src].connectionsTo(self.nameToNode[dst])
+        if not ends:
+            error(f"{src} and {dst} have no link\n")
+        for first, second in ends:
+            interface = second if first.node in self.hosts else first
+            with namespaces.inside(interface.node.name):
+                namespaces.run(["ip", "link", "set", interface.name, status])
 
     def _make_switch(self, switch: Switch) -> PrivateSwitch:
         return PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), self.datapath)
@@ -310,7 +272,7 @@ class EmulatedNet(Mininet):
     def _register(self) -> None:
         hosts = set(self.plan.hosts)
         self.hosts = [NamespaceNode(name) for name in self.node_names if name in hosts]
-        self.switches = [SwitchNode(name) for name in self.node_names if name not in hosts]
+        self.switches = [SwitchNode(name, self.ovs.get(name)) for name in self.node_names if name not in hosts]
         self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
         for link in self.plan.links:
             if not {link.a.node, link.b.node} <= self.nameToNode.keys():

@@ -11,7 +11,8 @@ from typing import Final
 from railyard.core.host import Datapath
 from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import SWITCH_SYSCTLS, EmulatedNet, PlannedIntf
+from railyard.topologies.build.network import SWITCH_SYSCTLS, EmulatedNet
+from railyard.topologies.build.nodes import PlannedIntf
 from railyard.topologies.build.ovs import START_S, PrivateSwitch, is_listening
 from railyard.topologies.fabric_kinds import End, Link, Switch
 from railyard.topologies.multirail import commands
