@@ -172,7 +172,9 @@ def record(
     """
     what, times = interval.as_dict(), dict[str, float]()
     if len(done.delivered) == len(workload.schedule.transfers):
-        times[WHOLE] = done.seconds
+        # Eq. 6 counts computing; a prediction of plain traffic counts bytes alone
+        has_computing = workload.iteration or workload.schedule.iteration is not None
+        times[WHOLE] = done.seconds if has_computing else done.transfer_seconds
         if workload.iteration or len(workload.schedule.phases) > 1:
             spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
             times |= {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
@@ -215,7 +217,7 @@ def record(
         )
     )
     if times:
-        rate = sum(done.delivered.values()) * 8 / done.seconds
+        rate = sum(done.delivered.values()) * 8 / times[WHOLE]
         run.measurements.append(Measurement(interval, WHOLE, THROUGHPUT, rate, "bit/s"))
     loads = _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run) if uplinks else None
     exact, fabric = known and bool(predicted) and not session.steered_by, session.plan.spec

@@ -13,7 +13,7 @@ from railyard.results.runs.records import Run
 from railyard.results.theory.predict import predict_schedule
 from railyard.topologies.plan import Plan
 from railyard.workloads.replay.run import Replay
-from railyard.workloads.schedule import Schedule, payload_rates
+from railyard.workloads.schedule import Phase, Program, Schedule, payload_rates
 from railyard.workloads.spec import build, parse_workload
 from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, session_of
 
@@ -28,9 +28,11 @@ def workload_on(plan: Plan, data: dict[str, Any]) -> Workload:
 
 
 def replay_of(schedule: Schedule, without: frozenset[int] = frozenset(), corrupt: tuple[int, ...] = ()) -> Replay:
-    """Task n runs from n ms to n + 2 ms, all of them within 4 s."""
+    """Task n runs from n ms to n + 2 ms, the last one until 4 s are over."""
     came = {n for n in range(len(schedule.tasks)) if n not in without}
     spans = {n: (SECOND + n * 1_000_000, SECOND + (n + 2) * 1_000_000) for n in came}
+    if came:
+        spans[max(came)] = (spans[max(came)][0], 5 * SECOND)
     delivered = {n: t.bytes for n, t in schedule.transfers if n in came and n not in corrupt}
     broken = tuple(f"{n} broke" for n in without)
     return Replay(schedule, SECOND, 5 * SECOND, spans, delivered, corrupt, broken)
@@ -102,6 +104,25 @@ def test_transfer_rounds_have_a_time_each_and_their_sum(no_fabric: dict[str, Any
     assert [rows[""].value, rows[""].predicted] == pytest.approx([4, 3])
     assert [rows["transfer"].value, rows["transfer"].predicted] == pytest.approx([0.003, 1])
     assert rows["receipt"].predicted is None
+
+
+@pytest.mark.parametrize(("is_iteration", "seconds"), [(False, 3.9), (True, 4.0)])
+def test_only_an_iteration_counts_computing_at_its_ends(
+    is_iteration: bool, seconds: float, no_fabric: dict[str, Any]
+) -> None:
+    plan = plan_of()
+    program = Program(plan.spec.domains, plan.spec.rails)
+    phase = program.phase(Phase("exchange", "mine", "", 1, 2, 1_000_000))
+    for _ in range(100):  # tasks of 1 ms each in the stand-in, before the first send
+        program.compute(0, 0.001, phase)
+    program.send(0, plan.spec.rails, 1_000_000, phase, program.last(0))
+    schedule = program.schedule("mine")
+    scale = build(parse_workload(ALL_TO_ALL), plan.spec, plan.rail_bps, plan.hb_bps).scale
+    run = run_once(plan, Workload("mine", schedule, scale, is_iteration), no_fabric)
+    (row,) = (m for m in run.measurements if m.phase == "" and m.metric in ("iteration_time", "completion_time"))
+    assert row.value == pytest.approx(seconds)
+    (throughput,) = (m for m in run.measurements if m.metric == "throughput")
+    assert throughput.value == pytest.approx(8_000_000 / seconds)
 
 
 def test_what_never_arrived_is_counted_and_gives_no_time(no_fabric: dict[str, Any]) -> None:

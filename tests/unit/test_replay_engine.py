@@ -198,7 +198,8 @@ def test_a_stripe_does_not_queue_behind_another_of_its_pair() -> None:
 def test_others_wait_until_the_last_byte_has_left() -> None:
     """A receiver that doesn't read keeps bytes at their sender, whose kernel has taken all of them."""
     first, same_gpu = Transfer(0, 1, 90_000, 0), Transfer(0, 1, 10, 0, (0,))
-    schedule = Schedule("s", 4, 2, (PHASE, PHASE), (first, same_gpu, *later(0), *later(1)))
+    computing = Compute(0, 0.001, 0, (0,))
+    schedule = Schedule("s", 4, 2, (PHASE, PHASE), (first, same_gpu, *later(0), *later(1), computing))
     channels = {Channel(0, dst): connected() for dst in (1, 2, 3)}
     with ExitStack() as stack:
         for end in (end for ends in channels.values() for end in ends):
@@ -211,12 +212,14 @@ def test_others_wait_until_the_last_byte_has_left() -> None:
             run = pool.submit(engine.run, 0, lambda _: None, NEVER)
             others = [channels[Channel(0, dst)][1] for dst in (2, 3)]
             assert not select.select(others, [], [], 0.1)[0]
+            read_from_ns = time.monotonic_ns()
             theirs.setblocking(True)
             count = 2 * HEADER.size + 90_000 + 10
             while count:
                 count -= len(theirs.recv(count))
             assert not run.result(5).broken
-            assert engine.outcome.started_ns[1] < min(engine.outcome.started_ns[number] for number in (2, 3))
+            started_ns = engine.outcome.started_ns
+            assert started_ns[1] < read_from_ns < min(started_ns[number] for number in (2, 3, 4))
             assert all(select.select([other], [], [], 5)[0] for other in others)
 
 

@@ -24,7 +24,7 @@ from railyard.workloads.replay.job import (
 )
 from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.schedule import Phase, Program, Schedule
-from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES, Transfer
+from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES, Compute, Task, Transfer
 from tests.unit.schedules import SIDE, schedules
 
 WINDOWS = Windows(1, 1, 1)
@@ -64,6 +64,24 @@ def test_without_stripes_a_pair_has_one_connection() -> None:
     ]
 
 
+def _waits_for_departure(task: Task, other: Transfer) -> bool:
+    """Return what docs/workloads.md says: all wait, but for the next transfer to the same GPU in the same phase."""
+    return isinstance(task, Compute) or (task.phase, task.dst) != (other.phase, other.dst)
+
+
+@pytest.mark.parametrize("phase_of_computing", [0, 1])
+def test_computing_after_a_send_waits_until_its_bytes_left(phase_of_computing: int) -> None:
+    tasks = (
+        Transfer(0, 2, 5, phase=0),
+        Compute(0, 0.1, phase_of_computing, after=(0,)),
+        Transfer(0, 2, 5, phase=0, after=(0,)),
+    )
+    (job,) = jobs(Schedule("s", 4, 2, (), tasks), 1, 1, WINDOWS)
+    waits = dependents(job)
+    assert waits.on_departure == {0: [1]}
+    assert waits.on_done == {0: [2]}
+
+
 @given(schedule=schedules(), workers=st.integers(1, 3))
 def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers: int) -> None:
     """Played without sockets: a transfer is sent, leaves, and is then received, one event at a time."""
@@ -78,7 +96,7 @@ def test_task_starts_once_all_its_dependencies_ended(schedule: Schedule, workers
         for wanted in task.after:
             other = schedule.tasks[wanted]
             comes_here = isinstance(other, Transfer) and other.dst == owner(task)
-            leaves = isinstance(other, Transfer) and other.phase != task.phase
+            leaves = isinstance(other, Transfer) and _waits_for_departure(task, other)
             assert wanted in (received if comes_here else left_gpu if leaves else sent)
         freed = []
         sent.add(number)

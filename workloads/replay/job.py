@@ -190,9 +190,10 @@ def dependents(job: Job) -> Dependents:
 def _departs(task: Task, other: Transfer) -> bool:
     """Return whether a task waits until an earlier transfer of its GPU has left it, not only until the kernel has it.
 
-    What goes to the same GPU goes one after the other anyway.
+    Only the next transfer to the same GPU in the same phase doesn't: it goes out after the earlier one anyway.
     """
-    return other.phase != task.phase or (isinstance(task, Transfer) and other.dst != task.dst)
+    follows_it_out = isinstance(task, Transfer) and other.dst == task.dst and other.phase == task.phase
+    return not follows_it_out
 
 
 PhaseEndCallback = Callable[[int], None]  # called once, in a thread, with the monotonic ns of a phase's last receipt

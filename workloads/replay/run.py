@@ -62,8 +62,16 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first send to the last receipt."""
+        """Seconds from the start to the end of the last task, computing included."""
         return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def transfer_seconds(self) -> float:
+        """Seconds from the first send to the last receipt, without computing before and after."""
+        spans = [self.spans[number] for number, _ in self.schedule.transfers if number in self.spans]
+        first_ns = min((start_ns for start_ns, _ in spans), default=self.start_ns)
+        last_ns = max((end_ns for _, end_ns in spans), default=self.start_ns)
+        return (last_ns - first_ns) / 1e9
 
     @property
     def delivered_matrix(self) -> dict[tuple[int, int], int]:
