@@ -377,3 +377,13 @@ def test_tunnel_packets_from_elsewhere_are_dropped(three: Machines) -> None:
                 wait_until(lambda: False, "its end", 10.0)
         assert received(2) == "foreign peer"
     check_nothing_left(three)
+
+
+@pytest.mark.parametrize("user", [[], ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]])
+def test_sockets_of_a_machine_send_nothing_to_tunnels(three: Machines, user: list[str]) -> None:
+    there = Underlay(1, (f"{NETWORK}.1", f"{NETWORK}.2"), "eth0", 47_911, 0)
+    argv = three.command(2, *user, "/usr/bin/python3", "-c", SEND, "forged", f"{NETWORK}.1")
+    with Path(f"/proc/{three.pids[1]}/ns/net").open() as net, guarded(there, net.fileno()):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert "PermissionError: [Errno 1] Operation not permitted" in done.stderr
+    subprocess.run(argv, check=True)

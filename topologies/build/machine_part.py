@@ -100,24 +100,39 @@ def check_tunnels() -> None:
         raise MissingRequirement(f"this kernel makes no VXLAN devices: {done.stderr.strip()}", "modprobe vxlan")
 
 
+def _guard_rules(table: str, underlay: Underlay) -> str:
+    """Return the commands of nft that make a table with an owner.
+
+    `meta skuid` matches a packet that a socket of the machine's own namespace sends, whoever's it is. It matches none
+    of a tunnel: such a packet has the socket of a GPU's namespace, or none. What the machine forwards to tunnels, for
+    containers and virtual machines, came in over another interface.
+    """
+    peers = ", ".join(address for n, address in enumerate(underlay.addresses) if n != underlay.machine)
+    port = underlay.port
+    return f"""
+add table inet {table} {{ flags owner; }}
+add chain inet {table} tunnels {{ type filter hook prerouting priority -300; }}
+add rule inet {table} tunnels udp dport {port} iifname != "{underlay.interface}" drop
+add rule inet {table} tunnels udp dport {port} ip saddr != {{ {peers} }} drop
+add rule inet {table} tunnels udp dport {port} meta nfproto ipv6 drop
+add chain inet {table} programs {{ type filter hook output priority -300; }}
+add rule inet {table} programs udp dport {port} meta skuid 0-4294967295 drop
+"""
+
+
 @contextmanager
 def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
-    """Drop tunnel packets that come from elsewhere than the other machines while entered: VXLAN authenticates nothing.
+    """Keep packets that no tunnel of the run has sent out of the tunnels while entered: VXLAN authenticates nothing.
 
-    The table is owned by a process that ends with this one, and the kernel removes it then, whatever ends them. It is
-    watched: without it every packet comes in. MissingRequirement if the kernel has no tunnels, or no such tables.
+    What comes from elsewhere than the other machines is dropped, and so is what programs of this machine send to
+    tunnels, root's included. The table is owned by a process that ends with this one, and the kernel removes it then,
+    whatever ends them. It is watched: without it every packet comes in. MissingRequirement if the kernel has no
+    tunnels, or no such tables.
     """
     check_tunnels()
     table = f"railyard-{os.getpid()}-{time.monotonic_ns()}"
-    others = [address for n, address in enumerate(underlay.addresses) if n != underlay.machine]
-    rules = f"""
-add table inet {table} {{ flags owner; }}
-add chain inet {table} tunnels {{ type filter hook prerouting priority -300; }}
-add rule inet {table} tunnels udp dport {underlay.port} iifname != "{underlay.interface}" drop
-add rule inet {table} tunnels udp dport {underlay.port} ip saddr != {{ {", ".join(others)} }} drop
-add rule inet {table} tunnels udp dport {underlay.port} meta nfproto ipv6 drop
-"""
-    listing = ["nft", "list", "chain", "inet", table, "tunnels"]
+    rules = _guard_rules(table, underlay)
+    listing = ["nft", "list", "table", "inet", table]
 
     def has_rules() -> bool:
         found = subprocess.run(listing, capture_output=True, text=True).stdout
