@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_v
 
 from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import unknown_name_hint
+from railyard.core.input_paths import NameOrPath
 from railyard.core.installation import data_file
 
 SYSTEMS: Final = data_file("topologies/systems")
@@ -93,7 +94,7 @@ PLATFORMS: Final = _Platforms()  # KeyError for a name that isn't known; BadInpu
 def _known_platform(name: str) -> str:
     if name not in PLATFORMS:
         raise ValueError(f"{unknown_name_hint(name, PLATFORMS)}, or the path of a .yaml file")
-    return str(Path(name).resolve()) if is_path(name) else name  # processes with other working folders read it again
+    return name
 
 
-PlatformName = Annotated[str, AfterValidator(_known_platform)]
+PlatformName = Annotated[NameOrPath, AfterValidator(_known_platform)]

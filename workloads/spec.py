@@ -8,19 +8,20 @@ and their times can be compared. For `transfers` it is the duration of one.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
 from railyard.core.config import ConfigModel, parse_by_kind
 from railyard.core.errors import BadInput
+from railyard.core.input_paths import NameOrPath
 from railyard.core.registry import Registry
 from railyard.core.safe_files import inputs_read
 from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.models.catalogue import model_title
 from railyard.workloads.schedule import Columns, Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
 from railyard.workloads.tasks import Task
 
@@ -183,10 +184,10 @@ class Sized(Workload):
 class Modelled(Sized):
     """A workload of a model, named by the catalogue or by a YAML file."""
 
-    model: str
+    model: NameOrPath
 
     def label(self) -> str:
-        return Path(self.model).stem if self.model.endswith(".yaml") else self.model
+        return model_title(self.model)
 
 
 @dataclass(frozen=True)

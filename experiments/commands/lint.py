@@ -15,6 +15,7 @@ from rich.console import Console
 
 from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.input_paths import NameOrPath, from_folder
 from railyard.experiments import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -55,7 +56,7 @@ NO_FINDINGS: Final = "  nothing changes rails: no spines are needed"
 class PlacementSpec(ConfigModel):
     """A placement file. Defaults: the published parallelism; the platform's, else the model's own, GPUs to a domain."""
 
-    model: str
+    model: NameOrPath
     platform: PlatformName | None = None
     parallelism: Parallelism | None = None
     domains: Count | None = None
@@ -97,6 +98,7 @@ def command(
     if keys & (ExperimentSpec.model_fields.keys() - {"name"}):
         return print_workloads(loading.load_any(name), console)
     if keys & PlacementSpec.model_fields.keys():
+        data = from_folder(data, Path(name).parent, lambda _: [PlacementSpec])
         return _print_placement(parse_model(PlacementSpec, data, "placement"), console)
     if "kind" in keys:
         return _print_placement(PlacementSpec(model=name), console)

@@ -22,6 +22,8 @@ from railyard.results.published.catalogue import FIGURES
 
 # core.config and the specification are imported where they are used: they are slow to load, and `list` needs neither
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from railyard.experiments.spec.experiment import ExperimentSpec, Sections
 
 FOLDER: Final = data_file("experiments/catalog")
@@ -81,6 +83,23 @@ def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
         raise BadInput("plugins", files, "must be a list of Python files, such as [./mine.py]")
     for number, file in enumerate(files):
         plugins.load(file, f"plugins.{number}", path_of(name_or_file).parent)
+
+
+def from_folder_of(name_or_file: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a file with its paths absolute; relative ones start at its own folder.
+
+    The plugins that it names must be loaded, whose definitions may have paths too.
+    """
+    from railyard.core import input_paths
+    from railyard.topologies.spec import FabricSpec
+    from railyard.workloads.spec import WORKLOADS
+
+    def models(item: Mapping[Any, Any]) -> "list[type[BaseModel]]":
+        kind = item.get("kind")
+        return [WORKLOADS[kind]] if isinstance(kind, str) and kind in WORKLOADS else [FabricSpec]
+
+    changed: dict[str, Any] = input_paths.from_folder(data, path_of(name_or_file).parent, models)
+    return changed
 
 
 def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -187,6 +206,8 @@ def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None 
     data = read(name_or_file)
     if "axes" in data:
         raise BadInput("axes", data["axes"], f"is for a sweep: type sweep {name_or_file}")
+    load_plugins(data, name_or_file)
+    data = from_folder_of(name_or_file, data)
     return make(data, name_or_file, overrides, seed)
 
 

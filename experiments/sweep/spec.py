@@ -99,7 +99,7 @@ def load(
     if not isinstance(own["where"], str | None):
         raise BadInput("where", own["where"], "must be an expression, such as domains * rails <= 16")
     loading.load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
-    data = loading.apply(data, overrides)
+    data = loading.apply(loading.from_folder_of(name_or_file, data), overrides)
     given = list(map(_axis, axes))
     if seeds:
         given.append((SEED, _seeds(seeds)))

@@ -8,6 +8,7 @@ given by layers don't say how long theirs takes.
 
 from typing import Final
 
+from railyard.core.input_paths import NameOrPath
 from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
@@ -36,7 +37,7 @@ def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
 class DataParallelSpec(Modelled):
     """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default). `bytes`: the largest's D."""
 
-    model: str = "vgg-11"
+    model: NameOrPath = "vgg-11"
     bucket: Size = 25 * 2**20
 
     def state_parameters(self, scale: Scale) -> float:
@@ -59,7 +60,7 @@ class DataParallelSpec(Modelled):
             program, whole = Program(y, x), iteration(factor)
             for phase in whole.sync:
                 run(program, phase, program.grid)
-            return program.schedule(self.model, whole)
+            return program.schedule(self.label(), whole)
 
         factor = self.bytes_factor(setting, max(sizes), lambda rates: line_rate_duration_s(schedule(1.0), rates))
-        return Built(schedule(factor), setting.scale(self.model, factor, real=iteration(1.0)))
+        return Built(schedule(factor), setting.scale(self.label(), factor, real=iteration(1.0)))

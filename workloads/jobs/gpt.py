@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
+from railyard.core.input_paths import NameOrPath
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
@@ -218,7 +219,7 @@ class GptSpec(Training):
     `pairs_per_pass` AllGather and ReduceScatter, which carry the bytes of all its layers.
     """
 
-    model: str = "gpt-145.6b"
+    model: NameOrPath = "gpt-145.6b"
     parallelism: Parallelism | None = None
     global_batch: Count | None = None
     micro_batch: Count | None = None
@@ -256,7 +257,7 @@ class GptSpec(Training):
 
         def job(placement: Layout, layers: int, pairs_per_pass: int | None = None) -> GptJob:
             flops = setting.platform.flops * self.efficiency
-            found = gpt_job(model, self.model, placement, layers, flops, pairs_per_pass)
+            found = gpt_job(model, self.label(), placement, layers, flops, pairs_per_pass)
             return replace(found, compute_s=found.compute_s * self.compute)
 
         emulated_job = job(placement, layers, self.pairs_per_pass)
@@ -269,7 +270,7 @@ class GptSpec(Training):
         real, emulated = published_job.shape(published_layers), emulated_job.shape(layers)
         shape = {name: Factor(real[name], emulated[name]) for name in real}
         iteration = gpt_iteration(published_job)
-        scale = setting.scale(self.model, factor, shape=shape, compute_kept=self.compute, real=iteration)
+        scale = setting.scale(self.label(), factor, shape=shape, compute_kept=self.compute, real=iteration)
         return Built(gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
+from railyard.core.input_paths import NameOrPath
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
@@ -109,7 +110,7 @@ class MoeSpec(Training):
     seed. Uneven ones go straight. They have as many bytes in all as even ones, so they take longer than `duration`.
     """
 
-    model: str = "moe-1.3b-128"
+    model: NameOrPath = "moe-1.3b-128"
     algorithm: algorithms.AllToAllAlgorithm = "auto"
     all_to_alls: Count = 4
     skew: Annotated[float, Field(ge=0, le=2)] = 0.0
@@ -140,7 +141,7 @@ class MoeSpec(Training):
         def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
             """The step for sizing; `with_algorithm` sets what really runs."""
             sizing = algorithms.sizing_algorithm(ALL_TO_ALL)
-            found = moe_job(model, self.model, domains, rails, sizing, all_to_alls, flops)
+            found = moe_job(model, self.label(), domains, rails, sizing, all_to_alls, flops)
             return replace(found, compute_s=found.compute_s * self.compute)
 
         def with_algorithm(job: MoeJob) -> MoeJob:
@@ -159,5 +160,5 @@ class MoeSpec(Training):
             "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
         }
         real = moe_iteration(with_algorithm(published_job))
-        scale = setting.scale(self.model, factor, shape=shape, compute_kept=self.compute, real=real)
+        scale = setting.scale(self.label(), factor, shape=shape, compute_kept=self.compute, real=real)
         return Built(moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale)

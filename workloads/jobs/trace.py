@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
+from railyard.core.input_paths import InputPath
 from railyard.core.units import Time
 from railyard.workloads import spec
 from railyard.workloads.collectives.algorithm import AllToAllAlgorithm, chosen_algorithm, sizing_algorithm
@@ -25,9 +26,9 @@ class TraceSpec(spec.Workload):
     splits go from pair to pair as the trace has them. `efficiency` is for a PARAM gemm that has no time of its own.
     """
 
-    path: str
+    path: InputPath
     format: Annotated[str, AfterValidator(common.check_format)] = "auto"
-    groups: str | None = None
+    groups: InputPath | None = None
     algorithm: AllToAllAlgorithm = "auto"
     bytes_factor: Annotated[float, Field(gt=0, le=MAX_BYTES_FACTOR)] | None = None
     duration: Time | None = None

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from railyard.core.errors import BadInput
+from railyard.core.input_paths import NameOrPath
 from railyard.core.units import Size, Time, format_size, format_time
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
@@ -24,7 +25,7 @@ from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.jobs import Operations
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted_s, rails_of
 from railyard.workloads.jobs.data_parallel import buckets
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, LayersModel, load_model
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, LayersModel, load_model, model_title
 from railyard.workloads.spec import WORKLOADS
 
 GPT_MAX_MESSAGE: Final = 256 * 2**20
@@ -85,7 +86,8 @@ def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 def training_name(model: str, batch: int) -> str:
     """Return `vgg-11 batch 64`; of a GPT, whose batch is its model's own and given as 0, `gpt3-2.7b`."""
-    return f"{model} batch {batch}" if batch else model
+    title = model_title(model)
+    return f"{title} batch {batch}" if batch else title
 
 
 def published_compute_s(model: str, batch: int) -> float | None:
@@ -140,7 +142,7 @@ class TrainingSpec(workload.ComparedWorkload):
     are few and large, that part of each.
     """
 
-    model: str
+    model: NameOrPath
     batch: Annotated[int, Field(ge=1, le=65536)] = 32
     bucket: Size = 4 * 2**20
     compute: Time | None = None
@@ -188,12 +190,13 @@ class TrainingSpec(workload.ComparedWorkload):
         """
         model = load_model(self.model)
         if isinstance(model, GptModel):
-            step = in_proportion(gpt_step(self.model, model, nodes), self.volume, rail_rate * scale / GPT_LINK_RATE)
+            whole = gpt_step(model_title(self.model), model, nodes)
+            step = in_proportion(whole, self.volume, rail_rate * scale / GPT_LINK_RATE)
         else:
             assert isinstance(model, LayersModel)
             # a bucket that a large layer overfills is split, as Nezha's Fig. 15 has it
             sizes = split(buckets(model, self.bucket), self.bucket)
-            step = first_part(Step(self.model, self.batch, sizes, self.compute_s() or 0.0), self.volume)
+            step = first_part(Step(model_title(self.model), self.batch, sizes, self.compute_s() or 0.0), self.volume)
         return step.scaled(1 / scale, workload.ITEM)
 
     def measure(self, session: workload.RailSession) -> None:
@@ -237,7 +240,7 @@ class TrainingSpec(workload.ComparedWorkload):
         step = self.step(plan.spec.nodes, plan.scale, rails_of(plan)[peer_rail(plan.spec)].rate)
         slower = f", in slow motion {self.dilation:g}x" if self.dilation > 1 else ""
         sent = f"{len(step.sizes)} allreduces of {format_size(sum(step.sizes), 3)} in all"
-        yield f"{self.model}: {sent}, {format_time(step.compute_s, 4)} of computing a step{slower}"
+        yield f"{model_title(self.model)}: {sent}, {format_time(step.compute_s, 4)} of computing a step{slower}"
 
 
 def predicted_step_s(step: Step, rails: Sequence[Rail], nodes: int, policy: str, peer: int) -> float:

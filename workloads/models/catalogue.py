@@ -189,6 +189,11 @@ def model_names() -> list[str]:
     return sorted(path.stem for path in CATALOGUE.glob("*.yaml"))
 
 
+def model_title(name: str) -> str:
+    """Return the name of a model for people: of a file, without folder and suffix."""
+    return Path(name).stem if is_path(name) else name
+
+
 def load_model(name: str, field: str = "model") -> Model:
     """Return a model of the catalogue by its name, or any by the path of its file (something that ends in .yaml).
 

@@ -263,7 +263,8 @@ def read_files(path: str, field: str) -> Files:
                 if (given.is_dir() or is_named) and (not like or suffix == like["suffix"]):
                     traces[stem, suffix][int(found["rank"])] = file
         if not traces:
-            allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
+            allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et; "
+            allowed += "in an experiment's file a relative path starts at its folder"
             raise BadInput(field, str(given), allowed)
         if len(traces) > 1:
             choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in traces))
