@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 MAX_LINE: Final = 300  # characters of an error line
+_OMITTED: Final = " ... "
 MAX_NAMES: Final = 140  # characters of a list of names in it
 
 
@@ -64,11 +65,18 @@ def print_error(message: str, status: int) -> int:
 
 
 def one_line(text: str) -> str:
-    """Return text as one printable line of `MAX_LINE` characters at most, without its middle if need be."""
+    """Return text as one printable line of `MAX_LINE` characters at most, without its middle if need be.
+
+    What is left out begins and ends between words, if there are any.
+    """
     line = printable(" ".join(text.split()))
-    if len(line) > MAX_LINE:  # the field is at the start, and what is allowed at the end
-        line = f"{line[: MAX_LINE // 2]} ... {line[5 - MAX_LINE // 2 :]}"
-    return line
+    if len(line) <= MAX_LINE:
+        return line
+    # the field is at the start, and what is allowed at the end
+    half = (MAX_LINE - len(_OMITTED)) // 2
+    start = line[: half + 1].rpartition(" ")[0] or line[:half]
+    end = line[-half - 1 :].partition(" ")[2] or line[-half:]
+    return f"{start}{_OMITTED}{end}"
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,7 @@ half of all such numbers mean the other unit.
 
 import math
 import re
+from collections.abc import Collection
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
@@ -17,6 +18,8 @@ SIZES: Final = {
 }  # fmt: skip
 TIMES: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _NUMBER: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_WITH_ANY_UNIT: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
+_LONG_ENDINGS: Final = ("econds", "econd", "ecs", "ec", "utes", "ute", "s")  # of seconds and minutes
 _LARGEST: Final = 2.0**63  # what the kernel and a parquet column can hold
 
 
@@ -25,7 +28,8 @@ def _parse(
 ) -> float:
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
-        raise ValueError(f"is not a {what}: write a number and one of {', '.join(units)}, such as {example}")
+        meant = f"did you mean {near}? " if (near := _near_miss(text, units)) else ""
+        raise ValueError(f"is not a {what}: {meant}write a number and one of {', '.join(units)}, such as {example}")
     factor = units[match[2]]
     # by a whole number: 700 * 1e-3 isn't 0.7, 700 / 1000 is
     value = float(match[1]) * factor if factor >= 1 else float(match[1]) / round(1 / factor)
@@ -34,6 +38,20 @@ def _parse(
     if value >= _LARGEST:
         raise ValueError(f"is too large for a {what}")
     return value
+
+
+def _near_miss(text: object, units: Collection[str]) -> str:
+    """Return the number with the unit that its spelling stands for: 20Mbps -> 20Mbit; "" if none does.
+
+    Bits and bytes are never taken for each other.
+    """
+    match = _WITH_ANY_UNIT.fullmatch(text) if isinstance(text, str) else None
+    if match is None or ("B" in match[2] and "bit" in units) or ("b" in match[2] and "B" in units):
+        return ""
+    word = match[2].removesuffix("/s").removesuffix("ps").lower().replace("µ", "u")
+    stems = [word, f"{word}it", f"{word}bit", *(word.removesuffix(end) for end in _LONG_ENDINGS)]
+    by_lower = {unit.lower(): unit for unit in reversed(list(units))}
+    return next((match[1] + by_lower[stem] for stem in stems if stem in by_lower), "")
 
 
 def parse_rate(text: object) -> int:

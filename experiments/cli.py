@@ -1,7 +1,8 @@
 """The command line: finds the command, runs it, and turns errors into one line and an exit status.
 
 A command is a file in experiments/commands/ with a function `command`, whose docstring is its help; `dry_run.py` is
-`dry-run`. A command's module is imported only when that command is called, so that `--help` is quick.
+`dry-run`. Its `PURPOSE` is the heading under which `--help` lists it. A command's module is imported only when that
+command is called, so that `--help` is quick (signatures.py).
 """
 
 import logging
@@ -10,12 +11,12 @@ import re
 import resource
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
-from importlib import import_module
 from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,15 +26,33 @@ from railyard.core import crash
 from railyard.core.errors import MissingRequirement, print_error
 from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROGRAM, RUN
+from railyard.experiments import signatures
 
 FOLDER: Final = Path(__file__).parent / "commands"
+PURPOSES: Final = (
+    "Run experiments",
+    "Compute and check, without packets",
+    "Look into a live run",
+    "Work with results",
+    "Learn and teach",
+    "Set up machines",
+)
+"""Headings of the list of commands, in their order."""
+OTHER: Final = "Other commands"  # those without a purpose
 MIN_MEMORY_BYTES: Final = {"numpy": 300_000_000, "matplotlib": 600_000_000, "pandas": 600_000_000}  # to import them
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
 
 
+class Summary(NamedTuple):
+    """Help text of a command, and the heading above it in the list of commands."""
+
+    text: str
+    purpose: str
+
+
 @cache
-def commands() -> dict[str, str]:
-    """Return every command's name with its help text, read from the files without importing them."""
+def commands() -> dict[str, Summary]:
+    """Return every command's name with its summary, read from the files without importing them."""
     found = {}
     for path in sorted(FOLDER.glob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -41,8 +60,11 @@ def commands() -> dict[str, str]:
             continue  # shared by commands
         # ast.parse takes ten times as long
         docstring = re.search(r'\ndef command\(.*?\n    """(.*?)"""', source, re.DOTALL)
-        found[path.stem.replace("_", "-")] = cleandoc(docstring[1]) if docstring else ""
-    return found
+        purpose = re.search(r'^PURPOSE = "(.*)"$', source, re.MULTILINE)
+        text = cleandoc(docstring[1]) if docstring else ""
+        found[path.stem.replace("_", "-")] = Summary(text, purpose[1] if purpose else OTHER)
+    in_order = [*PURPOSES, *(summary.purpose for summary in found.values())]
+    return dict(sorted(found.items(), key=lambda item: in_order.index(item[1].purpose)))
 
 
 class _MemoryLimit:
@@ -64,19 +86,24 @@ class _Command(TyperCommand):
         """Parse the arguments, with an empty value for each such option that is given without one."""
         words = {name: param.metavar for param in self.params for name in param.opts if "--" in name and param.metavar}
         optional = {name: word[1:-1] for name, word in words.items() if word.startswith("[")}
-        pairs = pairwise([*args, ""])
+        pairs = list(pairwise([*args, ""]))
+        for word, following in pairs:
+            if word in optional and following != optional[word] and get_close_matches(following, [optional[word]]):
+                hint = f"did you mean {optional[word]!r}? allowed is {optional[word]}, or nothing"
+                raise typer.BadParameter(f"{word}: {following!r} is not known: {hint}", ctx)
         given = [f"{word}=" if word in optional and following != optional[word] else word for word, following in pairs]
         return list(super().parse_args(ctx, given))
 
 
 def load_command(name: str) -> Any:
-    """Import a command's module and return the Click command that calls its `command`."""
+    """Return the Click command that imports a command's module and calls its `command`."""
     os.environ["MPLBACKEND"] = "agg"  # figures go to files; with a wrong one, matplotlib can't be imported
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and no threads to run out of
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home folder that it can't write
-    module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
+    stem = name.replace("-", "_")
+    function, settings = signatures.load(FOLDER / f"{stem}.py", f"railyard.experiments.commands.{stem}")
     only = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    only.command(name, cls=_Command, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
+    only.command(name, cls=_Command, context_settings=settings)(function)
     return typer.main.get_command(only)
 
 
@@ -85,8 +112,12 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, text in commands().items():  # stands for the command in the list of --help
-            self.add_command(TyperCommand(name, help=text, rich_markup_mode="rich"))
+        for name, (text, purpose) in commands().items():  # stands for the command in the list of --help
+            self.add_command(TyperCommand(name, help=text, rich_markup_mode="rich", rich_help_panel=purpose))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the purposes."""
+        return list(self.commands)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that a command line names, imported."""
@@ -181,9 +212,40 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _usage(error: Any, arguments: Sequence[str]) -> str:
     from railyard.experiments.spec import loading
 
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".").removeprefix("Invalid value: ")
     word = next((a for a in arguments if not a.startswith("-")), "")
     if word in loading.names():
         return f"{word} is an experiment, not a command; type: {PROGRAM} run {word}"
     context = getattr(error, "ctx", None)
-    return f"{message}; see {context.command_path if context else PROGRAM} --help"
+    path = context.command_path if context else PROGRAM
+    option = getattr(error, "option_name", "")
+    if option and path == PROGRAM and (hint := _misplaced(option, arguments)):
+        return hint
+    if option.removeprefix("--") in commands():
+        name = option.removeprefix("--")
+        message = f"{option}: {name} is a command of its own, so type {PROGRAM} {name} ..."
+    return f"{message}; see {path} --help"
+
+
+def _misplaced(option: str, arguments: Sequence[str]) -> str:
+    """Return what to type for an option of a command that is given before the command, "" for an unknown one."""
+    owners = [name for name in commands() if any(option in param.opts for param in load_command(name).params)]
+    if not owners:
+        return ""
+    command = next((word for word in arguments if word in owners), "")
+    if command:
+        where = f"write it after {command}, as in {PROGRAM} {command} ... {option}"
+        return f"{option} is an option of a command: {where}; see {PROGRAM} --help"
+    example = "run quickstart" if "run" in owners else f"{owners[0]} ..."
+    value = " ..." if _takes_value(option, owners[0]) else ""
+    return f"{option} is an option of {_listed(owners)}: type {PROGRAM} {example} {option}{value}"
+
+
+def _takes_value(option: str, command: str) -> bool:
+    param = next(param for param in load_command(command).params if option in param.opts)
+    return not getattr(param, "is_flag", False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

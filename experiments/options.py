@@ -46,6 +46,13 @@ def experiment_names() -> list[str]:
     return loading.names()
 
 
+def catalogue_names() -> list[str]:
+    """Return the names of the published models."""
+    from railyard.workloads.models.catalogue import model_names
+
+    return list(model_names())
+
+
 Name = Annotated[
     str,
     typer.Argument(

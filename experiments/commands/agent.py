@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+PURPOSE = "Set up machines"
+
 
 def command(
     join: Annotated[str, typer.Option(metavar="tcp://HOST:PORT", help="The run's address, as the run prints it.")],

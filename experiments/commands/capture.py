@@ -29,6 +29,8 @@ from railyard.experiments.run import folder
 from railyard.topologies.addresses import gpu_of_ip
 from railyard.topologies.multirail.spec import nic_of_mac
 
+PURPOSE = "Look into a live run"
+
 if TYPE_CHECKING:
     import pandas as pd
 

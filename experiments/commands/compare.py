@@ -13,12 +13,14 @@ from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import leaves
 from railyard.results.analysis import comparison as compared
 from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis
+from railyard.results.analysis.thresholds import CONFIDENCE, LIMIT
 from railyard.results.runs import sources, store
 from railyard.results.runs.record_files import to_json
 from railyard.results.runs.records import Run
 from railyard.results.runs.sources import Source
 from railyard.results.views import comparison as views
 
+PURPOSE = "Work with results"
 MAX_NAMED = 5  # keys of the specifications that differ
 MACHINE = ("kernel", "cpu", "cores", "datapath")  # what makes another machine, of provenance.json
 
@@ -29,12 +31,10 @@ def command(
         str, typer.Argument(metavar="A", help="The runs to compare with: a run's folder, a folder of runs, a sweep.")
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The runs to judge. Either may be of git: main:results/a.")],
-    limit: Annotated[float, typer.Option(min=0.001, max=1, help="A change of this share or less is none.")] = (
-        compared.LIMIT
-    ),
+    limit: Annotated[float, typer.Option(min=0.001, max=1, help="A change of this share or less is none.")] = LIMIT,
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.999, help="Of the intervals, for all rows together.")
-    ] = compared.CONFIDENCE,
+    ] = CONFIDENCE,
     markdown: Markdown = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON to stdout.")] = False,
 ) -> int:

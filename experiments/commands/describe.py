@@ -12,6 +12,8 @@ from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.loading import load_any
 
+PURPOSE = "Compute and check, without packets"
+
 if TYPE_CHECKING:
     from railyard.experiments.spec.experiment import ExperimentSpec
 

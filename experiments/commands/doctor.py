@@ -18,6 +18,7 @@ from railyard.core.sandbox.run_queue import runs_at_once
 from railyard.core.units import format_size, format_time
 from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
 
+PURPOSE = "Set up machines"
 TIMEOUT_S: Final = 60.0
 
 

@@ -34,6 +34,7 @@ from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build
 from railyard.workloads.traces.common import is_trace_prefix
 
+PURPOSE = "Compute and check, without packets"
 LARGEST: Final = 8
 GROUPS_SHOWN: Final = 2
 GPUS_SHOWN: Final = 4

@@ -11,6 +11,7 @@ from railyard.experiments.commands.ps import LiveRunName, complete_node
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.plan import PLAN_FILE
 
+PURPOSE = "Look into a live run"
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 SWITCH_COMMANDS: Final = {"flows": "dump-flows", "groups": "dump-groups", "ports": "dump-ports"}
 """What ovs-ofctl calls the things that a switch can be asked for by one word."""

@@ -11,6 +11,7 @@ import typer
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import INSTALL, data_file, python_extra
 
+PURPOSE = "Set up machines"
 SCRIPT: Final = str(data_file("core/packages.sh"))
 
 

@@ -5,13 +5,14 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markdown import Markdown
 
-from railyard.core.errors import BadInput, MissingRequirement, one_line
+from railyard.core.errors import BadInput, MissingRequirement, one_line, unknown_name_hint
 from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder, write_file
 from railyard.experiments.labs import checking, pages
@@ -19,6 +20,8 @@ from railyard.experiments.labs.definition import LABS, Setting, find
 from railyard.experiments.options import PluginFiles, console, plain_table
 from railyard.experiments.run.folder import reporting_path_errors
 
+PURPOSE = "Learn and teach"
+_VERBS = ("check", "grade")
 _USAGE = "must be: N [FOLDER], check N [FOLDER], or grade FOLDER [CSV]"
 
 
@@ -44,6 +47,8 @@ def command(
     `lab grade FOLDER` writes grades.csv there, a row for each student's folder.
     """
     checking.check_student(student)
+    if words:
+        _check_word(words[0])
     match words:
         case []:
             return _list()
@@ -54,6 +59,12 @@ def command(
         case [number, *rest] if len(rest) <= 1 and number not in ("check", "grade"):
             return _guide(Setting.of(find(number), student, Path(rest[0]) if rest else None))
     raise BadInput("lab", " ".join(words), _USAGE)
+
+
+def _check_word(word: str) -> None:
+    """Raise BadInput for a first word that is closer to `check` or `grade` than to any lab's number or name."""
+    if word not in _VERBS and get_close_matches(word, [*_VERBS, *LABS], n=1) in ([verb] for verb in _VERBS):
+        raise BadInput("lab", word, f"{unknown_name_hint(word, _VERBS)}, or a lab's number")
 
 
 def _list() -> int:

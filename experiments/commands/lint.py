@@ -46,6 +46,7 @@ from railyard.workloads.placement.layout import (
 )
 from railyard.workloads.spec import build
 
+PURPOSE = "Compute and check, without packets"
 MAX_GPUS: Final = 65_536
 """A second or two to look at, groups of ranks that all cross rails included; a million GPUs take half a minute."""
 SHOWN: Final = 5  # findings of a kind that are shown; the rest are counted
@@ -79,7 +80,7 @@ def command(
         typer.Argument(
             metavar="FILE|NAME",
             help="A placement file, an experiment, or a published model.",
-            autocompletion=options.completion(lambda: [*loading.names(), *model_names()]),
+            autocompletion=options.completion(lambda: [*loading.names(), *options.catalogue_names()]),
         ),
     ],
 ) -> int:

@@ -20,6 +20,7 @@ from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import GRID, about, duration_s, is_on
 from railyard.results.published.catalogue import FIGURES, describe
 
+PURPOSE = "Compute and check, without packets"
 NUMBERS = ("TAKES", "GPUS", "REPLAYS", "FAULTS")
 OWN = "other"  # topic of an experiment that names none
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has its C part

@@ -25,6 +25,8 @@ from railyard.experiments.spec.loading import load_any
 from railyard.results.published.catalogue import FIGURES, Cell, Figure
 from railyard.results.views.format import digits, rows_with_room
 
+PURPOSE = "Compute and check, without packets"
+
 if TYPE_CHECKING:
     import matplotlib.figure
 

@@ -30,6 +30,7 @@ from railyard.core.sandbox.run_socket import announcements
 from railyard.core.units import format_time
 from railyard.experiments.options import completion, console, plain_table
 
+PURPOSE = "Look into a live run"
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
 _MAX_NAME: Final = 255
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+-]*")

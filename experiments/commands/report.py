@@ -16,6 +16,8 @@ from railyard.experiments.run import folder
 from railyard.results.runs import chrome_trace, journal, store
 from railyard.results.runs.record_files import to_json
 
+PURPOSE = "Work with results"
+
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],

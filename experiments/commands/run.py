@@ -27,6 +27,8 @@ from railyard.experiments.options import (
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import command_line, load_any
 
+PURPOSE = "Run experiments"
+
 
 def command(
     name: Name,

@@ -13,8 +13,9 @@ from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_c
 from railyard.results.theory.iteration.search import weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import GptModel, model_names
+from railyard.workloads.models.catalogue import GptModel
 
+PURPOSE = "Compute and check, without packets"
 MAX_COUNT: Final = 2**20  # the most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds
 COLUMNS = (
     "", "p", "t", "d", "v", "b", "t_h x t_l", "p_h x p_l", "d_h x d_l", "GB", "iteration s",
@@ -29,7 +30,7 @@ def command(
         typer.Argument(
             metavar="MODEL|FILE",
             help="A GPT of the catalogue, or your own YAML file.",
-            autocompletion=options.completion(model_names),
+            autocompletion=options.completion(options.catalogue_names),
         ),
     ],
     gpus: Annotated[int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="GPUs of the cluster.")],

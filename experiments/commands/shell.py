@@ -11,6 +11,7 @@ from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import Live, Name, Overrides, PluginFiles, SaveScript
 from railyard.experiments.spec.loading import load_any
 
+PURPOSE = "Run experiments"
 _RUN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")  # no number, which would be a pid, and no path
 
 

@@ -32,6 +32,7 @@ from railyard.results.views import format as fmt
 from railyard.results.views import sweep as views
 from railyard.results.views.table import Table
 
+PURPOSE = "Run experiments"
 RETRIES: Final = ("degraded", "invalid", FAILED)
 LOCAL: Final = "local"
 MAX_SHOWN: Final = 40

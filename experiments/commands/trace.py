@@ -26,6 +26,8 @@ from railyard.topologies.forwarding import Path, path_name
 from railyard.topologies.measure.capture import Capture, Observation, Probe
 from railyard.topologies.plan import Plan, read_active_plan
 
+PURPOSE = "Look into a live run"
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:

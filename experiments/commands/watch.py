@@ -23,6 +23,7 @@ from railyard.experiments.options import plain_table
 from railyard.topologies.fabric_kinds import Link
 from railyard.topologies.plan import read_active_plan
 
+PURPOSE = "Look into a live run"
 PERIOD_S: Final = 0.5
 BUSIEST: Final = 5  # links that are listed; of those without a carrier, twice as many
 

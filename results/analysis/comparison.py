@@ -19,13 +19,12 @@ import numpy.typing as npt
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE
 from railyard.results.analysis.recovery import MIN_REPEATS_FOR_MEDIAN, STEPS
+from railyard.results.analysis.thresholds import CONFIDENCE, LIMIT
 from railyard.results.runs.fidelity import LAG, Judgement, judge
 from railyard.results.runs.records import Run, Verdict
 from railyard.results.views.format import workload_label
 
 Change = Literal["slower", "not enough data", "faster", "same"]
-LIMIT: Final = 0.02  # of a change that is none: what medians of unchanged runs differ by
-CONFIDENCE: Final = 0.95  # that no verdict of a comparison is wrong by chance
 MIN_VALUES: Final = MIN_REPEATS_FOR_MEDIAN
 RESOLUTION: Final = {"ms": LAG.degraded}  # of recovery times: threads may be as late as this in an interval that is ok
 _BELIEVED: Final[tuple[Verdict, ...]] = ("ok", "not compared")

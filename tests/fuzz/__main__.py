@@ -69,7 +69,7 @@ def answers(seed: int, numbers: Iterator[int], folder: Path, jobs: int) -> Itera
 def _load() -> None:
     """Import what inputs use, which then is shared by their processes."""
     for name in cli.commands():
-        cli.load_command(name)
+        import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
     for registry in list(REGISTRIES.values()):
         registry.names()
     import_module("networkx")  # a trace that is read in full needs it, for 0.1 s

@@ -1,10 +1,13 @@
 """The command line: one line for whatever is wrong, the right exit status, and nothing built or lost before that."""
 
+import inspect
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import yaml
 from railyard.core.errors import unknown_name_hint
 from railyard.core.host import Machine, detect
 from railyard.core.sandbox import launcher
-from railyard.experiments import cli
+from railyard.experiments import cli, signatures
 from railyard.experiments.commands import describe, ps
 from railyard.experiments.commands.list import counts, definitions
 from railyard.experiments.run import sandboxed
@@ -74,6 +77,20 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("rnu", 2, "No such command 'rnu'. Did you mean 'run'?; see run_experiment.py --help"),
         ("quickstart", 2, "quickstart is an experiment, not a command; type: run_experiment.py run quickstart"),
         ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
+        ("--out /tmp/x", 2, "--out is an option of run, sweep, predict and capture: type run_experiment.py run "
+            "quickstart --out ..."),
+        ("--plugin x.py run quickstart", 2, "--plugin is an option of a command: write it after run, as in "
+            "run_experiment.py run ... --plugin; see run_experiment.py --help"),
+        ("--quiet", 2, "--quiet is an option of run: type run_experiment.py run quickstart --quiet"),
+        ("run quickstart --dry-run", 2, "--dry-run: dry-run is a command of its own, so type run_experiment.py dry-run "
+            "...; see run_experiment.py run --help"),
+        ("describe quickstart --json", 2, "No such option: --json; see run_experiment.py describe --help"),
+        ("run quickstart --live contrl", 2, "--live: 'contrl' is not known: did you mean 'control'? allowed is "
+            "control, or nothing; see run_experiment.py run --help"),
+        ("lab chek 3", 2, "lab: 'chek' is not known: did you mean 'check'? allowed are check, grade, or a lab's "
+            "number"),
+        ("run quickstart -o rail_rate=20Mbps", 2, "fabrics.0.rail_rate: '20Mbps' is not a rate: did you mean 20Mbit? "
+            "write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
         ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
         ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
             f"are {EXPERIMENTS}; "
@@ -288,12 +305,49 @@ def test_list_of_kinds_names_each_definition_and_its_source(capsys: pytest.Captu
         assert source.startswith("built-in ")
 
 
+def described(function: Callable[..., object]) -> str:
+    """Return a function's parameters with their types, defaults and options, without the addresses of objects."""
+    parameters = inspect.signature(function).parameters.values()
+    return "\n".join(re.sub(r" at 0x\w+", "", f"{parameter} {_option(parameter)}") for parameter in parameters)
+
+
+def _option(parameter: inspect.Parameter) -> dict[str, object]:
+    return {key: value for each in parameter.annotation.__metadata__ for key, value in vars(each).items()}
+
+
 def test_each_command_is_one_file_with_help() -> None:
     names = cli.commands()
     assert {"run", "list", "describe", "predict", "dry-run", "exec", "trace"} <= set(names)
-    for name, text in names.items():
-        assert text.endswith("."), name
+    for name, summary in names.items():
+        assert summary.text.endswith("."), name
+        assert summary.purpose in cli.PURPOSES, name
         assert cli.load_command(name).name == name
+        module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
+        reduced, _ = signatures.load(Path(str(module.__file__)), module.__name__)
+        assert described(reduced) == described(module.command), name
+
+
+def test_help_of_no_command_imports_what_computes_or_measures() -> None:
+    """Each of these takes 0.1 to 1 s to import."""
+    heavy = {
+        "pandas",
+        "pyarrow",
+        "numpy",
+        "matplotlib",
+        "scipy",
+        "networkx",
+        "distributed",
+        "mininet",
+        "scapy",
+        "os_ken",
+    }
+    code = (
+        "import sys; from railyard.experiments import cli; "
+        "texts = [cli.load_command(name).get_help for name in cli.commands()]; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert heavy.intersection(done.stdout.split()) == set()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core import crash
-from railyard.core.errors import BadInput
+from railyard.core.errors import MAX_LINE, BadInput, one_line
 from tests.emulation.programs import ROOT
 
 
@@ -99,3 +99,11 @@ def test_any_text_can_be_written_in_any_encoding(text: str, encoding: str) -> No
 
 def test_marks_have_readable_ascii_forms() -> None:
     assert "✓ 3 × 2 → é ≥ 日".encode("ascii", "railyard") == b"v 3 x 2 -> e >= ?"
+
+
+def test_long_line_is_shortened_between_words() -> None:
+    words = [f"word{number}" for number in range(100)]
+    line = one_line(" ".join(words))
+    assert len(line) <= MAX_LINE
+    assert set(line.split()) <= {*words, "..."}
+    assert len(one_line("x" * 1000)) <= MAX_LINE

@@ -1,5 +1,6 @@
 """Rates, sizes and times as people write them, read and written back."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -77,6 +78,30 @@ def test_refused(parse: Callable[[object], float], value: object, message: str) 
     with pytest.raises(ValueError) as caught:
         parse(value)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "meant"),
+    [
+        (parse_rate, "20Mbps", "20Mbit"),
+        (parse_rate, "1.5 Gb/s", "1.5Gbit"),
+        (parse_rate, "100mbit", "100Mbit"),
+        (parse_rate, "100M", "100Mbit"),
+        (parse_rate, "20MBps", None),
+        (parse_size, "64gib", None),
+        (parse_size, "64kB", "64KB"),
+        (parse_time, "20msec", "20ms"),
+        (parse_time, "20µs", "20us"),
+        (parse_time, "2 minutes", "2min"),
+        (parse_time, "20m", None),
+    ],
+)
+def test_misspelled_unit_is_named(parse: Callable[[object], float], text: str, meant: str | None) -> None:
+    """Bits and bytes are not taken for each other."""
+    with pytest.raises(ValueError) as caught:
+        parse(text)
+    suggestion = re.search(r"did you mean (\S+)\?", str(caught.value))
+    assert (suggestion and suggestion[1]) == meant
 
 
 @pytest.mark.parametrize(
