@@ -4,7 +4,9 @@ On top, what background ran when; its times are shaded in every panel.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,13 +22,24 @@ from railyard.results.plots.svg import mark
 from railyard.results.runs.records import HealthSample
 from railyard.results.views.format import percent, workload_label
 
-_MAX_NAMED: Final = 8  # lines or areas up to which each is named
+_MAX_NAMED: Final = 8  # areas up to which each is named
 _MAX_POINTS: Final = 400  # of a line: a screen has no more
-_ELEMENTS: Final = {
-    "rail": ("rails", plots.RAIL_SHADES),
-    "domain": ("HB domains", plots.DOMAIN_SHADES),
-    "spine": ("spines", (plots.GREEN, plots.GREEN)),
+_ELEMENTS: Final = {"rail": "rail", "domain": "HB domain", "spine": "spine"}
+_LOADED_KEYS: Final = {"rail": "rails", "domain": "domains", "spine": "spine"}  # of an event of the background
+_LOOKS: Final[dict[tuple[str, bool], tuple[str, Any]]] = {
+    ("rail", False): (plots.BLUE, plots.DASHES[1]),
+    ("rail", True): (plots.VERMILION, "-"),
+    ("domain", False): (plots.GREY, plots.DASHES[2]),
+    ("domain", True): (plots.PINK, plots.DASHES[3]),
+    ("spine", False): (plots.GREEN, plots.DASHES[4]),
+    ("spine", True): (plots.GREEN, plots.DASHES[4]),
 }
+"""Colour and dashes of an element's line, by its kind and whether background loads it."""
+SCORE_LIMITS: Final = (-3.0, 103.0)
+LOAD_LIMITS: Final = (0.0, 1.05)
+_LABELS: Final = 8  # of lines in a panel, beyond which lines that end nearly together share one
+_LABEL_GAP: Final = 0.1  # between two labels, as a share of a panel's height
+_TOGETHER: Final = 0.04  # lines of one look that end within this share of the height have one label
 _KINDS: Final = {
     "d": ("#c9cdd1", "#c9cdd1"),
     "r": ("#d3d6d9", "#6c7276"),
@@ -64,10 +77,10 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
         grid[0].set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
         grid[0].spines[["left", "bottom"]].set_visible(False)
         grid[0].set_ylim(max(1, len(rows)) - 0.4, -0.6)
-        _lines(grid[1], interval, tuple(_ELEMENTS), "score", "h-score")
+        _lines(grid[1], interval, tuple(_ELEMENTS), "score", "h-score", SCORE_LIMITS)
         _areas(grid[2], [_seconds(interval, at) for at in shares.index], shares)
-        _lines(grid[3], interval, ("rail",), "load", "load of rails")
-        for axes, limits in zip(grid[1:], ((-3, 103), (0, 1), (0, 1.05)), strict=True):
+        _lines(grid[3], interval, ("rail",), "load", "load of rails", LOAD_LIMITS)
+        for axes, limits in zip(grid[1:], (SCORE_LIMITS, (0, 1), LOAD_LIMITS), strict=True):
             for span in spans:
                 axes.axvspan(span.begin, span.end, color=plots.MUTED, alpha=0.13, lw=0, zorder=0)
             axes.set_ylim(limits)
@@ -108,35 +121,117 @@ def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
     return (at_ns - interval.started_ns) / 1e9
 
 
-def _lines(axes: Axes, interval: MeasurementInterval, elements: Sequence[str], what: str, title: str) -> None:
-    """Draw a line for each element, and name each, or the colours' ends where there are too many."""
+def _lines(
+    axes: Axes,
+    interval: MeasurementInterval,
+    elements: Sequence[str],
+    what: str,
+    title: str,
+    limits: tuple[float, float],
+) -> None:
+    """Draw a line for each element, those that background loads in a colour of their own, labelled where they end.
+
+    `limits`: of the axis.
+    """
     found: defaultdict[tuple[str, int], list[HealthSample]] = defaultdict(list)
     for sample in interval.health:
         if sample.element in elements:
             found[sample.element, sample.index].append(sample)
-    shown = sorted(found, key=lambda key: (elements.index(key[0]), key[1]))
-    count = {element: 1 + max(index for e, index in shown if e == element) for element, _ in shown}
-    keys = []
-    for element, index in shown:
+    loaded, (low, high) = loaded_elements(interval), limits
+    ends: defaultdict[tuple[str, bool], list[tuple[float, int]]] = defaultdict(list)
+    for element, index in sorted(found, key=lambda key: (elements.index(key[0]), key[1])):
         every = found[element, index]
         samples = every[:: 1 + len(every) // _MAX_POINTS]
         times = [_seconds(interval, s.monotonic_ns) for s in samples]
-        colour = plots.shade(_ELEMENTS[element][1], index, count[element])
-        label = "spines" if element == "spine" else f"{element} {index}"
-        dash = plots.DASHES[index % len(plots.DASHES)] if len(shown) <= _MAX_NAMED else "-"
-        line = axes.plot(times, [getattr(s, what) for s in samples], color=colour, lw=1.4, ls=dash)
+        values = [float(getattr(s, what)) for s in samples]
+        look = element, (element, index) in loaded
+        colour, dash = _LOOKS[look]
+        line = axes.plot(times, values, color=colour, lw=1.4, ls=dash)
+        label = _names(look, [index])
         mark(line, label, f"{title} of {label}")
-        keys.append(Line2D([], [], color=colour, lw=2, ls=dash, label=label))
-    if len(shown) > _MAX_NAMED:
-        keys = []
-        for element in count:
-            name, ends = _ELEMENTS[element]
-            lines = sum(e == element for e, _ in shown)
-            text = f"{name}, 0 to {lines - 1}:\nlight to dark" if lines > 1 else name
-            keys.append(Line2D([], [], color=plots.shade(ends, 1, 3), lw=4, label=text))
+        ends[look].append(((values[-1] - low) / (high - low), index))
     axes.set_ylabel(title)
     axes.grid(axis="y")
-    _legend(axes, keys)
+    _label_ends(axes, end_labels(ends))
+
+
+def loaded_elements(interval: MeasurementInterval) -> set[tuple[str, int]]:
+    """Return the elements, such as ("rail", 0), that background loads at any time."""
+    found = set[tuple[str, int]]()
+    for event in interval.events:
+        if event.source == "background":
+            for element, key in _LOADED_KEYS.items():
+                numbers = event.detail.get(key) or ()
+                found |= {(element, 0)} if numbers is True else {(element, number) for number in numbers}
+    return found
+
+
+class EndLabel(NamedTuple):
+    """Label of lines of one look. `end`: where they end, `y`: where the label is, as shares of the panel's height."""
+
+    look: tuple[str, bool]
+    text: str
+    end: float
+    y: float
+
+
+def end_labels(ends: Mapping[tuple[str, bool], Sequence[tuple[float, int]]]) -> list[EndLabel]:
+    """Return labels from bottom to top that don't overlap.
+
+    `ends`: by look, where each line ends, as a share of the panel's height, and its index.
+    """
+    together = _TOGETHER
+    while len(clusters := list(_clusters(ends, together))) > _LABELS and together < 1:
+        together *= 2
+    found = list[EndLabel]()
+    for end, look, indices in sorted(clusters):
+        y = max(end, found[-1].y + _LABEL_GAP) if found else end
+        found.append(EndLabel(look, _names(look, indices), end, y))
+    too_high = max(0.0, found[-1].y - 1) if found else 0.0
+    lowered = list[EndLabel]()
+    for label in reversed(found):
+        highest = lowered[-1].y - _LABEL_GAP if lowered else label.y - too_high
+        lowered.append(label._replace(y=min(label.y, highest)))
+    return lowered[::-1]
+
+
+def _clusters(
+    ends: Mapping[tuple[str, bool], Sequence[tuple[float, int]]], together: float
+) -> Iterator[tuple[float, tuple[str, bool], list[int]]]:
+    """Yield where lines of one look end that end within `together` of the next one, the look, and their indices."""
+    for look, lines in ends.items():
+        cluster = list[tuple[float, int]]()
+        for end, index in sorted(lines):
+            if cluster and end - cluster[-1][0] > together:
+                yield median(end for end, _ in cluster), look, sorted(index for _, index in cluster)
+                cluster = []
+            cluster.append((end, index))
+        yield median(end for end, _ in cluster), look, sorted(index for _, index in cluster)
+
+
+def _names(look: tuple[str, bool], indices: Sequence[int]) -> str:
+    """Return `hot rails 0 to 3`, `rail 5`."""
+    element, is_loaded = look
+    hot = "hot " if is_loaded else ""
+    if element == "spine":
+        return f"{hot}spines"
+    return f"{hot}{_ELEMENTS[element]}{'s' if len(indices) > 1 else ''} {', '.join(_ranges(indices))}"
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+    """Yield sorted numbers as `0 to 3`, `5`."""
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))
+
+
+def _label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
+    """Write the labels at the right of a panel, each after a piece of its line that leads to it."""
+    for label in labels:
+        colour, dash = _LOOKS[label.look]
+        x, ends = [1.0, 1.012, 1.03], [label.end, label.y, label.y]
+        axes.plot(x, ends, color=colour, ls=dash, lw=1.6, transform=axes.transAxes, clip_on=False)
+        axes.annotate(label.text, (1.037, label.y), xycoords="axes fraction", va="center", fontsize=9)
 
 
 def _areas(axes: Axes, times: Sequence[float], shares: pd.DataFrame) -> None:
@@ -173,9 +268,9 @@ def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
 
 def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: pd.DataFrame) -> str:
     alt_parts = []
-    for element, (plural, _) in _ELEMENTS.items():
+    for element, name_of_one in _ELEMENTS.items():
         scores = [s.score for s in interval.health if s.element == element]
-        alt_parts += [f"scores of {plural} from {min(scores)} to {max(scores)}"] if scores else []
+        alt_parts += [f"scores of {name_of_one}s from {min(scores)} to {max(scores)}"] if scores else []
     at_end = [(path, share) for path, share in shares.iloc[-1].items() if share > 0]
     alt_parts += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in at_end]
     loads = [s.load for s in interval.health if s.element == "rail"]

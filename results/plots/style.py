@@ -40,7 +40,6 @@ takes a free one, see kind_colours.
 """
 _OTHER_KINDS: Final = ("#999933", "#882255", "#aa4499", "#117733", "#dddddd")
 RAIL_SHADES: Final = ("#8ec6ea", "#2b7bb0")  # from the first rail to the last; 3:1 on dark paper too
-DOMAIN_SHADES: Final = ("#f5c04f", "#a85a10")
 DOMAIN: Final = "#b0741a"  # outlines of HB domains
 RAIL_PAIRS: Final = "#a8329e"  # outlines of pairs of one rail
 WIDTH: Final = 10.0  # inches; the page scales it
