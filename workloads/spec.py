@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, parse_by_kind
+from railyard.core.config import ConfigModel, PlainName, parse_by_kind
 from railyard.core.errors import BadInput
 from railyard.core.input_paths import NameOrPath
 from railyard.core.registry import Registry
@@ -87,6 +87,7 @@ class Workload(ConfigModel):
     fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec  # the specification of the fabrics that it is for
 
     kind: str
+    name: PlainName | None = None
 
     def build(self, setting: Setting) -> Built:
         """Return the schedule and its scale. BadInput names fields below `setting.field`.
@@ -95,8 +96,13 @@ class Workload(ConfigModel):
         """
         raise NotImplementedError
 
+    @property
+    def result_name(self) -> str:
+        """The workload's name in results: `name` if it is given, else its label."""
+        return self.name or self.label()
+
     def label(self) -> str:
-        """Return the workload's name in results."""
+        """Return the workload's name in results where it has no `name` of its own."""
         return self.kind
 
     def traits(self) -> dict[str, str]:

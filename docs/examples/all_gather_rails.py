@@ -35,7 +35,7 @@ class RailAllGather(ComparedWorkload):
         predicted = {p.policy: p.seconds for p in self.predictions(session.number, session.plan)}
         for repeat in range(session.repeats):
             for policy in self.policies_on(session.number, session.plan.spec):
-                with session.interval(self.label(), policy, repeat) as interval, session.engine(policy) as ranks:
+                with session.interval(self.result_name, policy, repeat) as interval, session.engine(policy) as ranks:
                     for count, check in ((1, True), (self.operations, False)):
                         operations = Operations("all_gather", "float32", size, count, session.seed, check=check)
                         reports = ranks.run(operations)
@@ -50,7 +50,7 @@ class RailAllGather(ComparedWorkload):
         received, rate = (plan.spec.nodes - 1) / plan.spec.nodes, sum(rail.rate for rail in rails_of(plan))
         for policy in self.policies_on(number, plan.spec):
             seconds = sent_bytes(self.bytes, plan.scale) * received / rate
-            yield Prediction(policy, self.label(), "completion_time", seconds)
+            yield Prediction(policy, self.result_name, "completion_time", seconds)
 
     def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str]:
         """Yield a sentence."""

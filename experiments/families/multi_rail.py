@@ -61,7 +61,7 @@ class MultiRail(FabricFamily):
                 for name, policy in workload.intervals(number, spec.rail_fabrics[number]):
                     if (number, name, policy) in seen:
                         what = f"is given twice for fabrics.{number}: {name}{policy and ', '}{policy}"
-                        raise BadInput(f"workloads.{i}", workload.label(), what)
+                        raise BadInput(f"workloads.{i}", workload.result_name, what)
                     seen.add((number, name, policy))
 
     def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:

@@ -56,7 +56,7 @@ def _workloads(own: list[Any]) -> Iterator[tuple[str, str]]:
 def _label(data: Any) -> str:
     """Return the name of a workload in results; empty if it is none that a fabric of GPUs can replay."""
     try:
-        return parse_workload(data).label()
+        return parse_workload(data).result_name
     except RailyardError:
         return ""
 

@@ -279,7 +279,7 @@ def run_replacements(
     for number, n, name, plan in planned_runs:
         label, replacement = spec.labels[number], spec.replacements[n]
         job = replacement_job(replacement, spec.gpu_fabrics[number], plan, spec.seed, f"replacements.{n}")
-        where = {"workload": replacement.workload.label(), "fabric": label, "replacement": name}
+        where = {"workload": replacement.workload.result_name, "fabric": label, "replacement": name}
         run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.replacement_repeats):
             built_for, suffix = f"{label}, {name}", repeat_suffix(repeat, spec.replacement_repeats)

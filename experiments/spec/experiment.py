@@ -183,7 +183,8 @@ class ExperimentSpec(ConfigModel):
     @cached_property
     def workload_labels(self) -> tuple[str, ...]:
         """A name for each workload, the same on every fabric."""
-        return distinct_labels([w.label() for w in self.workloads], [w.traits() for w in self.workloads])
+        traits: list[Mapping[str, str]] = [{} if w.name else w.traits() for w in self.workloads]
+        return distinct_labels([w.result_name for w in self.workloads], traits)
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
         """Return the faults of a fabric, by its number."""
@@ -303,6 +304,8 @@ def _check_sections(spec: ExperimentSpec) -> None:
             kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
             allowed = f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
             raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
+        if workload.name in {earlier.result_name for earlier in spec.workloads[:i]}:
+            raise BadInput(f"workloads.{i}.name", workload.name, "is the name of another workload: give each its own")
     for key in spec.family.without:
         if getattr(spec, key) != plain[key].default:
             raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")

@@ -90,6 +90,7 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
         # the one trait in which they differ, if it is a number; domains x rails count as one
         keys = dict.fromkeys(key for _, traits in members for key in traits)
         differing = {key for key in keys if len({repr(traits.get(key)) for _, traits in members}) > 1}
+        differing.discard("name")  # a title, which a workload may have besides
         trait = "rails" if differing == _SIZE else "".join(differing) if len(differing) == 1 else ""
         is_number = trait in _TRAITS and all(traits.get(trait, "auto") != "auto" for _, traits in members)
         if not is_number or len(members) < MIN_POINTS:

@@ -225,6 +225,17 @@ def test_workloads_have_names_that_are_the_same_on_every_fabric() -> None:
     assert spec.workload_labels == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
 
 
+def test_a_workload_has_the_name_it_was_given() -> None:
+    moe = {"kind": "moe", "duration": "1s"}
+    spec = parse(experiment(workloads=[{**moe, "name": "even"}, {**moe, "name": "uneven", "skew": 1}, moe]))
+    assert spec.workload_labels == ("even", "uneven", "moe-1.3b-128")
+    assert parse(spec.resolved()).workload_labels == spec.workload_labels
+    with pytest.raises(BadInput, match=r"workloads\.1\.name: .even. is the name of another workload"):
+        parse(experiment(workloads=[{**moe, "name": "even"}, {**moe, "name": "even", "skew": 1}]))
+    with pytest.raises(BadInput, match=r"workloads\.0\.name: .* must be lower-case letters"):
+        parse(experiment(workloads=[{**moe, "name": "Two words"}]))
+
+
 def test_batches_set_workloads_apart() -> None:
     names = ("gpt-145.6b batch 8", "gpt-145.6b batch 16", "gpt-145.6b batch 32", "gpt-145.6b batch 64")
     assert load("sweep-batch").workload_labels == names

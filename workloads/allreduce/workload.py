@@ -119,7 +119,7 @@ class RailWorkload(OnFabrics, Workload):
 
     def intervals(self, number: int, fabric: MultirailSpec) -> Iterator[tuple[str, str]]:
         """Yield (workload, policy) of each interval that it records, which no other workload of the fabric has."""
-        yield self.label(), ""
+        yield self.result_name, ""
 
     def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
         """Raise BadInput, for a field below `field`, if it can't run on these fabrics of the experiment."""
@@ -169,7 +169,7 @@ class ComparedWorkload(RailWorkload):
 
     def intervals(self, number: int, fabric: MultirailSpec) -> Iterator[tuple[str, str]]:
         """Yield its label with each policy."""
-        yield from ((self.label(), policy) for policy in self.policies_on(number, fabric))
+        yield from ((self.result_name, policy) for policy in self.policies_on(number, fabric))
 
     def policies_on(self, number: int, fabric: MultirailSpec) -> tuple[str, ...]:
         """Return the policies of a fabric; `single` stands for each unlike rail alone."""

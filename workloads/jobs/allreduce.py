@@ -44,7 +44,9 @@ class AllreduceSpec(workload.ComparedWorkload):
     starts: BySize[Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
 
     def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
-        """Check that sizes are whole elements, and distinct."""
+        """Check that sizes are whole elements, and distinct; results are named by size, so there is no other name."""
+        if self.name is not None:
+            raise BadInput(f"{field}.name", self.name, "is not for allreduce, whose results are named by their size")
         for i, size in enumerate(self.sizes):
             if size < workload.ITEM:
                 allowed = f"must be {workload.ITEM}B or more: one element"

@@ -49,7 +49,7 @@ class DdpSpec(RailWorkload):
             seed = session.seed + repeat
             training = Training(self.steps, width=self.width, bucket_mb=self.bucket / 2**20, seed=seed)
             with (
-                session.interval(self.label(), self.policy, repeat, f"DDP, {self.policy}") as interval,
+                session.interval(self.result_name, self.policy, repeat, f"DDP, {self.policy}") as interval,
                 DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
             ):
                 gloo, own = ranks.train("gloo", training), ranks.train("railyard", training, policy=self.policy)

@@ -207,7 +207,7 @@ class TrainingSpec(workload.ComparedWorkload):
         for repeat in range(session.repeats):
             for policy in self.policies_on(session.number, plan.spec):
                 predicted = predicted_step_s(step, session.rails, plan.spec.nodes, policy, peer)
-                with session.interval(self.label(), policy, repeat) as interval, session.engine(policy) as ranks:
+                with session.interval(self.result_name, policy, repeat) as interval, session.engine(policy) as ranks:
                     for n in range(ceil(workload.learning_operations(policy, self.learning) / len(step.sizes))):
                         _replay_step(ranks, replace(step, compute_s=0.0), session.seed + n)
                     times = [_replay_step(ranks, step, session.seed + n) for n in range(self.steps)]
@@ -233,7 +233,7 @@ class TrainingSpec(workload.ComparedWorkload):
         step = self.step(plan.spec.nodes, plan.scale, rails[peer].rate)
         for policy in self.policies_on(number, plan.spec):
             time = predicted_step_s(step, rails, plan.spec.nodes, policy, peer)
-            yield workload.Prediction(policy, self.label(), "iteration_time", time)
+            yield workload.Prediction(policy, self.result_name, "iteration_time", time)
 
     def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | workload.Rows]:
         """Yield the allreduces and the computing of a step."""
