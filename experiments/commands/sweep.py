@@ -66,6 +66,9 @@ def command(
     retry: Annotated[
         str, typer.Option(metavar="invalid,degraded,failed", show_default=False, help="Run these again.")
     ] = "",
+    no_queue: Annotated[
+        bool, typer.Option("--no-queue", help="Start runs at once, also while others measure on the machine.")
+    ] = False,
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment at every combination of values of its axes, one run at a time on each machine.
@@ -94,15 +97,17 @@ def command(
         folder.claim()
         missing = [cell for cell in sweep.cells if folder.state(cell.name) in ("", *again)]
         with _machines(on if missing else LOCAL) as machines, _terminating():
-            return _run(sweep, folder, machines, missing, screen)
+            return _run(sweep, folder, machines, missing, screen, no_queue)
 
 
-def _run(sweep: Sweep, folder: SweepFolder, machines: Machines, missing: Sequence[Cell], screen: Console) -> int:
+def _run(
+    sweep: Sweep, folder: SweepFolder, machines: Machines, missing: Sequence[Cell], screen: Console, no_queue: bool
+) -> int:
     if there := len(sweep.cells) - len(missing):
         screen.print(f"{there} of {len(sweep.cells)} runs are there already", highlight=False)
     failed, status = list[str](), 0
     try:
-        driver = Driver(folder, machines, screen, lambda: write(sweep, folder))
+        driver = Driver(folder, machines, screen, lambda: write(sweep, folder), no_queue)
         failed = driver.run(missing, seed=len(sweep.cells)).failed
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT

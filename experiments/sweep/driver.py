@@ -85,9 +85,17 @@ class Progress:
 class Driver:
     """A sweep that is being run."""
 
-    def __init__(self, folder: SweepFolder, machines: Machines, console: Console, write: Callable[[], object]) -> None:
-        """`write`: writes table and report of what is there."""
+    def __init__(
+        self,
+        folder: SweepFolder,
+        machines: Machines,
+        console: Console,
+        write: Callable[[], object],
+        no_queue: bool = False,
+    ) -> None:
+        """`write`: writes table and report of what is there. `no_queue`: runs don't wait for other runs."""
         self._folder, self._machines, self._console, self._write = folder, machines, console, write
+        self._no_queue = no_queue
         self._running: dict[str, _Running] = {}  # by machine
         self._ended: list[_Running] = []  # to be kept
         self._lost: dict[str, int] = {}
@@ -141,11 +149,13 @@ class Driver:
                 continue
             if name not in self._measured and self._folder.state(name, MACHINES) in _NO_SENTINEL:
                 self._measured.add(name)
-                spec = loading.load_any(SENTINEL).resolved()
-                task, cell = Task(cell_name(spec), spec), None
+                # the sweep's plugins, which a resolved experiment names, are no part of what compares machines
+                spec = loading.load_any(SENTINEL).resolved() | {"plugins": []}
+                task = Task(cell_name(spec), spec, no_queue=self._no_queue)
+                cell = None
             else:
                 cell = queue.pop()
-                task = Task(cell.name, cell.spec, cell.plugins)
+                task = Task(cell.name, cell.spec, cell.plugins, no_queue=self._no_queue)
             self._running[name] = _Running(name, cell, self._machines.submit(name, task))
 
     def _lose(self, run: _Running, queue: list[Cell], progress: Progress, why: str) -> None:

@@ -8,12 +8,10 @@ it.
 import io
 import os
 import platform
-import shutil
 import signal
 import socket
 import subprocess
 import tarfile
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import railyard
+from railyard.core import scratch
 from railyard.core.config import dump_yaml
 from railyard.core.host import usable_cores
 from railyard.core.installation import program_command
@@ -42,13 +41,14 @@ _stopped: Final = defaultdict[str, threading.Event](threading.Event)  # set for 
 class Task:
     """A run to do: its folder's name, the resolved experiment, and the sources of its plugins by path.
 
-    `sweep` is what another sweep on the same workers doesn't have.
+    `sweep` is what another sweep on the same workers doesn't have. `no_queue`: start beside other runs.
     """
 
     name: str
     spec: dict[str, Any]
     plugins: dict[str, bytes] = field(default_factory=dict)
     sweep: str = ""
+    no_queue: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,28 +81,25 @@ def identify() -> dict[str, Any]:
 def execute(task: Task) -> Outcome:
     """Wait for a turn, run the task, and return what became of it; exit status 130 if it was stopped before."""
     machine, stopped = identify(), _stopped[task.sweep]
-    with suppress(run_queue.Stopped), run_queue.turn(f"{task.spec['name']} of a sweep", 1, stop=stopped) as held:
+    at_once = 0 if task.no_queue else 1
+    label = f"{task.spec['name']} of a sweep"
+    with suppress(run_queue.Stopped), run_queue.turn(label, at_once, stop=stopped, tell=_tell) as held:
         if not stopped.is_set():
             return _alone(task, held, machine)
     return Outcome(130, "stopped", 0, 0, machine, None)
 
 
+def _tell(line: str) -> None:
+    run_queue.show(f"{line} (--no-queue starts at once)")
+
+
 def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
     prefix = f"railyard-sweep-{os.geteuid()}-{machine['machine']}-"
-    _remove_left(prefix)
     try:
-        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as work:
-            return _run(task, Path(work), held, machine)
+        with scratch.folder(prefix) as work:
+            return _run(task, work, held, machine)
     except OSError as error:  # such as a full disk
         return Outcome(3, f"{machine['machine']}: {error.strerror or error}", 0, 0, machine, None)
-    finally:
-        _remove_left(prefix)  # a killed worker's run may have written while it was removed before
-
-
-def _remove_left(prefix: str) -> None:
-    """Remove the folders of workers that were killed. The machine must be ours: then no other worker has one in use."""
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -> Outcome:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from railyard.core import scratch
 from railyard.core.config import parse_yaml
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.safe_files import Folder
@@ -84,9 +84,9 @@ def _folder(field: str, given: str) -> Iterator[Path]:
     if made.returncode:
         why = made.stderr.decode(errors="replace").strip().splitlines() or ["git can't read it"]
         raise BadInput(field, given, f"is no git revision of a folder: {why[-1].removeprefix('fatal: ')}")
-    with TemporaryDirectory() as unpacked:
-        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar, Folder(Path(unpacked)) as folder:
+    with scratch.folder("railyard-compare-") as unpacked:
+        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar, Folder(unpacked) as folder:
             for member in tar:
                 if file := tar.extractfile(member) if member.isfile() else None:
                     folder.write(member.name, file.read())
-        yield Path(unpacked)
+        yield unpacked

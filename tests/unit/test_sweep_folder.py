@@ -68,6 +68,7 @@ class Simulated:
     def __init__(self, data: bytes, dice: random.Random, machines: Sequence[str], loss: float) -> None:
         self.data, self.dice, self.machines, self.loss = data, dice, list(machines), loss
         self.done: list[str] = []
+        self.tasks: list[Task] = []
         self.busy: set[str] = set()
 
     def names(self) -> Sequence[str]:
@@ -79,6 +80,7 @@ class Simulated:
     def submit(self, name: str, task: Task) -> "Simulated.Run":
         assert name not in self.busy, "two runs at once on a machine"
         self.busy.add(name)
+        self.tasks.append(task)
         return Simulated.Run(self, name, task)
 
     def lost(self, error: Exception) -> str:
@@ -102,6 +104,22 @@ class Simulated:
                 raise RuntimeError("its worker is gone")
             self.own.done.append(self.task.name)
             return outcome(self.own.data, self.machine)
+
+
+def test_every_task_has_the_plugins_that_its_experiment_names(tmp_path: Path, run_data: bytes) -> None:
+    plugin = tmp_path / "rack_cut.py"
+    plugin.write_text("")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "plugins": ["rack_cut.py"]}))
+    sweep = load(str(tmp_path / "tiny.yaml"), axes=["domains=2"])
+    machines = Simulated(run_data, random.Random(1), ["m1"], 0.0)
+    with SweepFolder(tmp_path / "out", sweep) as folder:
+        folder.claim()
+        Driver(folder, machines, QUIET, lambda: None, no_queue=True).run(sweep.cells, 1)
+    sentinel, run = machines.tasks
+    assert sentinel.spec["plugins"] == list(sentinel.plugins) == []
+    assert run.spec["plugins"] == list(run.plugins) == ["plugins/rack_cut.py"]
+    assert sentinel.no_queue
+    assert run.no_queue
 
 
 @settings(max_examples=15, deadline=None)

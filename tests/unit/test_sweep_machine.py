@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -13,6 +12,7 @@ from uuid import uuid4
 import psutil
 
 from railyard.experiments.sweep.machine import identify
+from tests.emulation.fabrics import eventually
 
 ROOT = Path(__file__).parents[2]
 QUEUE = f"railyard-test-{uuid4().hex[:8]}"  # apart from this machine's own runs, which would delay these
@@ -25,15 +25,16 @@ machine.program_command = lambda *words: ["sleep", sys.argv[1]]
 if len(sys.argv) > 2:
     threading.Timer(float(sys.argv[2]), machine.stop).start()
 print("ready", flush=True)
-found = machine.execute(machine.Task("a", {{"name": "a"}}))
+found = machine.execute(machine.Task("a", {{"name": "a"}}OPTIONS))
 print(json.dumps([found.status, found.start_ns, found.end_ns, found.folder]))
 """
 
 
-def worker(*arguments: str) -> "subprocess.Popen[str]":
+def worker(*arguments: str, scratch: str = "/tmp", options: str = "") -> "subprocess.Popen[str]":
     """Start a process that executes a task which sleeps; return it once it has begun to."""
-    argv = [sys.executable, "-c", WORKER, *arguments]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    argv = [sys.executable, "-c", WORKER.replace("OPTIONS", options), *arguments]
+    environment = {**os.environ, "TMPDIR": scratch}
+    process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
     return process
@@ -51,16 +52,31 @@ def test_two_workers_never_run_at_once() -> None:
     assert all(earlier[1] <= later[0] for earlier, later in pairwise(times))
 
 
-def test_a_run_dies_with_its_worker_and_frees_the_machine() -> None:
-    with worker("60") as first:
-        deadline = time.monotonic() + 20
-        while not (runs := psutil.Process(first.pid).children()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+def test_a_run_dies_with_its_worker_and_frees_the_machine(tmp_path: Path) -> None:
+    """Its temporary folder goes too, by another process."""
+    with worker("60", scratch=str(tmp_path)) as first:
+        eventually(lambda: is_running("sleep", first), 20)
+        runs = psutil.Process(first.pid).children()
+        (folder,) = tmp_path.iterdir()
+        assert folder.name.startswith("railyard-sweep-")
         os.kill(first.pid, signal.SIGKILL)
     psutil.wait_procs(runs, timeout=10)
     assert not any(run.is_running() for run in runs)
-    assert ended(worker("0"))[0] == 0
+    eventually(lambda: not list(tmp_path.iterdir()), 20)
+    assert ended(worker("0", scratch=str(tmp_path)))[0] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_the_queue_starts_beside_another() -> None:
+    with worker("60") as first:
+        eventually(lambda: is_running("sleep", first), 20)
+        assert ended(worker("0", options=", no_queue=True"))[0] == 0
+        first.kill()
+
+
+def is_running(name: str, worker: "subprocess.Popen[str]") -> bool:
+    """Return whether a process has a child of this name."""
+    return name in {child.name() for child in psutil.Process(worker.pid).children()}
 
 
 def test_stopping_ends_the_run_and_what_waits_for_the_machine() -> None:
