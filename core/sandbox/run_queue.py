@@ -1,31 +1,32 @@
 """Queue of runs on a machine that several users share: a few run at once, the others wait for their turn.
 
-A run has a ticket, an abstract Unix socket: everybody can read the names in /proc/net/unix, and the kernel removes one
-as soon as its process ends, whatever ends it. The name has the place in the queue and says whose run it is. A run that
-has its turn also holds one of as many places, which are sockets too: the kernel gives a place to one run, whichever of
-two looks first and whatever the clock says. The queue is a courtesy, which `--no-queue` leaves. Runs in other network
-namespaces (containers) have queues of their own.
+A run that waits or runs has a ticket, an abstract Unix socket, which the kernel removes as soon as its process ends,
+whatever ends it. The name has the place in the queue and says whose run it is; while the run has its turn, a second
+socket says so. Any user can make a socket of any name, so only those count that are of the user whom they name, as the
+kernel reports it. The queue is a courtesy, which `--no-queue` leaves. Runs in other network namespaces (containers)
+have queues of their own.
 """
 
 import os
 import pwd
+import random
 import re
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from functools import cache
 from threading import Event
 from typing import Final, NamedTuple
 
 from railyard.core.errors import printable
 from railyard.core.host_load import FOREIGN_LIMIT
+from railyard.core.sandbox.socket_owners import abstract_sockets
 
 PREFIX: Final = "railyard-queue"
-_TICKETS: Final = Path("/proc/net/unix")
 _MAX_NAME: Final = 107  # bytes of an abstract socket's name (unix(7): sun_path, without its first byte)
-_POLL_S: Final = 0.5
+_POLL_S: Final = 0.5  # at most
 _CORES_PER_RUN: Final = 2
 _MEMORY_PER_RUN_BYTES: Final = 700_000_000  # an estimate for quickstart with its switches
 
@@ -34,7 +35,9 @@ class Ticket(NamedTuple):
     """A run that waits or runs: `name` sorts by the time at which it came; `text` says whose it is."""
 
     name: str
+    user: int
     text: str
+    has_turn: bool
 
 
 class Stopped(Exception):
@@ -65,51 +68,89 @@ def turn(
     Yield the open files that hold it, for a child process that is to hold it too. `tell` is called with a line at each
     change of the place. Stopped when `stop` is set meanwhile.
     """
-    name = f"{time.time_ns():020}-{os.getpid()}"
-    line = f"{prefix}/{name}/{_user()}: {' '.join(what.split())}".encode(errors="replace")[:_MAX_NAME]
+    user = os.geteuid()
+    name = f"{time.time_ns():020}-{os.getpid()}/{user}"
+    line = f"{prefix}/{name}/{_user_name(user)}: {' '.join(what.split())}".encode(errors="replace")[:_MAX_NAME]
     with ExitStack() as held:
         ticket = _socket(line, held)
-        place = _wait(name, at_once, prefix, stop or Event(), tell, held) if at_once else None
-        yield [found.fileno() for found in (ticket, place) if found]
+        members = [ticket]
+        if at_once:
+            try:
+                members.append(_wait(name, at_once, prefix, stop or Event(), tell, held))
+            except OSError as error:  # without unix_diag, whoever makes a socket could keep all runs waiting
+                tell(f"no queue: the kernel does not report whose sockets these are (unix_diag): {error.strerror}")
+        yield [member.fileno() for member in members]
 
 
 def _wait(
     name: str, at_once: int, prefix: str, stop: Event, tell: Callable[[str], object], held: ExitStack
 ) -> socket.socket:
-    """Return the place, once there is one and no earlier run waits for it."""
+    """Return the socket that says that a run has its turn, once fewer than `at_once` runs are ahead of it."""
     shown = ""
     while True:
-        earlier = [ticket for ticket in tickets(prefix) if ticket.name < name]
-        if len(earlier) < at_once:
-            for number in range(at_once):
-                with suppress(OSError):
-                    return _socket(f"{prefix}-place/{number}".encode(), held)
-        running, number = ", ".join(ticket.text for ticket in earlier[:at_once]), max(1, len(earlier) - at_once + 1)
-        line = f"place {number} in the queue, running now: {running}"
-        if line != shown and earlier:
+        ahead = _ahead(name, prefix)
+        if len(ahead) < at_once:
+            with ExitStack() as undo:
+                turn_socket = _socket(f"{prefix}-turn/{name}".encode(), undo)
+                # another run may have begun meanwhile: whoever sees the other's socket takes the turn back
+                if len(_ahead(name, prefix)) < at_once:
+                    held.enter_context(undo.pop_all())
+                    return turn_socket
+        running = ", ".join(ticket.text for ticket in ahead[:at_once])
+        line = f"place {max(1, len(ahead) - at_once + 1)} in the queue, running now: {running}"
+        if line != shown and ahead:
             tell(line)
             shown = line
-        if stop.wait(_POLL_S):
+        # at random, so that two runs that took their turns back don't meet again
+        if stop.wait(_POLL_S * random.uniform(0.5, 1.0)):
             raise Stopped
+
+
+def _ahead(name: str, prefix: str) -> list[Ticket]:
+    """Return the other runs that have a turn, whatever the clock says, then those that came earlier."""
+    others = [ticket for ticket in tickets(prefix) if f"{ticket.name}/{ticket.user}" != name]
+    running = [ticket for ticket in others if ticket.has_turn]
+    return running + [ticket for ticket in others if not ticket.has_turn and f"{ticket.name}/{ticket.user}" < name]
 
 
 def _socket(name: bytes, held: ExitStack) -> socket.socket:
     """Return an abstract socket of this name. OSError if there is one."""
     with ExitStack() as undo:
-        found = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        found.bind(b"\0" + name)
+        sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        sock.bind(b"\0" + name)
         held.enter_context(undo.pop_all())
-        return found
+        return sock
 
 
 def tickets(prefix: str = PREFIX) -> list[Ticket]:
-    """Return the tickets of runs that are alive, the earliest first."""
-    pattern = re.compile(rf"@{re.escape(prefix)}/(\d{{20}}-\d{{1,10}})/(.*)$")
-    found = map(pattern.search, _TICKETS.read_text(errors="replace").splitlines())
-    return sorted(Ticket(ticket[1], printable(ticket[2])) for ticket in found if ticket)
+    """Return the tickets of runs that are alive, the earliest first. None counts that names another user than its own.
+
+    OSError if the kernel doesn't report the users.
+    """
+    pattern = re.compile(rf"{re.escape(prefix)}(-turn)?/(\d{{20}}-\d{{1,10}})/(\d{{1,10}})(?:/(.*))?$", re.DOTALL)
+    texts = {}
+    turns = set()
+    for socket_name, user in abstract_sockets(prefix.encode()):
+        match = pattern.match(socket_name.decode(errors="replace"))
+        if not match or int(match[3]) != user:
+            continue
+        if match[1]:
+            turns.add((match[2], user))
+        else:
+            texts[match[2], user] = _shown(match[4] or "", user)
+    return sorted(Ticket(*key, text, key in turns) for key, text in texts.items())
 
 
-def _user() -> str:
+def _shown(text: str, user: int) -> str:
+    """Return whose run it is, and its name. Root alone may name another user: the one who called sudo."""
+    claimed, _, what = text.partition(": ")
+    return printable(f"{claimed if user == 0 else _user_name(user)}: {what}")
+
+
+@cache
+def _user_name(user: int) -> str:
+    if user == 0 and (caller := os.environ.get("SUDO_USER")):
+        return caller
     with suppress(KeyError):
-        return os.environ.get("SUDO_USER") or pwd.getpwuid(os.geteuid()).pw_name
-    return str(os.geteuid())
+        return pwd.getpwuid(user).pw_name
+    return str(user)

@@ -1,9 +1,13 @@
 """The queue of runs on a shared machine: the order of turns, dead tickets, other users, and how a class shares it."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event, Timer
 from uuid import uuid4
@@ -11,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from railyard.core.sandbox import run_queue
+from railyard.core.wait import wait_until
 from railyard.experiments.commands.doctor import class_size, class_text
 
 HOLDER = """
@@ -83,7 +88,7 @@ def test_a_turn_is_one_runs_whatever_the_clock_says(
     end(first)
     with run_queue.turn("second", 1, queue) as held:
         assert len(held) == 2
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.endswith(": first\n")
 
 
 def test_a_child_holds_the_turn_of_a_run_that_is_killed(queue: str) -> None:
@@ -119,6 +124,56 @@ def test_another_socket_is_no_ticket(queue: str) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"\0{queue}/soon/me: run")
         assert run_queue.tickets(queue) == []
+
+
+def test_sockets_that_claim_another_user_keep_nobody_waiting(queue: str) -> None:
+    """Neither a ticket nor a turn counts that another user's process has made, nor a turn without a ticket."""
+    other, mine = os.geteuid() + 1, os.geteuid()
+    names = [
+        f"{queue}/{1:020}-1/{other}/root: quickstart",
+        f"{queue}-turn/{1:020}-1/{other}",
+        f"{queue}-turn/{2:020}-1/{mine}",
+    ]
+    with ExitStack() as forged:
+        for name in [*names, f"{queue}/{1:020}-1/root: quickstart", f"{queue}-place/0"]:
+            forged.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0{name}")
+        assert run_queue.tickets(queue) == []
+        with run_queue.turn("mine", 1, queue, tell=pytest.fail):
+            assert [ticket.user for ticket in run_queue.tickets(queue)] == [mine]
+
+
+def test_an_ordinary_user_is_shown_as_the_kernel_reports_it(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        run_queue, "abstract_sockets", lambda _: [(f"{queue}/{1:020}-1/65534/root: run".encode(), 65534)]
+    )
+    (ticket,) = run_queue.tickets(queue)
+    assert ticket.text == "nobody: run"
+
+
+def test_twenty_runs_take_turns_one_at_a_time_in_their_order(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_queue, "_POLL_S", 0.05)
+    running = list[int]()
+    order = list[int]()
+
+    def run(number: int) -> None:
+        with run_queue.turn(f"run {number}", 1, queue, tell=lambda _: None):
+            running.append(number)
+            assert len(running) == 1
+            order.append(number)
+            time.sleep(0.01)
+            running.remove(number)
+
+    def has_come(number: int) -> bool:
+        return len(run_queue.tickets(queue)) + len(order) > number
+
+    with ThreadPoolExecutor(20) as pool:
+        results = []
+        for number in range(20):
+            results.append(pool.submit(run, number))
+            wait_until(partial(has_come, number), "its ticket", 10.0)
+        for result in results:
+            result.result()
+    assert order == list(range(20))
 
 
 def test_a_machine_carries_more_runs_with_more_cores_and_memory() -> None:
