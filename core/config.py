@@ -19,6 +19,7 @@ from railyard.core.units import format_time
 MAX_YAML_BYTES: Final = 2**20  # takes PyYAML a few seconds; a placement of 65,536 ranks fits
 MAX_YAML_CHARACTERS: Final = 4 * MAX_YAML_BYTES
 MAX_YAML_DEPTH: Final = 50
+MAX_NAME: Final = 64  # characters of a name: with what is put around it, it fits in a file's name
 
 Items = TypeVar("Items", bound=tuple[float, ...] | None)
 
@@ -79,6 +80,8 @@ class OnFabrics(ConfigModel):
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise ValueError("must be lower-case letters, digits and single hyphens between them")
+    if len(name) > MAX_NAME:
+        raise ValueError(f"has {len(name):,} characters: a name has {MAX_NAME} or fewer")
     return name
 
 

@@ -14,7 +14,7 @@ from railyard.core.config import parse_yaml, read_yaml
 from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
 from railyard.experiments.commands import dry_run, lint, search
 from railyard.experiments.families import gpus
-from railyard.experiments.spec import experiment, faults
+from railyard.experiments.spec import experiment, faults, loading
 from railyard.experiments.spec.experiment import parse
 from railyard.failure.scenario import random_faults
 from railyard.results.runs import record_files
@@ -22,7 +22,7 @@ from railyard.topologies import addresses
 from railyard.topologies.multirail import spec as multirail
 from railyard.workloads import schedule
 from railyard.workloads import spec as workload_spec
-from railyard.workloads.jobs import collective, gpt, training
+from railyard.workloads.jobs import collective, gpt, trace, training
 from railyard.workloads.traces import common
 from railyard.workloads.traces.common import read_files
 from railyard.workloads.traces.formats import chakra
@@ -37,8 +37,10 @@ LIMITS: Final = {
     "characters of a YAML file, its aliases spelled out": config.MAX_YAML_CHARACTERS,
     "depth of nesting in a YAML file": config.MAX_YAML_DEPTH,
     "whole numbers in a YAML file": "below 2^64",
+    "characters of the name of an experiment or script": config.MAX_NAME,
     "bytes of a plugin file": plugins.MAX_BYTES,
     "bytes of a trace, its files together": common.MAX_BYTES,
+    "bytes of a trace's name, without rank and suffix": trace.MAX_TRACE_NAME,
     "operations of a trace whose file stands for all ranks": common.MAX_OPERATIONS,
     "bytes of a file in a run's folder": safe_files.MOST_BYTES,
     "rows of a table in a run's folder": record_files.MOST_ROWS,
@@ -190,6 +192,19 @@ def test_schedules_of_an_experiment_are_bounded_together(section: str, monkeypat
         BadInput, match=rf"{section}.[01](.workload)?: 'gpt' makes [\d,]+ transfers .*: 1,500 are allowed"
     ):
         parse(data)
+
+
+@pytest.mark.parametrize("key", ["name", "scripts.0.name"])
+def test_a_name_of_300_letters_is_refused(key: str) -> None:
+    with pytest.raises(BadInput, match=rf"{re.escape(key)}: 'x+' has 300 characters: a name has 64 or fewer"):
+        loading.load_any("gpu-failures", [f"{key}={'x' * 300}"])
+
+
+def test_a_trace_with_a_name_too_long_to_write_back_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / f"{'x' * 200}.txt"
+    path.write_text("MICRO\n1\nm -1 1 NONE 0 1 NONE 0 1 ALLTOALL 1600 1\n")
+    with pytest.raises(BadInput, match="has a name of 200 bytes, without rank and suffix: 128 or fewer"):
+        dry_run.experiment(str(path), [])
 
 
 def test_a_name_too_long_for_a_path_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Workload kind `trace`: a job that was traced elsewhere, replayed from its files."""
 
+import os
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -15,6 +16,8 @@ from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
 
 MAX_BYTES_FACTOR: Final = 1e12  # a product with the bytes of a transfer is finite, and more than it may have
+
+MAX_TRACE_NAME: Final = 128
 
 
 @spec.WORKLOADS.register("trace")
@@ -62,6 +65,12 @@ class TraceSpec(spec.Workload):
                 allowed = f"is not for a {name} trace, which defines its groups itself"
                 raise BadInput(f"{setting.field}.groups", self.groups, allowed)
             groups = common.read_groups(self.groups, f"{setting.field}.groups")
+        name_bytes = len(os.fsencode(files.name))
+        if name_bytes > MAX_TRACE_NAME:  # the run's folder has it as a folder, and with a suffix as a file
+            allowed = (
+                f"has a name of {name_bytes} bytes, without rank and suffix: {MAX_TRACE_NAME} or fewer can be used"
+            )
+            raise BadInput(field, self.path, allowed)
         flops = setting.platform.flops * self.efficiency
         trace = common.TRACE_FORMATS[name].read(files, common.ReplayOn(fabric.gpus, fabric.rails, flops, groups))
         if len(trace.ranks) > fabric.gpus:
