@@ -194,16 +194,17 @@ def test_schedules_of_an_experiment_are_bounded_together(section: str, monkeypat
         parse(data)
 
 
-@pytest.mark.parametrize("key", ["name", "scripts.0.name"])
-def test_a_name_of_300_letters_is_refused(key: str) -> None:
+@pytest.mark.parametrize(("key", "override"), [("name", "{}"), ("scripts.0.name", "[{{name: {}}}]")])
+def test_a_name_of_300_letters_is_refused(key: str, override: str) -> None:
+    changed = f"{key.partition('.')[0]}={override.format('x' * 300)}"
     with pytest.raises(BadInput, match=rf"{re.escape(key)}: 'x+' has 300 characters: a name has 64 or fewer"):
-        loading.load_any("gpu-failures", [f"{key}={'x' * 300}"])
+        loading.load_any("gpu-failures", [changed])
 
 
 def test_a_trace_with_a_name_too_long_to_write_back_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"{'x' * 200}.txt"
     path.write_text("MICRO\n1\nm -1 1 NONE 0 1 NONE 0 1 ALLTOALL 1600 1\n")
-    with pytest.raises(BadInput, match="has a name of 200 bytes, without rank and suffix: 128 or fewer"):
+    with pytest.raises(BadInput, match="has a name of 200 bytes, without rank and suffix: 128 or fewer fit"):
         dry_run.experiment(str(path), [])
 
 

@@ -67,9 +67,7 @@ class TraceSpec(spec.Workload):
             groups = common.read_groups(self.groups, f"{setting.field}.groups")
         name_bytes = len(os.fsencode(files.name))
         if name_bytes > MAX_TRACE_NAME:  # the run's folder has it as a folder, and with a suffix as a file
-            allowed = (
-                f"has a name of {name_bytes} bytes, without rank and suffix: {MAX_TRACE_NAME} or fewer can be used"
-            )
+            allowed = f"has a name of {name_bytes} bytes, without rank and suffix: {MAX_TRACE_NAME} or fewer fit"
             raise BadInput(field, self.path, allowed)
         flops = setting.platform.flops * self.efficiency
         trace = common.TRACE_FORMATS[name].read(files, common.ReplayOn(fabric.gpus, fabric.rails, flops, groups))
