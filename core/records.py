@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 
@@ -92,15 +93,42 @@ class ConnectivityCheck(Record):
         return self.not_recovered + self.unexpected_answers + self.forwarding_failed_parts
 
 
+class Recovered(StrEnum):
+    """Outcome of a fault: whether traffic recovered before the repair. Only YES is true in a condition.
+
+    UNAFFECTED: no probe was lost and no goodput fell, so there was nothing to recover. NOT_MEASURED: no pair was
+    probed, and nothing streamed.
+    """
+
+    YES = "yes"
+    NO = "no"
+    UNAFFECTED = "unaffected"
+    NOT_MEASURED = "not measured"
+
+    def __bool__(self) -> bool:
+        return self is Recovered.YES
+
+    def __reduce_ex__(self, _: object) -> tuple[type["Recovered"], tuple[str]]:
+        """Return the class and the value: a pipe between processes makes data of classes, and calls no function."""
+        return Recovered, (self.value,)
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Recovered | None":
+        """Return the member that an older run, or a plain bool, means."""
+        return {"True": cls.YES, "False": cls.NO}.get(str(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery(Record):
     """A row of recovery.csv: a fault, the time of each step of the recovery (ms), and the losses.
 
     Times count from the injection, `goodput_after_repair_ms` and `primary_path_ms` from the repair; None if the step
-    never came. `source_side_ms` is the first packet of pairs whose own end was hit, `far_side_ms` that of the others;
-    `source_side_probed` and `far_side_probed` are the numbers of probed pairs. `above_max_flow`: streams that got more
-    than the max-flow of the remaining fabric. `lost_bytes` and `connections_lost` are of the whole script.
-    `probes_lost` counts 1 kHz probes without an answer, `probes_lost_after_repair` those that were sent after the
+    never came, or nothing was measured. `goodput_ms` and `goodput_after_repair_ms` are 0 if goodput never fell, and
+    `has_streams` is false where nothing streamed. `source_side_ms` is the first packet of pairs whose own end was hit,
+    `far_side_ms` that of the others; `source_side_probed` and `far_side_probed` are the numbers of probed pairs.
+    `above_max_flow`: streams that got more than the max-flow of the remaining fabric. `lost_bytes` and
+    `connections_lost` are of the whole script. `probes_lost` counts 1 kHz probes without an answer,
+    `probes_lost_after_repair` those that were sent after the
     repair. `recovered`: see failure/analysis/evaluate.py.
     """
 
@@ -124,7 +152,8 @@ class Recovery(Record):
     probes_lost: int
     probes_lost_after_repair: int
     connections_lost: int
-    recovered: bool
+    recovered: Recovered
+    has_streams: bool = True
 
     @property
     def is_probed(self) -> bool:
@@ -139,7 +168,7 @@ class Recovery(Record):
     @property
     def has_goodput_evidence(self) -> bool:
         """True if goodput fell, so that its return is evidence even where no pair was probed."""
-        return bool(self.goodput_ms) or not self.recovered
+        return bool(self.goodput_ms) or self.recovered is Recovered.NO
 
 
 IN_FLIGHT_NS: Final = 20_000_000  # a packet on its way takes less

@@ -12,6 +12,7 @@ from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.api import inconclusive
 from railyard.experiments.api.messages import path_text
 from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.recovery_states import csv_row
 from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis, Check
 from railyard.results.runs import store
 from railyard.results.runs.record_files import to_plain
@@ -41,7 +42,7 @@ class Results:
     @cached_property
     def recoveries(self) -> pd.DataFrame:
         """A row for each fault that was injected, with the columns of recovery.csv (docs/results.md)."""
-        rows = [to_plain(row, store.RECOVERY_COLUMNS) for row in self.analysis.run.recoveries]
+        rows = [to_plain(csv_row(row), store.RECOVERY_COLUMNS) for row in self.analysis.run.recoveries]
         return pd.DataFrame(rows, columns=list(store.RECOVERY_COLUMNS))
 
     @property

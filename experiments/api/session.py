@@ -12,7 +12,7 @@ from railyard.controller.health.estimator import HealthSpec
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
-from railyard.core.records import IN_FLIGHT_NS, Recovery
+from railyard.core.records import IN_FLIGHT_NS, Recovered, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
 from railyard.experiments.live import page
@@ -178,7 +178,7 @@ class LiveFabric:
             if now_ns - last_ns < STEADY_NS:
                 return False
             found[:] = [self._evaluate(fault, fault.traffic.peek(), now_ns)]
-            return found[0].recovered
+            return found[0].recovered is not Recovered.NO
 
         poll(is_settled, OBSERVE_S, _POLL_S)
         row = found[0] if found else self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())

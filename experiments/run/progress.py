@@ -15,8 +15,9 @@ from railyard.core.records import IntervalId
 from railyard.experiments.live import page
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.runs.fidelity import disturbance, judge, load_findings
-from railyard.results.runs.records import REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
+from railyard.results.runs.records import NOT_COMPARED, REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
 from railyard.results.views.format import digits, how_often, percent, rate, seconds
 
 REFRESH_S: Final = 0.25
@@ -49,6 +50,7 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
 def outcome(run: Run, measured: Run) -> tuple[str, str]:
     """Return the verdict of the intervals in `measured`, "" without any, and their result in a few words."""
     found, reasons, verdict = list[str](), list[str](), ""
+    judgement = None
     if measured.loads:
         measured.links = run.links
         judgement = judge(measured)
@@ -56,13 +58,14 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         reasons = [f.text for f in judgement.evidence if verdict != "ok" and f.verdict == verdict]
     whole = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
     for row in whole[:1]:
-        ratio = f", {digits(row.ratio, 4)} of its prediction" if row.ratio else ""
-        found.append(f"{seconds(row.value)}{ratio}")
+        row_verdict = judgement.of_row(row) if judgement else "ok"
+        text = seconds(row.value)
+        if row.ratio and row_verdict not in (*NOT_COMPARED, "invalid"):
+            text += f", {digits(row.ratio, 4)} of its prediction"
+        found.append(text)
     found += [f"and {len(whole) - 1} more times"] if len(whole) > 1 else []
-    first = [row.first_packet_ms for row in measured.recoveries]
-    if first:
-        known = [ms for ms in first if ms is not None]
-        found.append(f"first packet after {digits(max(known), 3)} ms" if known else "no packet before the repair")
+    if measured.recoveries:
+        found.append(first_packets_text(measured.recoveries))
     if measured.links and not measured.loads:
         errors = [abs(link.measured_bps / link.expected_bps - 1) for link in measured.links if link.expected_bps]
         found.append(f"{len(measured.links)} links within {percent(max(errors, default=0.0), 1)}")

@@ -26,6 +26,7 @@ from railyard.experiments.run.folder import IN_USE
 from railyard.experiments.sweep.machine import Outcome
 from railyard.experiments.sweep.spec import Sweep
 from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.recovery_states import csv_row
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
@@ -183,7 +184,7 @@ class SweepFolder:
         run, judgement = analysis.run, analysis.judgement
         measured = [to_plain(store.judged_row(m, judgement.of_row(m)), store.RESULT_COLUMNS) for m in run.measurements]
         recovered = [
-            {**to_plain(r, store.RECOVERY_COLUMNS), "verdict": judgement.intervals.get(r.interval, "ok")}
+            {**to_plain(csv_row(r), store.RECOVERY_COLUMNS), "verdict": judgement.intervals.get(r.interval, "ok")}
             for r in run.recoveries
         ]
         return _Rows(frame(measured), frame(recovered))

@@ -1,14 +1,14 @@
 """Evaluate a failure script, fault by fault, from its traffic, its probes and the controller's events. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from railyard.core.records import IN_FLIGHT_NS, IntervalId, ProbeLog, Recovery
+from railyard.core.records import IN_FLIGHT_NS, IntervalId, ProbeLog, Recovered, Recovery
 from railyard.failure.analysis.recovery_times import (
     BIN_MS,
     LATE_NS,
@@ -136,13 +136,20 @@ class FaultRun:
     affected_bps: tuple[float, ...]
 
 
-def is_recovered(first_packet_ms: float | None, late: int, probed: int, goodput_ms: float | None, streams: int) -> bool:
+def recovered(recovery: Recovery, late: int) -> Recovered:
     """Return whether packets and goodput were back before the repair, and stayed (`late`: probes lost just before it).
 
-    If no pair was `probed`, goodput alone decides; without `streams`, packets do.
+    If no pair was probed, goodput alone decides; without streams, packets do.
     """
-    packets = first_packet_ms is not None and not late
-    return (packets or not probed) and (goodput_ms is not None or not streams)
+    if not recovery.is_probed and not recovery.has_streams:
+        return Recovered.NOT_MEASURED
+    if recovery.is_probed and (recovery.first_packet_ms is None or late):
+        return Recovered.NO
+    if recovery.has_streams and recovery.goodput_ms is None:
+        return Recovered.NO
+    has_loss = recovery.is_probed and not recovery.is_unaffected
+    has_fallen = recovery.has_streams and recovery.goodput_ms != 0
+    return Recovered.YES if has_loss or has_fallen else Recovered.UNAFFECTED
 
 
 @dataclass(frozen=True)
@@ -265,7 +272,7 @@ class _FaultObservations:
         reroute_ms = self.next_step_ms("rerouted", decided_ms)
         first_ms = self.first_packet_ms(self.probes)
         goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns)
-        if first_ms is not None and goodput_ms is not None:
+        if first_ms is not None and goodput_ms:  # 0: it never fell
             goodput_ms = max(goodput_ms, first_ms)  # bins are coarse: goodput can't be back before the first packet
         resumed_ns = self.fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
         is_back = resumed_ns < self.repair_ns
@@ -292,8 +299,10 @@ class _FaultObservations:
             probes_lost=self.probes_lost(self.fault_ns - IN_FLIGHT_NS, self.after_ns),
             probes_lost_after_repair=self.probes_lost(self.repair_ns, return_end_ns),
             connections_lost=len(script.log.broken),
-            recovered=is_recovered(first_ms, self.late_losses(), len(self.probes), goodput_ms, self.has_streams),
+            recovered=Recovered.NOT_MEASURED,
+            has_streams=self.has_streams,
         )
+        recovery = replace(recovery, recovered=recovered(recovery, self.late_losses()))
         window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
         t_ms = tuple(n * BIN_MS - (self.fault_ns - script.begun_ns) / 1e6 for n in range(len(total))[window])
         bps, affected_bps = (tuple(trace[window].tolist()) for trace in (total, self.affected_trace))

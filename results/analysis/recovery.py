@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from railyard.core.records import ConnectivityCheck, Record, Recovery
+from railyard.core.records import ConnectivityCheck, Record, Recovered, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.runs.fidelity import Judgement
@@ -104,6 +104,7 @@ STEP_NAMES: Final = {
     "goodput_after_repair_ms": "goodput after repair",
     "primary_path_ms": "detours withdrawn",
 }
+GOODPUT_STEPS: Final = ("goodput_ms", "goodput_after_repair_ms")
 STEPS: Final = tuple(step for step in STEP_NAMES if "_side_" not in step)
 
 
@@ -128,6 +129,14 @@ class RecoveryRow:
         """True if no other GPU was cut off, such as by a crash of a GPU that forwards no other's traffic."""
         return all(r.is_unaffected for r in self.repeats)
 
+    def unfallen(self, step: str) -> int:
+        """Return in how many repeats goodput never fell: after the fault, or after the repair."""
+        return sum(getattr(r, step) == 0 for r in self.repeats)
+
+    def recovered(self, state: Recovered) -> int:
+        """Return in how many repeats the recovery had this outcome."""
+        return sum(r.recovered is state for r in self.repeats)
+
     @property
     def unprobed(self) -> bool:
         """True if no probed pair was affected, so that nothing is known of first packets."""
@@ -135,8 +144,14 @@ class RecoveryRow:
 
     @cached_property
     def steps(self) -> dict[str, Figure]:
-        """Statistics by column of recovery.csv, in ms."""
-        return {step: found for step in STEPS if (found := figure(getattr(r, step) for r in self.repeats))}
+        """Statistics by column of recovery.csv, in ms; of goodput without the repeats in which it never fell."""
+        by_step = {}
+        for step in STEPS:
+            times_ms = [getattr(r, step) for r in self.repeats]
+            if step in GOODPUT_STEPS:
+                times_ms = [ms for ms in times_ms if ms != 0]
+            by_step[step] = figure(times_ms)
+        return {step: statistics for step, statistics in by_step.items() if statistics}
 
     @cached_property
     def sides(self) -> dict[Side, Figure]:

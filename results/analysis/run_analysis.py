@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import pandas as pd
 
 from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, steering
 from railyard.results.runs import training
@@ -157,12 +157,15 @@ def _recovery(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
     rerouted = [r for r, kind in kinds.items() if kind.is_rerouted]
     rows = [r for r in rerouted if r.interval not in checked_scripts]
     rows = [r for r in rows if r.is_probed or (not r.script and r.has_goodput_evidence)]
+    unaffected = [r for r in rows if r.recovered is Recovered.UNAFFECTED]
+    rows = [r for r in rows if r not in unaffected]
     failed = [r for r in rows if not (r.first_packet_ms is not None if r.script else r.recovered)]
     alone = [r for r in rerouted if not r.script and not kinds[r].is_control_plane]
     stayed = [r for r in alone if r.primary_path_ms is None]
-    for claim, faults, missed in (
-        ("traffic recovers when rerouting is on", rows, failed),
-        ("traffic returned to its primary path after each repair", alone, stayed),
+    unaffected_text = f"; {len(unaffected)} more affected no pair" if unaffected else ""
+    for claim, faults, missed, note in (
+        ("traffic recovers when rerouting is on", rows, failed, unaffected_text),
+        ("traffic returned to its primary path after each repair", alone, stayed, ""),
     ):
         bad = [r for r in missed if r.interval not in disturbed]
         left_out = [r for r in missed if r.interval in disturbed]
@@ -171,7 +174,7 @@ def _recovery(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
             names = f"; not: {', '.join(map(_fault_label, bad[:3]))}" if bad else ""
             names += f"; not judged, the machine was disturbed: {len(left_out)}" if left_out else ""
             figures = ("faults that failed", len(bad), 0, "faults", bad[0].interval if bad else None)
-            yield Check(claim, not bad, f"{len(faults) - len(bad)} of {len(faults)} faults{names}", *figures)
+            yield Check(claim, not bad, f"{len(faults) - len(bad)} of {len(faults)} faults{names}{note}", *figures)
 
 
 def _connectivity(run: Run) -> Iterator[Check]:

@@ -15,7 +15,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from railyard.core.records import ConnectivityCheck, Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, ScriptRow, checks_text, side_values
+from railyard.results.analysis.recovery import (
+    FROM_REPAIR,
+    GOODPUT_STEPS,
+    STEP_NAMES,
+    RecoveryRow,
+    ScriptRow,
+    checks_text,
+    side_values,
+)
+from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
 from railyard.results.runs.records import Event, GoodputTrace
@@ -24,7 +33,6 @@ from railyard.results.views.format import milliseconds, rate
 COLOUR: Final = {"on": style.INK, "off": style.MUTED}
 """Colours by rerouting. Neither is a fabric's; lines are also dashed with rerouting off."""
 _DASHES: Final[dict[str, Any]] = {"on": "-", "off": (0, (4, 2))}
-_GOODPUT_STEPS: Final = ("goodput_ms", "goodput_after_repair_ms")
 _CONTROLLER_STEPS: Final = ("decided_ms", "reroute_ms", "primary_path_ms")
 _LINE: Final = 0.25  # inches a step
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
@@ -114,7 +122,7 @@ def steps_text(row: RecoveryRow) -> str:
 
 def _is_known(recovery: Recovery, step: str) -> bool:
     """Return whether a step belongs to the fault: what can't happen, or had no reason to, is not drawn."""
-    if step in _GOODPUT_STEPS:
+    if step in GOODPUT_STEPS:
         return bool(getattr(recovery, step) != 0)  # 0: goodput never fell
     if step in _CONTROLLER_STEPS:  # 0: there was no detour to withdraw
         return recovery.reroute == "on" and getattr(recovery, step) != 0
@@ -356,7 +364,7 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
         hatch = _PART_HATCH[component_kind(r.fault)]
         look: dict[str, Any] = {"facecolor": colour, "edgecolor": style.PAPER, "hatch": hatch, "lw": 0}
         bar = axes.barh(y, outage_s, left=start, height=0.72, **look)
-        mark(bar, component_kind(r.fault), f"{name}: first packet after {milliseconds(r.first_packet_ms)}")
+        mark(bar, component_kind(r.fault), f"{name}: {first_packets_text([r])}")
         is_late = r.t_fault - zero > 0.75 * (end - zero)
         x, shift, side = (start, -4, "right") if is_late else (stop, 4, "left")
         where: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center", "ha": side}

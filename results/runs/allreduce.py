@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Self
 
-from railyard.core.records import IntervalId, Record, Recovery
+from railyard.core.records import IntervalId, Record, Recovered, Recovery
 from railyard.core.units import size_name
 from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Rails, Run
 
@@ -153,7 +153,8 @@ class Cut(_Row):
                 source_side_ms=None, far_side_ms=None, goodput_ms=None, goodput_after_repair_ms=None,
                 primary_path_ms=self.home_ms if self.carried else 0.0,
                 source_side_probed=0, far_side_probed=0, above_max_flow=0, lost_bytes=0, probes_lost=0,
-                probes_lost_after_repair=0, connections_lost=0, recovered=not self.error,
+                probes_lost_after_repair=0, connections_lost=0, recovered=Recovered(str(not self.error)),
+                has_streams=False,
             )
         )  # fmt: skip
         _Row.add_to(self, run)

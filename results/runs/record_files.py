@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
@@ -62,12 +63,16 @@ def from_plain(kind: type[Row], rows: Iterable[Plain], file: str = "") -> list[R
     own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if file and not isinstance(rows, list):
         raise BadInput(file, str(rows)[:40], "must be a list")
+    state_columns = _states_of(kind)  # type: ignore[arg-type]
     known: dict[IntervalId, IntervalId] = {}  # one object for each interval, however many rows it has
     found = []
     for number, row in enumerate(rows, 1):
         if file:
             check_row(row, kind, f"{file}, row {number}")
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in own}
+        for name, states in state_columns.items():
+            if name in values:
+                values[name] = states(str(values[name]))
         if "interval" in own:
             interval = IntervalId.of(row)
             values["interval"] = known.setdefault(interval, interval)
@@ -76,12 +81,23 @@ def from_plain(kind: type[Row], rows: Iterable[Plain], file: str = "") -> list[R
 
 
 @cache
+def _states_of(kind: type) -> dict[str, type[StrEnum]]:
+    """Return the columns that hold a state, with all states."""
+    return {name: plain for name, plain in columns_of(kind).items() if issubclass(plain, StrEnum)}
+
+
+@cache
 def _allowed_types(kind: type) -> dict[str, tuple[type, ...]]:
     """Return the types that a column of plain data may have; any number is a number."""
     hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind)}
     if hints.pop("interval", None):
         hints = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **hints}
-    plain = {int: (int, float), float: (int, float), tuple: (list, tuple)}
+    plain = {
+        int: (int, float),
+        float: (int, float),
+        tuple: (list, tuple),
+        **dict.fromkeys(_states_of(kind).values(), (str, bool)),
+    }
     parts = {n: get_args(hint) if isinstance(hint, UnionType) else (hint,) for n, hint in hints.items()}
     origins = {n: [get_origin(part) or part for part in found] for n, found in parts.items()}
     return {n: tuple(t for origin in found for t in plain.get(origin, (origin,))) for n, found in origins.items()}

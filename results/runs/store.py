@@ -19,6 +19,7 @@ from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
+from railyard.results.analysis.recovery_states import csv_row, read_csv_row
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import journal, old_format, perfetto
 from railyard.results.runs import record_files as rows
@@ -47,7 +48,8 @@ RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
     "fabric", "policy", "reroute", "repeat", "goodput_after_repair_ms", "probes_lost", "connections_lost",
     "t_repair", "decided_ms", "source_side_ms", "far_side_ms", "probes_lost_after_repair", "script", "primary_path_ms",
-    "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part",
+    "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part", "first_packet", "goodput",
+    "goodput_after_repair",
 )  # fmt: skip
 _OPTIONAL: Final = {
     "connectivity.csv": "census.csv",
@@ -135,7 +137,11 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
         if records or file not in _OPTIONAL:
             columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
             extra: dict[str, type] = {"ratio": float, "verdict": str} if kind is Measurement else {}
-            is_csv, records = file.endswith(".csv"), judged if kind is Measurement else records
+            is_csv = file.endswith(".csv")
+            if kind is Measurement:
+                records = judged
+            if kind is Recovery:
+                records = [csv_row(row) for row in run.recoveries]
             data = rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
             yield file, data, len(records)
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
@@ -264,5 +270,8 @@ def _rows(reader: RecordReader, file: str, kind: type) -> list[rows.Plain]:
         parse = csv if name.endswith(".csv") else partial(rows.from_parquet, file=name)
         found = reader.get(name, parse, None, required=file not in _OPTIONAL)
         if found is not None:
+            if kind is Recovery:
+                for row in found:
+                    read_csv_row(row)
             return found
     return []

@@ -13,7 +13,7 @@ from itertools import product
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import labels
@@ -239,6 +239,7 @@ def recovery_outcomes(
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
     in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
     returned = [*(found for found in alone if stats.traffic_returns(found[1])), *in_scripts]
+    moved = [(fabric, r) for fabric, r in alone if not (r.recovered is Recovered.UNAFFECTED and _restored_ms(r) == 0)]
     crashes = ((fabric, r) for fabric, r in alone if definition_of(r.fault).stops_controller)
     replaced = (
         (t, names.get((t.fabric, t.policy), t.fabric), f"{t.failed}, repeat {t.repeat}")
@@ -250,7 +251,7 @@ def recovery_outcomes(
         (NO_LOSS_WITHOUT_CONTROLLER, ((fabric, "", _sample(r.probes_lost, r)) for fabric, r in crashes)),
         (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
         (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
-        (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in alone)),
+        (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in moved)),
         (NO_LOSS_ON_RETURN, ((fabric, "", _sample(r.probes_lost_after_repair, r)) for fabric, r in returned)),
         (
             OPTICAL_REPLACEMENT,

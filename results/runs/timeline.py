@@ -19,6 +19,7 @@ from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import broken_by
 from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
+from railyard.results.analysis.recovery_states import first_packet
 from railyard.results.runs.link_rates import delivered, fabric_specs, link_rates
 from railyard.results.runs.records import RUN, STEP, Choice, Event, Flow, Run
 from railyard.results.runs.tracks import Slice, Track
@@ -94,7 +95,12 @@ def _faults(track: Track, recoveries: Iterable[Recovery], times: Times) -> dict[
                 place = bisect_left(known, at - _MATCH_NS)
                 if place < len(known) and known[place] <= at + _MATCH_NS:
                     arrows[r.fabric, known[place]].append(number)
-        details = {**r.interval.as_dict(), "probes lost": r.probes_lost, "recovered": r.recovered}
+        details = {
+            **r.interval.as_dict(),
+            "probes lost": r.probes_lost,
+            "recovered": r.recovered,
+            "first packet": first_packet(r),
+        }
         own = track.child(r.fabric + (f", reroute {r.reroute}" if r.reroute else ""))
         steps = [
             (r.t_fault + round(step_ms * 1e6), f"until {step}")

@@ -73,7 +73,7 @@ def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) ->
     }
     assert "allreduce 8MiB" in set(rows.workload)
     (recovery,) = pd.read_csv(out / "recovery.csv").to_dict("records")
-    assert (recovery["fault"], recovery["target"], recovery["recovered"]) == ("link-down", "tcp1 of n1", True)
+    assert (recovery["fault"], recovery["target"], recovery["recovered"]) == ("link-down", "tcp1 of n1", "yes")
     failed = [check["name"] for check in summary["checks"] if not check["passed"]]
     assert done.returncode == (1 if failed else 0)
     assert set(failed) <= {"the emulation is believable"}, "nothing but the machine's speed may fail here"

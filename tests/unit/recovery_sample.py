@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from railyard.core.records import ConnectivityCheck, IntervalId, Recovery
+from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
 from railyard.results.runs.records import Event, GoodputTrace, Load, Measurement, Replacement, Run
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 from tests.unit.shown import print_summary
@@ -74,9 +74,23 @@ def row(
     where = (script_interval(script, repeat), fault, target, at, until)
     early = None if ms is None else ms / 2
     good = None if ms is None else ms + 18
-    ends = (0, lost, 0, 0, ms is not None)
+    ends = (0, lost, 0, 0)
     return Recovery(
-        *where, early, early, early, ms, source, ms, good, 12.0, 5.0, 0 if source is None else 2, 2, 0, *ends
+        *where,
+        early,
+        early,
+        early,
+        ms,
+        source,
+        ms,
+        good,
+        12.0,
+        5.0,
+        0 if source is None else 2,
+        2,
+        0,
+        *ends,
+        Recovered(str(ms is not None)),
     )
 
 

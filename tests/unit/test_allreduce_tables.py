@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from railyard.core.records import Recovered
 from railyard.results.analysis.allreduce import by_fabric, outcomes
 from railyard.results.plots import allreduce
 from railyard.results.published.figures import nezha
@@ -50,7 +51,7 @@ def test_error_of_a_fault_is_read_back(carried: bool) -> None:
     failed = cut_of(home_ms=None, carried=carried, error="rank 1 is gone", migrate_ms=None)
     run = run_of(replace(sample(), cuts=[failed]))
     assert AllreduceResults.of(run).cuts == [failed]
-    assert [r.recovered for r in run.recoveries] == [False]
+    assert [r.recovered for r in run.recoveries] == [Recovered.NO]
     assert [r.primary_path_ms for r in run.recoveries] == [None if carried else 0.0]
 
 

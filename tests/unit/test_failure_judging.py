@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from railyard.core.records import ProbeLog, Recovery
+from railyard.core.records import ProbeLog, Recovered, Recovery
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.analysis.evaluate import AFTER_S, FaultRun, ScriptObservations, evaluate_all
 from railyard.failure.faults import Fault
@@ -111,11 +111,19 @@ def test_pairs_with_no_way_left_do_not_count() -> None:
     assert live
     lost = {pair: [(1500, 3000)] for pair in dead}
     cut, crash = judged({CUT: (1000, 3000), crashed: (1500, 2900)}, lost, silent=lost)
-    assert cut.recovered
+    assert cut.recovered is Recovered.UNAFFECTED
     assert cut.probes_lost == 0
-    assert crash.recovered
+    assert crash.recovered is not Recovered.NO
     cut, _ = judged({CUT: (1000, 3000), crashed: (1500, 2900)}, {live[0]: [(1000, 3000)]})
     assert not cut.recovered
+
+
+def test_goodput_that_never_fell_is_not_the_time_of_the_first_packet() -> None:
+    (pair, *_) = talks_of(CUT)[0].probes
+    (cut,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1005)]})
+    assert cut.first_packet_ms == pytest.approx(5, abs=1)
+    assert cut.goodput_ms == 0
+    assert cut.recovered is Recovered.YES
 
 
 def test_losses_while_returning_are_those_until_the_next_act() -> None:
@@ -188,7 +196,7 @@ def test_a_reboot_is_over_when_its_switch_is_there_again() -> None:
 def test_late_losses_prevent_recovery() -> None:
     (pair, *_) = talks_of(CUT)[0].probes
     (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (1500, 3000)]})
-    assert (run.first_packet_ms, run.recovered) == (None, False)
+    assert (run.first_packet_ms, run.recovered) == (None, Recovered.NO)
     (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (2900, 2910)]})
     assert not run.recovered
     flapping = Fault("link-flapping", "d0g1")
@@ -206,9 +214,10 @@ def test_recovery_without_probes_is_judged_by_goodput() -> None:
     )
     run = evaluated(seen, [selection])
     assert (run.first_packet_ms, run.source_side_probed, run.far_side_probed) == (None, 0, 0)
-    assert run.recovered
+    assert run.recovered is not Recovered.NO
     run = evaluated(seen, [PairSelection((), frozenset(), ())])
     assert (run.goodput_ms, run.goodput_after_repair_ms) == (None, None), "nothing streams"
+    assert run.recovered is Recovered.NOT_MEASURED
 
 
 def test_stream_above_its_max_flow_is_reported() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.records import Recovery
+from railyard.core.records import Recovered, Recovery
 from railyard.results.analysis.recovery import (
     MIN_REPEATS_FOR_P95,
     SIDES,
@@ -290,7 +290,7 @@ def test_target_missed_in_a_pause_of_the_machine_is_not_judged() -> None:
     """In one of ten repeats the machine paused for 50 ms, so that goodput seems not to return before the repair."""
     run = empty()
     healed = [replaced(fault("link-down", 3.0), repeat=repeat) for repeat in range(10)]
-    lost = replace(healed[7], goodput_after_repair_ms=None, goodput_ms=None, recovered=False)
+    lost = replace(healed[7], goodput_after_repair_ms=None, goodput_ms=None, recovered=Recovered.NO)
     run.recoveries = [*healed[:7], lost, *healed[8:]]
     run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.recoveries]
     assert [o.met for o in Analysis(run).outcomes if o.target.quantity.startswith("traffic back")] == [False]

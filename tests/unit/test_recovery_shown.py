@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from railyard.core.records import Recovered
 from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
@@ -162,16 +163,20 @@ def test_targets_of_one_fault_kind_have_rows_of_their_own() -> None:
 def test_unprobed_and_not_rerouted_faults_need_no_recovery() -> None:
     run = sample_run(2, 2, 1)
     counted = check(run, "recovers")["detail"]
-    one = replace(run.recoveries[0], recovered=False, first_packet_ms=None, far_side_ms=None, source_side_ms=None)
+    one = replace(
+        run.recoveries[0], recovered=Recovered.NO, first_packet_ms=None, far_side_ms=None, source_side_ms=None
+    )
     run.recoveries += [replace(one, fault="link-gray"), replace(one, fault="link-slow")]
-    unseen = replace(one, fault="gpu-hang", goodput_ms=0.0, recovered=True, source_side_probed=0, far_side_probed=0)
+    unseen = replace(
+        one, fault="gpu-hang", goodput_ms=0.0, recovered=Recovered.UNAFFECTED, source_side_probed=0, far_side_probed=0
+    )
     run.recoveries.append(unseen)
     assert check(run, "recovers")["detail"] == counted == "6 of 6 faults"
     rows = recovery_rows(run)
     (first,) = [line for line in faults.first_packets_table(rows, judge(run)).cells if line[0] == "gpu-hang"]
     (steps,) = [line for line in faults.steps_table(rows).cells if line[0] == "gpu-hang"]
-    assert (first[6], steps[3]) == ("– (no pair probed)", "–")
-    run.recoveries[-1] = replace(unseen, goodput_ms=None, recovered=False)  # its streams never came back
+    assert (first[6], steps[3]) == ("not probed", "unaffected")
+    run.recoveries[-1] = replace(unseen, goodput_ms=None, recovered=Recovered.NO)  # its streams never came back
     assert check(run, "recovers")["detail"].startswith("6 of 7 faults; not: rail-only gpu-hang")
     steps = next(line for line in faults.steps_table(recovery_rows(run)).cells if line[0] == "gpu-hang")
     assert (steps[3], steps[7]) == ("0 of 1", "never")
@@ -185,7 +190,7 @@ def test_script_beside_a_workload_recovers_by_first_packets() -> None:
         goodput_ms=None,
         goodput_after_repair_ms=None,
         primary_path_ms=None,
-        recovered=False,
+        recovered=Recovered.NO,
     )
     run.recoveries.append(one)
     assert check(run, "recovers")["detail"] == "7 of 7 faults"

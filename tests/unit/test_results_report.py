@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Recovered
 from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
@@ -19,7 +19,6 @@ from railyard.results.plots.traffic import Grid
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views.sections import conditions, faults, workloads
-from railyard.results.views.sections.faults import NOT_AFFECTED
 from tests.unit import shown
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
@@ -245,19 +244,19 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
 def test_crash_that_affects_no_other_gpu_shows_no_time() -> None:
     one = next(r for r in sample_run(2, 2, 1).recoveries if r.fault == "gpu-crash" and r.reroute == "on")
     alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, goodput_after_repair_ms=0.0, probes_lost=0)
-    alone = replace(alone, primary_path_ms=0.0)
+    alone = replace(alone, primary_path_ms=0.0, recovered=Recovered.UNAFFECTED)
     run = Run("r", {}, {}, "now")
     run.recoveries = [alone]
     (first,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
-    assert first[6:] == (NOT_AFFECTED, "–", "–", "")
+    assert first[6:] == ("no probe lost", "–", "–", "")
     (steps,) = faults.steps_table(recovery_rows(run)).cells
-    assert steps[7:10] == ("–", "–", "–")
+    assert (steps[3], *steps[7:10]) == ("unaffected", "did not fall", "did not fall", "–")
     assert "detours withdrawn, reroute on" not in recovery.recovery(recovery_rows(run), (), "f").svg
     run.recoveries = [alone, replaced(one, repeat=1)]
     (mixed,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
     assert mixed[6].endswith("ms")
     first, second = faults.repeats_table(recovery_rows(run)).cells
-    assert first[7] == NOT_AFFECTED
+    assert first[7] == "no probe lost"
     assert second[7].endswith("ms")
 
 

@@ -129,7 +129,7 @@ def test_recovery_has_the_contracts_columns_first(tmp_path: Path) -> None:
     steps = ["detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms"]
     assert list(rows[0])[:9] == ["fault", "target", "t_fault", *steps, "lost_bytes", "recovered"]
     off = next(r for r in rows if r["reroute"] == "off")
-    assert (off["goodput_ms"], off["recovered"]) == ("", "False")
+    assert (off["goodput_ms"], off["recovered"], off["goodput"]) == ("", "no", "not back")
 
 
 def test_flows_events_and_spec_are_plain(tmp_path: Path) -> None:

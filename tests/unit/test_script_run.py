@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.records import ConnectivityCheck, IntervalId, Recovery
+from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
 from railyard.experiments.run import fault_script, traffic
 from railyard.experiments.run.fault_script import FaultInjector
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
-from railyard.failure.analysis.evaluate import FaultRun, is_recovered
+from railyard.failure.analysis.evaluate import FaultRun, recovered
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed
@@ -33,7 +33,7 @@ def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND) -> FaultRun:
         detect_ms=1.0, decided_ms=1.5, reroute_ms=2.0, first_packet_ms=3.0, source_side_ms=0.5, far_side_ms=3.0,
         goodput_ms=20.0, goodput_after_repair_ms=0.0, primary_path_ms=5.0, source_side_probed=2,
         far_side_probed=1, above_max_flow=0, lost_bytes=9,
-        probes_lost=4, probes_lost_after_repair=1, connections_lost=1, recovered=True,
+        probes_lost=4, probes_lost_after_repair=1, connections_lost=1, recovered=Recovered.YES,
     )  # fmt: skip
     return FaultRun(fault, row, (-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
 
@@ -61,22 +61,29 @@ class Scene:
 
 
 @pytest.mark.parametrize(
-    ("first_packet_ms", "late", "probed", "goodput_ms", "streams", "recovered"),
+    ("first_packet_ms", "late", "probed", "goodput_ms", "streams", "expected"),
     [
-        (3.0, 0, 3, 20.0, 9, True),
-        (None, 0, 3, 20.0, 9, False),
-        (3.0, 0, 3, None, 9, False),
-        (3.0, 1, 3, 20.0, 9, False),
-        (3.0, 0, 3, None, 0, True),
-        (None, 0, 3, None, 0, False),
-        (None, 0, 0, 20.0, 9, True),
-        (3.0, 0, 0, None, 9, False),
+        (3.0, 0, 3, 20.0, True, Recovered.YES),
+        (None, 0, 3, 20.0, True, Recovered.NO),
+        (3.0, 0, 3, None, True, Recovered.NO),
+        (3.0, 1, 3, 20.0, True, Recovered.NO),
+        (3.0, 0, 3, 0.0, True, Recovered.YES),
+        (3.0, 0, 3, None, False, Recovered.YES),
+        (None, 0, 3, None, False, Recovered.NO),
+        (None, 0, 0, 20.0, True, Recovered.YES),
+        (None, 0, 0, None, True, Recovered.NO),
+        (0.0, 0, 3, 0.0, True, Recovered.UNAFFECTED),
+        (None, 0, 0, 0.0, True, Recovered.UNAFFECTED),
+        (None, 0, 0, None, False, Recovered.NOT_MEASURED),
     ],
 )
 def test_recovery_needs_packets_and_goodput(
-    first_packet_ms: float | None, late: int, probed: int, goodput_ms: float | None, streams: int, recovered: bool
+    first_packet_ms: float | None, late: int, probed: int, goodput_ms: float | None, streams: bool, expected: Recovered
 ) -> None:
-    assert is_recovered(first_packet_ms, late, probed, goodput_ms, streams) == recovered
+    row = fault_run().recovery
+    row = replace(row, first_packet_ms=first_packet_ms, probes_lost=round(first_packet_ms or 0), goodput_ms=goodput_ms)
+    row = replace(row, source_side_probed=probed, far_side_probed=0, has_streams=streams)
+    assert recovered(row, late) is expected
 
 
 def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,17 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from railyard.core.records import IntervalId, Recovery
+from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.recovery import Figure, RecoveryRow, Side, median_and_p95, median_p95_ms, verdict
+from railyard.results.analysis.recovery_states import (
+    FirstPacket,
+    first_packet_text,
+    goodput_text,
+    missing_first_packet,
+    row_goodput_text,
+)
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.runs import targets as goals
@@ -23,8 +30,6 @@ from railyard.results.views import format as fmt
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.table import Column, Table, text
 
-NOT_AFFECTED: Final = "– (no other GPU affected)"
-NOT_PROBED: Final = "– (no pair probed)"
 _MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 _MS: Final = "\u00a0ms"
 _FIRST_PACKET: Final = "1st packet ms"
@@ -113,10 +118,13 @@ class _Failures(Section):
                 **{name: getattr(row, name) for name in ("fabric", "fault", "target", "reroute")},
                 "verdict": verdict(row.repeats, analysis.judgement),
                 "repeats": len(row.repeats),
-                "recovered": row.total("recovered"),
+                "recovered": row.recovered(Recovered.YES),
+                "not_recovered": row.recovered(Recovered.NO),
                 "unaffected": row.unaffected,
+                "first_packet": missing_first_packet(row) or FirstPacket.RETURNED,
                 "unprobed": row.unprobed,
                 **{step: found.as_dict() for step, found in row.steps.items()},
+                **{f"{step}_did_not_fall": row.unfallen(step) for step in stats.GOODPUT_STEPS},
                 **{f"{side}_side_ms": found.as_dict() for side, found in row.sides.items()},
                 **{name: row.total(name) for name in totals},
                 "published_times_slower": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
@@ -176,7 +184,8 @@ def lines_of(row: RecoveryRow, both_sides: bool, disturbed: Collection[IntervalI
 
 def missing_reason(row: RecoveryRow) -> str:
     """Return why a fault has no first packets to speak of; empty if it has."""
-    return NOT_PROBED if row.unprobed else NOT_AFFECTED if row.unaffected else ""
+    state = missing_first_packet(row)
+    return state if state in (FirstPacket.NOT_PROBED, FirstPacket.NONE_LOST) else ""
 
 
 def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
@@ -188,8 +197,8 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         text("side", lambda x: x.side or ""),
         text("fidelity", lambda x: verdict(x.row.repeats, judgement)),
         Column("n", lambda x: x.first.n),
-        Column("median", lambda x: missing_reason(x.row) or median_and_p95(x.first)[0]),
-        Column("p95", lambda x: fmt.NOTHING if missing_reason(x.row) else median_and_p95(x.first)[1]),
+        Column("median", lambda x: missing_first_packet(x.row) or median_and_p95(x.first)[0]),
+        Column("p95", lambda x: fmt.NOTHING if missing_first_packet(x.row) else median_and_p95(x.first)[1]),
         Column("target", lambda x: x.target.limits_text if x.target else None),
         text("is", "result"),
     )
@@ -212,15 +221,13 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
         return Column(title, cell, group="medians")
 
     def goodput(title: str, step: str) -> Column:
-        def cell(row: RecoveryRow) -> str:
-            is_idle = missing_reason(row) and row.steps["goodput_ms"].median == 0
-            return fmt.NOTHING if is_idle else median_p95_ms(row.steps[step])
+        return Column(title, lambda row: row_goodput_text(row, step), group="goodput in ms, median / p95")
 
-        return Column(title, cell, group="goodput in ms, median / p95")
-
-    def recovered(row: RecoveryRow) -> str:  # a dash where no pair was probed and no goodput ever left
-        is_known = not row.unprobed or any(r.has_goodput_evidence for r in row.repeats)
-        return f"{row.total('recovered')} of {len(row.repeats)}" if is_known else fmt.NOTHING
+    def recovered(row: RecoveryRow) -> str:
+        states = {r.recovered for r in row.repeats}
+        if len(states) == 1 and not states & {Recovered.YES, Recovered.NO}:
+            return states.pop()
+        return f"{row.recovered(Recovered.YES)} of {len(row.repeats)}"
 
     def withdrawn(row: RecoveryRow) -> str:
         found = row.steps["primary_path_ms"]
@@ -251,11 +258,6 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     """Return every repeat of one fault."""
     fabrics = {r: row.fabric for row in rows for r in row.repeats}
 
-    def first(r: Recovery) -> str:
-        if not r.is_probed:
-            return NOT_PROBED
-        return NOT_AFFECTED if r.is_unaffected else fmt.milliseconds(r.first_packet_ms)
-
     def side(title: str, name: Side) -> Column:
         def cell(r: Recovery) -> str:
             is_known = stats.pairs_probed(r, name) and not r.is_unaffected
@@ -264,17 +266,13 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
         return Column(title, cell)
 
     def goodput(title: str, step: str) -> Column:
-        def cell(r: Recovery) -> str:
-            ms, is_idle = getattr(r, step), r.is_unaffected or not r.is_probed
-            return fmt.NOTHING if is_idle and ms == 0 else fmt.milliseconds(ms)
-
-        return Column(title, cell)
+        return Column(title, lambda r: goodput_text(r, step))
 
     columns = (
         *(text("fabric", fabrics.__getitem__), text("reroute"), text("target")),
         Column("repeat"),
         *CONTROLLER_STEPS,
-        *(Column("first packet", first), side("source side", "source"), side("far side", "far")),
+        *(Column("first packet", first_packet_text), side("source side", "source"), side("far side", "far")),
         *(goodput("goodput", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
         Column("detours withdrawn", lambda r: None if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)),
         *_costs(getattr),
@@ -319,7 +317,7 @@ def published_table(rows: Iterable[RecoveryRow]) -> Table:
         *(text("fault", "name"), text("fabric")),
         Column("n", lambda r: r.steps["first_packet_ms"].n),
         Column("first packet", lambda r: median_p95_ms(r.steps["first_packet_ms"], _MS)),
-        Column("goodput back", lambda r: median_p95_ms(r.steps["goodput_ms"], _MS)),
+        Column("goodput back", lambda r: row_goodput_text(r, "goodput_ms", partial(median_p95_ms, unit=_MS))),
         *map(times, PUBLISHED_SYSTEMS),
     )
     shown = [r for r in rows if r.reroute == "on" and r.steps["first_packet_ms"].median != 0 and not r.unprobed]
@@ -358,24 +356,28 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
     def on(show: Callable[[Line], str]) -> Callable[[_FaultLine], str]:
         return lambda x: show(x.on) if x.on else fmt.NOTHING
 
+    def median_ms(figure: Figure) -> str:
+        return fmt.milliseconds(figure.median)
+
     def step(title: str, name: str) -> Column:
         def cell(line: Line) -> str:  # once for both sides
+            if not line.is_first_line:
+                return ""
+            if name in stats.GOODPUT_STEPS:
+                return row_goodput_text(line.row, name, median_ms)
             ms = line.row.steps[name].median
-            if missing_reason(line.row) and not ms:
-                return fmt.NOTHING
-            return fmt.milliseconds(ms) if line.is_first_line else ""
+            return fmt.NOTHING if missing_reason(line.row) and not ms else fmt.milliseconds(ms)
 
         return Column(title, on(cell))
 
     def first_packet(line: Line) -> str:
-        return fmt.NOTHING if missing_reason(line.row) else median_p95_ms(line.first)
+        return missing_first_packet(line.row) or median_p95_ms(line.first)
 
     def limits(line: Line) -> str:
         return line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING
 
     def without(x: _FaultLine) -> str:
-        ms = x.off.steps["goodput_ms"].median if x.off else 0
-        return fmt.NOTHING if x.off is None or (missing_reason(x.off) and ms == 0) else fmt.milliseconds(ms)
+        return row_goodput_text(x.off, "goodput_ms", median_ms) if x.off else fmt.NOTHING
 
     def fidelity(x: _FaultLine) -> str:
         found = verdict(x.row.repeats, judgement)
@@ -407,5 +409,4 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
             off = sides.get("off") if line is None or line.is_first_line else None
             lines.append(_FaultLine(line.row if line else sides["off"], line, off))
     title = "Recovery from the fault (1st packet: median / p95; the rest: medians)"
-    note = "– no other GPU was affected" if any(missing_reason(row) for row in rows) else ""
-    return Table(columns, lines, title, note).without_empty({_FIRST_PACKET} if any(x.on for x in lines) else ())
+    return Table(columns, lines, title).without_empty({_FIRST_PACKET} if any(x.on for x in lines) else ())

@@ -12,6 +12,7 @@ from rich.text import Text
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.recovery import ReplacementRow, ScriptRow, checks_text
+from railyard.results.analysis.recovery_states import first_packet_text
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.plots import recovery as fault_script
@@ -113,7 +114,7 @@ def script_faults_table(script: ScriptRow) -> Table:
         Column("at", lambda r: (r.t_fault - zero) / 1e9, unit="s"),
         Column("for", lambda r: (r.t_repair - r.t_fault) / 1e9, unit="s"),
         *CONTROLLER_STEPS,
-        Column("first packet", lambda r: fmt.milliseconds(r.first_packet_ms) if r.is_probed else fmt.NOTHING),
+        Column("first packet", first_packet_text),
         Column("probes lost"),
         Column("after repair", lambda r: r.probes_lost_after_repair if r in alone else None),
     )
