@@ -6,7 +6,8 @@ half of all such numbers mean the other unit.
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
@@ -52,6 +53,63 @@ def _near_miss(text: object, units: Collection[str]) -> str:
     stems = [word, f"{word}it", f"{word}bit", *(word.removesuffix(end) for end in _LONG_ENDINGS)]
     by_lower = {unit.lower(): unit for unit in reversed(list(units))}
     return next((match[1] + by_lower[stem] for stem in stems if stem in by_lower), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A kind of quantity: its name in messages, and its units with their factors."""
+
+    name: str
+    units: Mapping[str, float]
+
+
+DIMENSIONS: Final = (
+    Dimension("a time", TIMES),
+    Dimension("a size", SIZES),
+    Dimension("a rate", RATES),
+    Dimension("a frequency", {"1/s": 1.0, "/s": 1.0}),
+    Dimension("a number", {"": 1.0, "%": 0.01}),
+)
+_QUANTITY: Final = re.compile(
+    r"\s*+([+-]?+(?:[0-9][0-9_]*+(?:\.[0-9]++)?+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+)\s*+([^\s0-9.,][^\s]*+|1/s)?+\s*+"
+)
+_GROUPED: Final = re.compile(r"\s*+[+-]?+[0-9]{1,3}(?:,[0-9]{3}){2,}(?![0-9,])")
+
+
+def dimension_of(unit: str) -> Dimension:
+    """Return the dimension of a unit. ValueError, with all units, for a text that is none."""
+    for dimension in DIMENSIONS:
+        if unit in dimension.units:
+            return dimension
+    names = ", ".join(name for dimension in DIMENSIONS for name in dimension.units if name)
+    raise ValueError(f"{unit!r} is not a unit: allowed are {names}")
+
+
+def parse_quantity(text: str, unit: str) -> float:
+    """Return the number of a text in `unit`: `2400 ms` in s is 2.4, `75%` in "" is 0.75. A bare number is in `unit`.
+
+    ValueError for another text, for a unit of another dimension, and for a decimal comma. Commas may separate
+    thousands only where they can't be decimal: 1,048,576 is a number, and 1,048 is not.
+    """
+    if _GROUPED.match(text):
+        text = text.replace(",", "")
+    if "," in text:
+        raise ValueError("has a comma: write a decimal point, and no comma between thousands")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError("is not a number, with or without a unit")
+    number = float(match[1])
+    written = match[2] or ""
+    if written.endswith("bit/s"):
+        written = written.removesuffix("/s")
+    if not written:
+        return number
+    expected = dimension_of(unit)
+    actual = dimension_of(written)
+    if actual is not expected:
+        in_unit = f", in {unit}" if unit else ", without a unit"
+        raise ValueError(f"is {actual.name}, and must be {expected.name}{in_unit}")
+    return number * actual.units[written] / expected.units[unit]
 
 
 def parse_rate(text: object) -> int:

@@ -10,16 +10,12 @@ from typing import Any, Final, Literal
 
 from railyard.core.config import read_yaml
 from railyard.core.errors import BadInput, RailyardError, one_line, printable, unknown_name_hint
+from railyard.core.units import parse_quantity
 from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, find, name_of
 from railyard.experiments.labs.pages import numbered
 from railyard.results.runs import store
 
 ANSWERS: Final = "answers.yaml"
-_NUMBER: Final = (
-    re.compile(  # possessive: a thousand digits would take minutes to match, in every way that they can be split
-        r"\s*+([+-]?+(?:\d[\d_,]*+(?<![_,])(?:\.\d++)?+|\.\d++)(?:e[+-]?\d++)?+)\s*+([%\w/°µ²]*+)\s*+", re.IGNORECASE
-    )
-)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
 
 
@@ -97,19 +93,24 @@ def judge(setting: Setting, question: Question, given: object) -> Outcome:
     if given is None or given == "":
         return Outcome(question.name, "missing", "no answer yet")
     try:
-        if is_same(given, question.right(setting), question.within):
+        right = question.right(setting)
+        if isinstance(right, int | float) and isinstance(given, str):
+            given = parse_quantity(given, question.unit)
+        if is_same(given, right, question.within):
             return Outcome(question.name, "right")
         for mistake in question.mistakes:
             if is_same(given, mistake.answer(setting), question.within):
                 return Outcome(question.name, "wrong", f"{mistake.what}. {fill(question.hint, setting.values)}")
     except NotDone as error:
         return Outcome(question.name, "missing", f"it needs a run: {error}")
+    except (ValueError, OverflowError) as error:
+        return Outcome(question.name, "wrong", f"the answer {error}")
     return Outcome(question.name, "wrong", fill(question.hint, setting.values))
 
 
 def is_same(given: object, right: Answer, within: float) -> bool:
-    """Return whether what a student wrote is the answer: numbers within a share, with or without a unit; sets of names
-    in any order, separated by commas or spaces; words in any case.
+    """Return whether what a student wrote is the answer: numbers within a share; sets of names in
+    any order, separated by commas or spaces; words in any case.
     """
     if isinstance(given, bool):  # YAML's yes and no
         given = "yes" if given else "no"
@@ -117,9 +118,6 @@ def is_same(given: object, right: Answer, within: float) -> bool:
         words = given if isinstance(given, list) else re.split(r"[,\s]+", str(given).strip())
         return {str(word).lower() for word in words} == ({name.lower() for name in right} or {"none"})
     if isinstance(right, int | float):
-        if isinstance(given, str):
-            match = _NUMBER.fullmatch(given)
-            given = float(match[1].replace(",", "").replace("_", "")) if match else None
         return isinstance(given, int | float) and abs(given - right) <= within * abs(right) + 1e-9
     return " ".join(str(given).lower().split()) == right.lower()
 

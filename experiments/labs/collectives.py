@@ -140,6 +140,7 @@ waits for another one, as it was measured when the links were calibrated.
             lambda s: 2 * (s["domains"] - 1) / s["domains"] * s["reduce_mb"],
             "Each of the messages is one part of the data: how many parts are there, and how many messages?",
             "2(y-1)/y of the data: nearly twice the data, however many GPUs there are.",
+            unit="MB",
             mistakes=(
                 Mistake(
                     lambda s: (s["domains"] - 1) / s["domains"] * s["reduce_mb"], "This is one half, ReduceScatter"
@@ -165,7 +166,8 @@ waits for another one, as it was measured when the links were calibrated.
             lambda s: all_reduce_s(s["reduce_mb"] * 1e6, 1, s["domains"], 1.0, s["rail_mbit"] * 1e6 / 8),
             "Divide the bytes that a GPU sends by the bytes per second of its rail; a byte has 8 bits",
             "All GPUs send at the same time, so the time is that of one GPU's bytes.",
-            0.03,
+            within=0.03,
+            unit="s",
             mistakes=(
                 Mistake(lambda s: gather_s(s), "This is the AllGather"),
                 Mistake(
@@ -181,7 +183,8 @@ waits for another one, as it was measured when the links were calibrated.
             lambda s: 100 * (1 - gather_s(s, hb_factor=1e12) / gather_s(s)),
             "It is the second term of Eq. 1 over the sum of both",
             "x(y-1) and so on cancel: the share doesn't depend on the bytes.",
-            0.03,
+            within=0.03,
+            unit="%",
             mistakes=(
                 Mistake(lambda s: 100 * gather_s(s, hb_factor=1e12) / gather_s(s), "This is the share of the rails"),
             ),
@@ -192,7 +195,8 @@ waits for another one, as it was measured when the links were calibrated.
             lambda s: 100 * (gather_s(s, hb_factor=HB_FACTOR / 2) / gather_s(s) - 1),
             "Only one of the two terms doubles",
             "The HB domains' term doubles, so the time grows by that term's share.",
-            0.03,
+            within=0.03,
+            unit="%",
             mistakes=(Mistake(lambda s: 100.0, "This would be so if no byte crossed the rails"),),
         ),
         Question(
@@ -222,7 +226,8 @@ waits for another one, as it was measured when the links were calibrated.
             ),
             "Subtract `predicted` from `predicted_with_latency`; both are in seconds",
             "The latency of a rail times the messages in a row: a constant, whatever the size of the data.",
-            0.05,
+            within=0.05,
+            unit="ms",
         ),
     )
     discuss = (

@@ -78,7 +78,8 @@ class Mistake:
 class Question:
     """A question of a lab. `text` is a template as the lab's text.
 
-    `right` returns the answer for a student's setting; numbers may differ from it by the share `within`. `hint` is for
+    `right` returns the answer for a student's setting, a number in `unit` (of `core.units`: s, ms, MB, %, ...; "" for a
+    count or a ratio); numbers may differ from it by the share `within`. `hint` is for
     a wrong answer and must not contain the right one; `why` explains the right one to the teacher.
     """
 
@@ -89,6 +90,7 @@ class Question:
     why: str
     within: float = 0.02
     mistakes: tuple[Mistake, ...] = ()
+    unit: str = ""
 
 
 class Lab:

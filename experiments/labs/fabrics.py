@@ -5,6 +5,7 @@ from typing import Any
 
 from railyard.experiments.labs.definition import LABS, Lab, Mistake, Question, Setting
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import hops
 from railyard.topologies.routing import source_routes
 
@@ -13,6 +14,12 @@ def forwarder(s: Setting, src: str, dst: str) -> str:
     """Return the GPU that forwards packets between two GPUs of the variant, by the fabric's policy."""
     path = s.fabric().paths(s.gpu(src), s.gpu(dst))[0].path
     return hops(path, s.gpu(src), s.gpu(dst))[0].b.name
+
+
+def spine_cables(s: Setting) -> int:
+    """Return the number of cables of rail-optimized that have an end at a spine."""
+    plan = s.plan(kind="rail-optimized")
+    return sum("spine" in link.a.node or "spine" in link.b.node for link in plan.links)
 
 
 @LABS.register("fabrics")
@@ -42,6 +49,7 @@ class Fabrics(Lab):
             "neighbour": Gpu(first, b).name,
             "same_rail": Gpu(second, a).name,
             "rail": f"rail{b}",
+            "spines": FABRIC_KINDS["rail-optimized"].default_spines,
         }
 
     text = """
@@ -236,15 +244,16 @@ END
         ),
         Question(
             "links",
-            "How many cables end at a spine, if there are as many spines as the fabric has by default, and "
-            "each rail switch has one cable to each?",
-            lambda s: s["rails"],
-            "A spine has one cable to each rail switch",
-            "One for each rail. All of them disappear with the spines: that is the saving of rail-only.",
+            "How many cables end at a spine in all, with as many spines as rail-optimized has by default "
+            "({{ spines }}), and one cable from each rail switch to each of them?",
+            spine_cables,
+            "A spine has one cable to each rail switch, and there is more than one spine",
+            "One for each rail and spine. All of them disappear with the spines: that is the saving of rail-only.",
             within=0,
             mistakes=(
+                Mistake(lambda s: s["rails"], "These are the cables of one spine"),
                 Mistake(
-                    lambda s: s["domains"],
+                    lambda s: s["domains"] * s["spines"],
                     "Spines are cabled to rail switches, and there is one of those for each rank",
                 ),
             ),

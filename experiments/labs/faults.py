@@ -200,6 +200,7 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
             lambda s: ms(recovery(s, "link-down", "on").detect_ms),
             "Take the line `link-down` with `on` in the column `reroute`",
             "The switch sees its port go down and sends PORT_STATUS: some milliseconds on an idle machine.",
+            unit="ms",
             within=0.05,
             mistakes=(
                 Mistake(

@@ -41,10 +41,10 @@ def overrides(s: Setting) -> tuple[str, ...]:
 
 
 def score(s: Setting, kind: str) -> float:
-    """Return the score of a path from d0g0 to d1g1, in millionths: dr by rail 1, or drd by the first idle rail."""
+    """Return the score of a path from d0g0 to d1g1, 0 to 100: dr by rail 1, or drd by the first idle rail."""
     rail = 1 if kind == "dr" else s["senders"]
     scores = initial(*overrides(s)).scores
-    return path_score(path_of("dr" if kind == "dr" else "drd", rail), Gpu(0, 0), Gpu(1, 1), scores) / 1e6
+    return path_score(path_of("dr" if kind == "dr" else "drd", rail), Gpu(0, 0), Gpu(1, 1), scores) / 1e4
 
 
 def first_rail(s: Setting, policy: str) -> float:
@@ -85,8 +85,8 @@ and then the destination's rail; `rd` the own rail and then the far domain; `drd
 
 ## Scores
 
-A link's score is what is left of it, from 0 (blocked) to 1 (idle), and a path's score is the product of those that it
-crosses. HB domains are idle.
+A link's score is what is left of it in percent, from 0 (blocked) to 100 (idle), and a path's score is the product of
+those that it crosses, again in percent. HB domains are idle.
 
 ```sh
 {{ unprivileged }} dry-run hot-rail -o 'background=[{rails: {{ range(senders)|list }}, load: {{ load }}}]' \\
@@ -170,11 +170,12 @@ Scores now come from the counters of ports, and a pair's own traffic lowers them
     questions = (
         Question(
             "dr_score",
-            "What is the score of dr from d0g0 to d1g1 (0 to 1)?",
+            "What is the score of dr from d0g0 to d1g1 (0 to 100)?",
             lambda s: score(s, "dr"),
             "It crosses one idle HB domain and one hot rail: multiply what is left of each",
-            "1 times what is left of rail 1.",
-            mistakes=(Mistake(lambda s: s["load"], "This is the load, and not what is left"),),
+            "100% of the HB domain times what is left of rail 1.",
+            unit="%",
+            mistakes=(Mistake(lambda s: 100 * s["load"], "This is the load, and not what is left"),),
         ),
         Question(
             "drd_score",
@@ -182,6 +183,7 @@ Scores now come from the counters of ports, and a pair's own traffic lowers them
             lambda s: score(s, "drd"),
             "Two idle HB domains and one idle rail",
             "All three links are idle, so their product is that of an idle path, though it has one hop more.",
+            unit="%",
             mistakes=(Mistake(lambda s: score(s, "dr"), "This is the score of dr"),),
         ),
         Question(
@@ -199,6 +201,7 @@ Scores now come from the counters of ports, and a pair's own traffic lowers them
             lambda s: policy_s(s, "dr"),
             "A transfer takes 0.6 s on an empty rail, and here only a part of the rail is left",
             "0.6 s / (1 - load).",
+            unit="s",
             mistakes=(Mistake(lambda s: TRANSFER_S / s["load"], "Divide by what is left, and not by the load"),),
         ),
         Question(
@@ -207,6 +210,7 @@ Scores now come from the counters of ports, and a pair's own traffic lowers them
             lambda s: policy_s(s, "health-drd"),
             "How many transfers share the rail that it chooses?",
             "All {{ senders }} transfers share one idle rail: {{ senders }} times 0.6 s.",
+            unit="s",
             mistakes=(Mistake(lambda s: TRANSFER_S, "This would be so if each had a rail of its own"),),
         ),
         Question(
@@ -215,6 +219,7 @@ Scores now come from the counters of ports, and a pair's own traffic lowers them
             lambda s: policy_s(s, "health-best"),
             "Count the idle rails and the transfers",
             "There are as many idle rails as transfers or more, and each pair begins at another one.",
+            unit="s",
             mistakes=(Mistake(lambda s: policy_s(s, "health-drd"), "This is best fit"),),
         ),
         Question(
@@ -239,6 +244,7 @@ Scores now come from the counters of ports, and a pair's own traffic lowers them
             lambda s: measured_s(s, "health-drd"),
             "The row `health-drd` of the table by policy",
             "Near the prediction, or below it if pairs left the crowded rail while they were sending.",
+            unit="s",
             mistakes=(Mistake(lambda s: measured_s(s, "dr"), "This is dr"),),
         ),
         Question(

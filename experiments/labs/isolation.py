@@ -176,6 +176,7 @@ transfers 2,,completion_time
             lambda s: 100 * (1 - cut_pairs(s, dead_rails(s["hot"])) / (n := s["domains"] * s["rails"]) / (n - 1)),
             "All pairs less those of the previous question, over all pairs",
             "With K rails a dead one cuts about a K-th of the pairs between domains.",
+            unit="%",
             mistakes=(
                 Mistake(
                     lambda s: 100 * cut_pairs(s, dead_rails(s["hot"])) / (n := s["domains"] * s["rails"]) / (n - 1),
@@ -219,6 +220,7 @@ transfers 2,,completion_time
             lambda s: measured_s(s, "transfers"),
             "The line `transfers` with the metric completion_time",
             "About as many as the factor, since it is 1 s on an empty rail.",
+            unit="s",
             mistakes=(Mistake(lambda s: measured_s(s, "transfers 2"), "This is the other rail"),),
         ),
         Question(
@@ -227,6 +229,7 @@ transfers 2,,completion_time
             lambda s: measured_s(s, "transfers 2"),
             "The line `transfers 2` with the metric completion_time",
             "About 1 s: the load of another rail doesn't reach them.",
+            unit="s",
             mistakes=(Mistake(lambda s: measured_s(s, "transfers"), "This is the hot rail"),),
         ),
         Question(

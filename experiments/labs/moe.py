@@ -134,6 +134,7 @@ crossing rails: none
             lambda s: cost(s["domains"], s["rails"]),
             "x is the number of GPUs in a domain, y the number of domains",
             "Insert x = {{ rails }} and y = {{ domains }}.",
+            unit="%",
             mistakes=(
                 Mistake(lambda s: 100 / 12, "C_S/C_F is the limit for large grids of as many rails as domains"),
                 Mistake(lambda s: cost(s["rails"], s["domains"]), "x and y are exchanged"),
@@ -145,6 +146,7 @@ crossing rails: none
             lambda s: cost(s["big_domains"], s["big_rails"]),
             "The same formula",
             "With many domains y/(y-1) is about 1, and (x-1)/x is what is left of C_S/C_F.",
+            unit="%",
             mistakes=(Mistake(lambda s: cost(s["big_rails"], s["big_domains"]), "x and y are exchanged"),),
         ),
         Question(
@@ -153,6 +155,7 @@ crossing rails: none
             lambda s: cost(s["big_domains"], s["big_rails"], 9.0),
             "Only C_F changes: its HB links are slower, compared with its rails",
             "C_F/C_S falls from 12 to 9, so the cost grows by a third.",
+            unit="%",
             mistakes=(Mistake(lambda s: cost(s["big_domains"], s["big_rails"]), "This is for the A100"),),
         ),
         Question(
@@ -170,6 +173,7 @@ crossing rails: none
             lambda s: 100 * (s["domains"] - 1) * (s["rails"] - 1) / (s["domains"] * s["rails"] - 1),
             "Count these GPUs, and divide by all other GPUs",
             "(x-1)(y-1) of xy-1. These are what spines are for, and what HB domains forward without them.",
+            unit="%",
             mistakes=(
                 Mistake(
                     lambda s: 100 * (s["domains"] - 1) * s["rails"] / (s["domains"] * s["rails"] - 1),
@@ -191,6 +195,7 @@ crossing rails: none
             lambda s: measured_s(s, "rail-only"),
             "The line with the fabric `rail-only` and the phase `moe-a2a`, column `value`",
             "The phase from its first byte to its last.",
+            unit="s",
             mistakes=(Mistake(lambda s: measured_s(s, "rail-optimized"), "This is rail-optimized"),),
             within=0.01,
         ),
@@ -216,6 +221,7 @@ crossing rails: none
             lambda s: 0,
             "The last line of `dry-run` about the traffic says what crosses rails",
             "None: tensor parallelism stays in HB domains, and pipeline and data parallelism between GPUs of one rank.",
+            unit="B",
             within=0,
         ),
         Question(

@@ -205,6 +205,7 @@ one is clearly better, and not again within the dwell time of 200 ms. If the run
             "Give each pair a rail of its own among 3 to 5: the slowest of the three decides. Then see whether two "
             "pairs on the emptiest rail would be done earlier",
             "The smaller of 0.6 s over what is left of the fullest of the three rails, and of 1.2 s on the empty one.",
+            unit="s",
             mistakes=(
                 Mistake(lambda s: health.TRANSFER_S, "Only one rail is empty, and there are three transfers"),
                 Mistake(lambda s: SENDERS * health.TRANSFER_S, "This is all three on the empty rail"),
@@ -216,6 +217,7 @@ one is clearly better, and not again within the dwell time of 200 ms. If the run
             lambda s: predicted_s(s, "health-best"),
             "Which rails score within a tenth of the best path, and how many pairs share them?",
             "Rails that score a tenth less than the empty one count as equal to it; the pairs share what is left.",
+            unit="s",
             mistakes=(Mistake(lambda s: predicted_s(s, "oracle"), "This is the oracle's time"),),
         ),
         Question(
@@ -224,6 +226,7 @@ one is clearly better, and not again within the dwell time of 200 ms. If the run
             lambda s: predicted_s(s, "health-drd"),
             "Best fit takes the rail of the lowest score that is still better than dr and rd, for every pair alike",
             "All three share the fullest of the rails 3 to 5.",
+            unit="s",
             mistakes=(
                 Mistake(lambda s: predicted_s(s, "dr"), "This is a hot rail"),
                 Mistake(lambda s: SENDERS * health.TRANSFER_S, "Best fit doesn't take the empty rail"),
@@ -244,6 +247,7 @@ one is clearly better, and not again within the dwell time of 200 ms. If the run
             lambda s: own(s).median,
             "The row `mine` of the table by policy",
             "Near the prediction, unless pairs changed their paths on the way.",
+            unit="s",
             mistakes=(
                 Mistake(lambda s: row_of(s.records("measured"), ORACLE_POLICY).median, "This is the oracle"),
                 Mistake(lambda s: row_of(s.records("measured"), "dr").median, "This is dr"),

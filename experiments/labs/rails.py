@@ -139,6 +139,7 @@ much as the rails are slower than the paper's.
             lambda s: 1000 * costs(s)[0].seconds(SIZE),
             "Six messages in a row among four nodes, and one and a half times the buffer",
             "2(N-1) t + 2(N-1)/N S/R with N = 4.",
+            unit="ms",
             mistakes=(
                 Mistake(lambda s: 1000 * SIZE * 8 / (s["eth_mbit"] * 1e6), "A ring moves more than the buffer"),
                 Mistake(lambda s: 1000 * costs(s)[1].seconds(SIZE), "This is the other rail"),
@@ -150,6 +151,7 @@ much as the rails are slower than the paper's.
             lambda s: 1000 * costs(s)[1].seconds(SIZE),
             "A tree has one message up and one down, and moves the buffer once",
             "2 t + S/R: the switch adds up, so nothing is sent twice.",
+            unit="ms",
             mistakes=(Mistake(lambda s: 1000 * costs(s)[0].seconds(SIZE), "This is the other rail"),),
         ),
         Question(
@@ -166,7 +168,8 @@ much as the rails are slower than the paper's.
             "Set the two times equal, with the share x of the bytes on one rail and 1 - x on the other, "
             "and solve for x",
             "Equal times (Eq. 5): the rail that needs less time per byte gets more, after its set-up.",
-            0.03,
+            within=0.03,
+            unit="%",
             mistakes=(
                 Mistake(lambda s: 100 * ideal_shares(costs(s), SIZE)[0], "This is the share of the other rail"),
                 Mistake(
@@ -181,7 +184,8 @@ much as the rails are slower than the paper's.
             lambda s: 1000 * costs(s)[1].seconds(SIZE * ideal_shares(costs(s), SIZE)[1]),
             "Insert the share into the time of either rail",
             "Both rails end at this time.",
-            0.03,
+            within=0.03,
+            unit="ms",
             mistakes=(
                 Mistake(lambda s: 1000 * min(cost.seconds(SIZE) for cost in costs(s)), "This is the faster rail alone"),
             ),
@@ -192,7 +196,8 @@ much as the rails are slower than the paper's.
             lambda s: (threshold(costs(s)) or 0.0) / 1024,
             "The split pays as soon as the faster rail alone takes longer than the set-up of the other one",
             "Where the time on `ib` alone equals the set-up of `eth` (Eq. 6).",
-            0.03,
+            within=0.03,
+            unit="KiB",
         ),
         Question(
             "measured_ms",
@@ -200,6 +205,7 @@ much as the rails are slower than the paper's.
             lambda s: 1000 * measured(s, "nezha"),
             "The line `nezha` with the metric completion_time; it is in seconds",
             "Above the computed time by the latency of links and by what the processors need to sum.",
+            unit="ms",
             mistakes=(
                 Mistake(lambda s: 1000 * measured(s, "single:eth"), "This is one rail alone"),
                 Mistake(lambda s: measured(s, "nezha"), "This is in seconds"),
@@ -211,6 +217,7 @@ much as the rails are slower than the paper's.
             lambda s: 100 * measured(s, "nezha", "share_ib"),
             "The line `nezha` with the metric share_ib",
             "Near the computed share: more if `eth` was slower than its formula, less if `ib` was.",
+            unit="%",
             mistakes=(Mistake(lambda s: 100 * measured(s, "nezha", "share_eth"), "This is the other rail"),),
         ),
         Question(

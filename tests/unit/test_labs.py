@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.core.units import dimension_of
 from railyard.experiments import cli
 from railyard.experiments.labs import checking, policy
 from railyard.experiments.labs.definition import LABS, Lab, Mistake, NotDone, Question, Setting, find
@@ -70,14 +72,115 @@ def test_each_lab_has_a_number_of_its_own() -> None:
     assert len({lab.number for lab in LAB_LIST}) == len(LAB_LIST)
 
 
-@pytest.mark.parametrize("given", [2.5, 2.7, "2.5", "2.4 ms", "2.5%", 2.25])
+@pytest.mark.parametrize("given", [2.5, 2.7, "2.5", " 2.4 ", "250%", 2.25])
 def test_numbers_within_their_share_are_right(given: object) -> None:
     assert state("number", given) == "right"
 
 
-@pytest.mark.parametrize("given", [2.2, "two", "2.5 or 3", 5, [], {"a": 1}, "1e999", float("nan"), "2" * 9999 + "!"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        2.2,
+        "two",
+        "2.5 or 3",
+        "2.5%",
+        "2.5 ms",
+        "2,5",
+        5,
+        10**400,
+        [],
+        {"a": 1},
+        "1e999",
+        float("nan"),
+        "2" * 9999 + "!",
+    ],
+)
 def test_other_numbers_are_wrong(given: object) -> None:
     assert state("number", given) == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("unit", "right", "given"),
+    [
+        ("s", 2.4, "2400 ms"),
+        ("s", 2.4, "2.4s"),
+        ("s", 2.4, 2.4),
+        ("ms", 0.6, "600 us"),
+        ("", 0.75, "75%"),
+        ("%", 37.5, "37.5 %"),
+        ("%", 37.5, 37.5),
+        ("MB", 3.0, "3000 KB"),
+        ("KiB", 1024.0, "1,048,576 B"),
+        ("1/s", 320.0, "320/s"),
+        ("1/s", 320.0, "320 1/s"),
+    ],
+)
+def test_answers_are_right_in_any_unit_of_their_dimension(unit: str, right: float, given: object) -> None:
+    question = Question("q", "?", lambda s: right, "Think", "", 0.02, unit=unit)
+    assert checking.judge(SMALL, question, given).state == "right"
+
+
+@pytest.mark.parametrize(
+    ("unit", "right", "given", "message"),
+    [
+        ("s", 4.0, "4 min", "Think"),
+        ("s", 0.6, "0.6 ms", "Think"),
+        ("", 0.75, "0.75 %", "Think"),
+        ("", 4.0, "4 min", "the answer is a time, and must be a number, without a unit"),
+        ("MB", 3.0, "3 ms", "the answer is a time, and must be a size, in MB"),
+        ("s", 3.0, "3 MB", "the answer is a size, and must be a time, in s"),
+        ("MB", 375.0, "37,5", "the answer has a comma: write a decimal point, and no comma between thousands"),
+        ("B", 1048.0, "1,048", "the answer has a comma: write a decimal point, and no comma between thousands"),
+        ("s", 3.0, "3 parsecs", "the answer 'parsecs' is not a unit: allowed are ns, us, ms"),
+        ("s", 3.0, "some", "the answer is not a number, with or without a unit"),
+    ],
+)
+def test_a_unit_that_does_not_fit_is_wrong_and_named(unit: str, right: float, given: object, message: str) -> None:
+    question = Question("q", "?", lambda s: right, "Think", "", 0.02, unit=unit)
+    outcome = checking.judge(SMALL, question, given)
+    assert outcome.state == "wrong"
+    assert outcome.message.startswith(message)
+
+
+@BY_NAME
+def test_the_unit_of_every_question_is_one_that_can_be_read(lab: Lab) -> None:
+    for question in lab.questions:
+        assert dimension_of(question.unit)
+        words = {"ms": "ms", "s": "seconds", "%": "percent"}
+        for unit, word in words.items():
+            assert question.unit == unit or f"how many {word}" not in question.text.lower(), question.name
+
+
+@BY_NAME
+def test_answers_with_their_unit_are_right(lab: Lab, tmp_path: Path) -> None:
+    setting = Setting.of(lab, "ada", tmp_path)
+    for question in lab.questions:
+        answer = right_answers(setting).get(question.name)
+        if isinstance(answer, int | float):
+            assert checking.judge(setting, question, f"{answer} {question.unit}").state == "right", question.name
+
+
+@pytest.mark.parametrize("student", STUDENTS[:6])
+def test_spine_cables_are_those_that_the_program_draws(student: str) -> None:
+    setting = Setting.of(find("1"), student)
+    ends = [(link.a.node, link.b.node) for link in setting.plan(kind="rail-optimized").links]
+    cables = [pair for pair in ends if any(name.startswith("spine") for name in pair)]
+    assert right_answers(setting)["links"] == len(cables) == 2 * setting["rails"]
+
+
+@pytest.mark.parametrize("student", STUDENTS[:6])
+def test_scores_are_asked_as_dry_run_prints_them(student: str, capsys: pytest.CaptureFixture[str]) -> None:
+    setting = Setting.of(find("6"), student)
+    hot = list(range(setting["senders"]))
+    overrides = [f"background=[{{rails: {hot}, load: {setting['load']}}}]", f"workloads.0.ranks={hot}"]
+    overrides += [f"rails={setting['rails']}"]
+    words = [word for text in overrides for word in ("-o", text)]
+    assert cli.main(["dry-run", "hot-rail", *words]) == 0
+    scores = re.search(r"scores as it begins: rails 0 to \d+: (\d+), \d+ to \d+: (\d+);", capsys.readouterr().out)
+    assert scores
+    answers = right_answers(setting)
+    assert answers["dr_score"] == pytest.approx(float(scores[1]))
+    assert answers["drd_score"] == pytest.approx(float(scores[2]))
 
 
 def test_sets_are_right_in_any_order_and_case() -> None:
