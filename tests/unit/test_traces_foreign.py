@@ -189,6 +189,68 @@ def test_too_many_transfers_are_counted_and_the_steps_that_fit(tmp_path: Path, m
         replayable(path)
 
 
+def pytorch_call(number: int, name: str, inputs: Sequence[Any] = (), **attributes: Any) -> dict[str, Any]:
+    """Return a node as PyTorch's observer writes it."""
+    attributes["collective_name"] = name
+    listed = [{"name": key, "type": "string", "value": value} for key, value in attributes.items()]
+    values = {"values": list(inputs), "shapes": [], "types": []}
+    return {"id": number, "name": "record_param_comms", "ctrl_deps": 1, "inputs": values, "attrs": listed}
+
+
+def write_pytorch(folder: Path, nodes: Sequence[dict[str, Any]], ranks: int) -> Path:
+    for rank in range(ranks):
+        data = {"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": nodes, "finish_ts": 9}
+        (folder / f"rank{rank}.json").write_text(json.dumps(data))
+    return folder
+
+
+def test_a_pytorch_trace_has_its_collectives(tmp_path: Path) -> None:
+    groups = json.dumps([{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "0", "ranks": []}])
+    init = {"id": 2, "name": "## process_group:init ##", "inputs": {"values": [groups]}}
+    sizes: dict[str, Any] = {"in_msg_nelems": 1024, "out_msg_nelems": 1024, "dtype": "BFloat16"}
+    nodes = [
+        {"id": 1, "name": "[pytorch|profiler|execution_trace|thread]"},
+        init,
+        pytorch_call(3, "init"),
+        pytorch_call(4, "allreduce", [[3], [7, False], ["1", ""]], pg_name="1", **sizes),
+        pytorch_call(5, "alltoallv", pg_name="0", in_split_size="[]", out_split_size="[]", **sizes),
+        pytorch_call(6, "wait", [[7, False], ["1", ""]], pg_name="1"),
+    ]
+    trace = read(write_pytorch(tmp_path, nodes, 2))
+    calls = [node for node in trace.ranks[1] if isinstance(node.action, common.Call)]
+    assert [node.where for node in calls] == ["rank1.json: node 4", "rank1.json: node 5"]
+    assert isinstance(calls[0].action, common.Call)
+    assert calls[0].action.group == (0, 1)
+    assert sent_bytes(tmp_path) == 2 * 2048 + 2 * 1024
+    assert trace.ranks[1][-1].after == (3, 2)  # the all-to-all, and the all-reduce that it waits for
+    assert "no times" in trace.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (pytorch_call(2, "send"), "rank0.json: node 2: 'send' has no peer in a PyTorch execution trace: convert it"),
+        (pytorch_call(2, ""), "rank0.json: node 2: 'collective_name' is missing"),
+        (pytorch_call(2, "alltoallv", in_split_size="[1, ...]"), "is no in_split: PyTorch has shortened it"),
+        (pytorch_call(2, "allreduce", dtype="Float"), "rank0.json: node 2: None is no in_msg_size"),
+        ({"id": 2, "name": "record_param_comms"}, "rank0.json: node 2: 'attrs' is no list of attributes"),
+        ({"id": 2, "name": "process_group:init"}, "rank0.json: node 2: 'its input' is no list of process groups"),
+    ],
+    ids=range(6),
+)
+def test_a_pytorch_trace_is_refused_by_its_node(call: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as error:
+        read(write_pytorch(tmp_path, [call], 2))
+    assert message in str(error.value)
+
+
+def test_one_file_of_a_pytorch_trace_is_named_as_such(tmp_path: Path) -> None:
+    write_pytorch(tmp_path, [], 1)
+    path = (tmp_path / "rank0.json").rename(tmp_path / "dlrm_eg_0.json")
+    with pytest.raises(BadInput, match="is a PyTorch execution trace, which has a file for each rank: name them"):
+        read(path)
+
+
 def test_a_length_beyond_any_file_is_damage(tmp_path: Path) -> None:
     (tmp_path / "t.0.et").write_bytes(b"\xff" * 9 + b"\x01" + b"abc")
     (tmp_path / "t.1.et").write_bytes(b"")

@@ -31,6 +31,7 @@ ORDERING: Final = ("init", "wait", "batch_isend_irecv")
 KNOWN_NAMES: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
 ELEMENT_BYTES: Final = {
     "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1, "uint8": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
     "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
 }  # fmt: skip
@@ -58,7 +59,7 @@ class Param(common.TraceFormat):
             common.check_operations(files.names[0], count, len(lists[0]))
         by_rank, names = (lists * count, files.names * count) if files.shared else (lists, files.names)
         ranks = tuple(
-            _Rank(rank, count, name, on.flops_per_s).nodes(entries)
+            RankEntries(rank, count, name, on.flops_per_s).nodes(entries)
             for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
         )
         lookups = [e for entries in by_rank for e in entries if e.get("compute") == "emb_lookup"]
@@ -109,11 +110,18 @@ def _latency(entry: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None
 
 
-class _Rank:
-    """A rank's list, made neutral; node number n is entry number n."""
+class RankEntries:
+    """A rank's list, made neutral; node number n is entry number n.
 
-    def __init__(self, rank: int, ranks: int, file: str, flops_per_s: float) -> None:
-        self.rank, self.ranks, self.file, self.flops_per_s = rank, ranks, file, flops_per_s
+    `places`: where entries are, for messages, if they aren't the file's items.
+    """
+
+    def __init__(self, rank: int, ranks: int, file: str, flops_per_s: float, places: Sequence[str] = ()) -> None:
+        self.rank = rank
+        self.ranks = ranks
+        self.file = file
+        self.flops_per_s = flops_per_s
+        self.places = places
         self._groups: dict[str, tuple[int, ...]] = {}
 
     def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[common.Node, ...]:
@@ -123,7 +131,7 @@ class _Rank:
         last_blocking: tuple[int, ...] = ()
         batch: list[int] = []
         for i, entry in enumerate(entries):
-            where = f"{self.file}: entry {i}"
+            where = self.places[i] if self.places else f"{self.file}: entry {i}"
             name = self._name(entry, where)
             after = [*last_blocking]
             if name == "wait" and i in waited_entry:
