@@ -39,7 +39,7 @@ SCORE_LIMITS: Final = (-3.0, 103.0)
 LOAD_LIMITS: Final = (0.0, 1.05)
 _LABELS: Final = 8  # of lines in a panel, beyond which lines that end nearly together share one
 _LABEL_GAP: Final = 0.1  # between two labels, as a share of a panel's height
-_TOGETHER: Final = 0.04  # lines of one look that end within this share of the height have one label
+_TOGETHER: Final = 0.25  # lines of one look that end within this share of the height have one label
 _KINDS: Final = {
     "d": ("#c9cdd1", "#c9cdd1"),
     "r": ("#d3d6d9", "#6c7276"),

@@ -16,6 +16,7 @@ from tests.unit.stand_ins import plan_of
 
 __all__ = ["chromium"]
 NS = 5_000_000_000
+CRASHED = {"rail-switch-crash": "rail3", "spine-crash": "spine0", "gpu-crash": "d4g5"}
 PATH = {"gpus": ["d0g1", "d3g1"], "policy": "r by rail 1", "problem": ""}
 
 
@@ -31,6 +32,9 @@ def page_of(plan: Plan, folder: Path) -> Path:
     lines += [{"kind": "sample", "data": {"ns": NS + i, "links": [up, used, idle, idle, idle]}} for i in (0, 10**9)]
     path = {**PATH, "links": rail, "policy_links": rail}
     lines.append({"kind": "paths", "data": {"ns": NS, "paths": {"d0g1 d3g1": path}}})
+    for kind, target in CRASHED.items():
+        detail = {"kind": kind, "target": target}
+        lines.append({"kind": "event", "data": {"ns": NS, "what": "inject", "detail": detail}})
     folder.joinpath(recorded.RECORD).write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Folder(folder) as opened_folder:
         recorded.write_page(opened_folder)
@@ -52,6 +56,15 @@ def selected(tab: Any, name: str) -> str:
     """Press the button of an element, and return what the panel says of it."""
     tab.get_by_role("button", name=name, exact=True).first.click()
     return str(tab.locator("#element").text_content())
+
+
+@pytest.mark.parametrize("name", CRASHED.values())
+def test_what_crashed_is_red_also_when_it_is_selected(tab: Any, name: str) -> None:
+    red = tab.evaluate("getComputedStyle(document.querySelector('#legend .broken')).borderTopColor")
+    selected(tab, name)
+    box = tab.locator(f".node.selected[aria-label={name}] .box")
+    assert box.evaluate("element => getComputedStyle(element).stroke") == red
+    assert tab.locator("#wrong").inner_text().startswith(f"✕ {dict(zip(CRASHED.values(), CRASHED, strict=True))[name]}")
 
 
 @pytest.mark.parametrize("name", ["hb3", "rail5", "spine1", "d16g7"])
