@@ -77,7 +77,7 @@ def turn(
         if at_once:
             try:
                 members.append(_wait(name, at_once, prefix, stop or Event(), tell, held))
-            except OSError as error:  # without unix_diag, whoever makes a socket could keep all runs waiting
+            except OSError as error:  # without unix_diag, any user that makes a socket could keep runs waiting
                 tell(f"no queue: the kernel does not report whose sockets these are (unix_diag): {error.strerror}")
         yield [member.fileno() for member in members]
 
@@ -92,7 +92,7 @@ def _wait(
         if len(ahead) < at_once:
             with ExitStack() as undo:
                 turn_socket = _socket(f"{prefix}-turn/{name}".encode(), undo)
-                # another run may have begun meanwhile: whoever sees the other's socket takes the turn back
+                # another run may have begun meanwhile: the run that sees its socket takes the turn back
                 if len(_ahead(name, prefix)) < at_once:
                     held.enter_context(undo.pop_all())
                     return turn_socket

@@ -1,6 +1,6 @@
 """Owners of abstract Unix sockets, as the kernel reports them.
 
-SO_PEERCRED needs a process that accepts connections at the other end; a dump of sock_diag asks nobody. Layouts:
+SO_PEERCRED needs a process that accepts connections at the other end; a dump of sock_diag does not. Layouts:
 linux/unix_diag.h.
 """
 

@@ -122,7 +122,7 @@ def test_timing_takes_results_alone() -> None:
         pass
 
 
-def test_failed_assertion_on_times_gets_the_reason_of_its_verdict() -> None:
+def test_failed_assertion_on_times_gets_its_verdicts_reason() -> None:
     results = ry.Results(sample_run(repeats=1))
     with pytest.raises(AssertionError) as caught, ry.timing(results) as measured:
         raise AssertionError

@@ -118,7 +118,7 @@ def test_pairs_with_no_way_left_do_not_count() -> None:
     assert not cut.recovered
 
 
-def test_goodput_that_never_fell_is_not_the_time_of_the_first_packet() -> None:
+def test_goodput_that_never_fell_has_no_time_of_its_return() -> None:
     (pair, *_) = talks_of(CUT)[0].probes
     (cut,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1005)]})
     assert cut.first_packet_ms == pytest.approx(5, abs=1)

@@ -89,7 +89,7 @@ def test_every_view_names_why_there_is_no_first_packet(state: FirstPacket, row: 
     assert state in str(timeline(run))
 
 
-def test_slow_link_without_rerouting_is_not_expected_to_stop_packets() -> None:
+def test_slow_link_without_rerouting_need_not_stop_packets() -> None:
     assert first_packet(replace(OFF, fault="link-slow")) is FirstPacket.NEVER
 
 
@@ -114,7 +114,7 @@ def test_goodput_that_never_fell_is_no_time() -> None:
     assert "goodput_ms" not in summary
 
 
-def test_statistics_of_goodput_are_of_the_repeats_in_which_it_fell() -> None:
+def test_statistics_of_goodput_leave_out_where_it_never_fell() -> None:
     run = sample_run(2, 2, 1)
     run.recoveries = [repeated(replace(ON, goodput_ms=ms), n) for n, ms in enumerate((0.0, 40.0, 60.0))]
     (row,) = recovery_rows(run)

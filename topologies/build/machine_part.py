@@ -103,7 +103,7 @@ def check_tunnels() -> None:
 def _guard_rules(table: str, underlay: Underlay) -> str:
     """Return the commands of nft that make a table with an owner.
 
-    `meta skuid` matches a packet that a socket of the machine's own namespace sends, whoever's it is. It matches none
+    `meta skuid` matches a packet that a socket of the machine's own namespace sends, of any user. It matches none
     of a tunnel: such a packet has the socket of a GPU's namespace, or none. What the machine forwards to tunnels, for
     containers and virtual machines, came in over another interface.
     """
