@@ -133,3 +133,9 @@ def test_half_of_a_surrogate_pair_is_no_text() -> None:
     for text in (rb'["\ud83d"]', rb'{"\uDE82": 1}'):
         with pytest.raises(BadInput, match=r"ring\.0\.json: 'its content' is no JSON in UTF-8"):
             common.parse_json(text, "ring.0.json")
+
+
+def test_half_of_a_surrogate_pair_is_no_name_of_a_node(tmp_path: Path) -> None:
+    path = edited("ring", tmp_path, put(0, "Name", "\ud83d"))
+    with pytest.raises(BadInput, match=r"ring\.1\.json: 'object 0' is cut off or no JSON"):
+        read(path)

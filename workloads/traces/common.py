@@ -24,7 +24,7 @@ Op = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-to-allv", "all-gatherv", "reduce-scatterv",
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 MAX_BYTES: Final = 2**24  # of a trace's files together: decoded, they take up to 50 times as much memory
 MAX_OPERATIONS: Final = 2**19
 Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
@@ -219,14 +219,19 @@ def text_of(content: bytes, where: str) -> str:
         raise BadInput(where, "its content", "is no text in UTF-8") from error
 
 
+def check_printable(text: str, data: object) -> None:
+    """Raise ValueError if JSON has half of a surrogate pair: it may stand alone there, where no name can be printed."""
+    if _HALF.search(text):
+        json.dumps(data, ensure_ascii=False).encode()
+
+
 def parse_json(content: bytes, where: str) -> Any:
     """Plain data of a JSON file. BadInput says where it breaks off."""
     text = text_of(content, where)
     try:
-        found = json.loads(text)
-        if _HALF.search(content):  # of a surrogate pair: JSON lets it stand alone, where no name can be printed
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
+        data = json.loads(text)
+        check_printable(text, data)
+        return data
     except json.JSONDecodeError as error:
         location = f"line {error.lineno}, column {error.colno}"
         raise BadInput(where, location, f"is cut off or no JSON: {error.msg}") from error

@@ -220,6 +220,7 @@ def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
     while rest:
         try:
             item, end = decoder.raw_decode(rest)
+            common.check_printable(rest[:end], item)
         except (ValueError, RecursionError) as error:
             raise BadInput(name, f"object {len(found)}", "is cut off or no JSON") from error
         found.append(item)
