@@ -92,6 +92,10 @@ def _places(data: Any) -> Any:
             yield from _places(data[key])
 
 
+_MARKS: Final = (b"\xff" * 9 + b"\x01", b"\xef\xbb\xbf", b"\xff\xfe")
+"""A length of 2^64 - 1 as protobuf writes it, and byte order marks."""
+
+
 def changed_bytes(content: bytes, dice: Random) -> bytes:
     """Bytes with some of them replaced, inserted, left out, doubled or cut off."""
     data = bytearray(content)
@@ -102,7 +106,9 @@ def changed_bytes(content: bytes, dice: Random) -> bytes:
         if change == 0:
             data[at:end] = dice.randbytes(end - at)
         elif change == 1:
-            data[at:at] = dice.choice([dice.randbytes(2), b"\xff", b"\x00", b"\t", b"[" * 3000, b"9" * 5000, b"'"])
+            data[at:at] = dice.choice(
+                [dice.randbytes(2), b"\xff", b"\x00", b"\t", b"[" * 3000, b"9" * 5000, b"'", *_MARKS]
+            )
         elif change == 2:
             del data[at:end]
         elif change == 3:
