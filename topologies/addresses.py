@@ -117,16 +117,23 @@ RAIL_DPID: Final = 0x1000
 SPINE_DPID: Final = 0x2000
 SINGLE_DPID: Final = 0x3000
 OPTICAL_DPID: Final = 0x4000
+LEAF_DPID: Final = 0x5000
+CORE_DPID: Final = 0x6000
 UPLINK_PORT: Final = 2001
+LEAF_UPLINK_PORT: Final = 0xF000  # of leaves and core switches: ports that lead to other switches
 OPTICAL_RAILS: Final = 64
 NETWORK_PORT_OFFSET: Final = 0x4000
 
-SwitchRole = Literal["rail", "spine", "single", "optical"]
+SwitchRole = Literal["rail", "spine", "single", "optical", "leaf", "core"]
+GPU_SWITCHES: Final = ("rail", "single", "leaf")  # roles of switches that GPUs' rail links lead to
+GRAPH_ROLES: Final = ("leaf", "core")  # of a kind that is a graph (graph.py): with GPUs, and without
 _ROLES: Final[dict[int, SwitchRole]] = {
     RAIL_DPID: "rail",
     SPINE_DPID: "spine",
     SINGLE_DPID: "single",
     OPTICAL_DPID: "optical",
+    LEAF_DPID: "leaf",
+    CORE_DPID: "core",
 }
 
 
@@ -134,7 +141,7 @@ def role_of(dpid: int) -> tuple[SwitchRole, int]:
     """Return (role, index) of a datapath id. ValueError for one that isn't in the scheme."""
     role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF
     if role is None or (role == "single" and index % MAX_RAILS):
-        raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine, single or optical switch")
+        raise ValueError(f"datapath id {dpid:#x} is none of a switch of this scheme")
     return role, index
 
 
@@ -145,8 +152,8 @@ def plane_of(dpid: int) -> int:
 
 
 def port_of(role: SwitchRole, gpu: Gpu) -> int:
-    """Return the port of a rail switch, or of the single switch, that leads to this GPU."""
-    return 1 + gpu.domain * MAX_RAILS + gpu.rank if role == "single" else 1 + gpu.domain
+    """Return the port of a rail switch, of the single switch, or of a leaf, that leads to this GPU."""
+    return 1 + gpu.domain * MAX_RAILS + gpu.rank if role in ("single", "leaf") else 1 + gpu.domain
 
 
 def gpu_port(gpu: Gpu) -> int:
@@ -167,6 +174,6 @@ def gpu_of_optical_port(port: int) -> Gpu:
 def gpu_at(dpid: int, port: int) -> Gpu | None:
     """Return the GPU on a switch's port; None for one to another switch, and at optical switches, which reconfigure."""
     role, index = role_of(dpid)
-    if role == "single":
+    if role == "single" or (role == "leaf" and port < LEAF_UPLINK_PORT):
         return Gpu(*divmod(port - 1, MAX_RAILS))
     return Gpu(port - 1, index % MAX_RAILS) if role == "rail" and port < UPLINK_PORT else None

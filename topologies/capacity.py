@@ -48,10 +48,12 @@ class Capacity(NamedTuple):
 def switches_passed(spec: FabricSpec) -> tuple[float, float]:
     """Return how many switches a frame of a full rail passes, and how many frames of full HB links pass switches.
 
-    The latter by the frames of a rail. With spines half of the rails' frames are taken to change rails, which makes one
-    switch three. Optical switches are passed twice, at the sender and at the receiver, be it one or two, and in the HB
-    layer by frames that pass no other.
+    The former is a mean over pairs of GPUs in a graph. The latter by the frames of a rail. With spines half of the
+    rails' frames are taken to change rails, which makes one switch three. Optical switches are passed twice, at the
+    sender and at the receiver, be it one or two, and in the HB layer by frames that pass no other.
     """
+    if spec.definition.is_graph:
+        return spec.graph.switches_passed, 0.0
     layers = spec.optical.layers if spec.optical else ()
     return 1 + (1 if spec.spine_count else 0) + 2 * ("rail" in layers), _hb_ratio(spec) if "hb" in layers else 0.0
 

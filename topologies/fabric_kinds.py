@@ -1,18 +1,28 @@
 """Fabric kinds: which switches a fabric consists of, and which forwarding policies it can use.
 
 Built-in kinds are the modules of topologies/kinds; plugins register theirs the same way. The base class is a fabric of
-one switch for each rail, with spines above if the kind has any; a kind overrides what differs.
+one switch for each rail, with spines above if the kind has any; a kind overrides what differs. A kind of another shape
+gives its switches and cables as a graph (`network`), from which everything else is derived.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar, Final, Literal, Protocol, get_args
 
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, RAIL_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole
 from railyard.topologies.forwarding import FORWARDING_POLICIES
+from railyard.topologies.graph import (
+    MAX_GRAPH_DOMAINS,
+    Cable,
+    FabricGraph,
+    Network,
+    Size,
+    joining_problem,
+    network_problems,
+)
 
 Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
@@ -39,10 +49,18 @@ class Link:
     kind: LinkClass
     rate_bps: int
 
+    @property
+    def name(self) -> str:
+        """Name by its ends, as faults of links between switches have it: rail0-spine1."""
+        return f"{self.a.node}-{self.b.node}"
+
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """An OpenFlow switch: rail<g>, spine<i>, switch0 of the single-switch fabric, or the optical ocs<i>."""
+    """An OpenFlow switch: rail<g>, spine<i>, switch0 of the single-switch fabric, optical ocs<i>, or one of a graph.
+
+    `index` is its number among those of its role, or in its graph.
+    """
 
     name: str
     role: SwitchRole
@@ -144,6 +162,8 @@ class FabricKind:
     max_domains: ClassVar[int] = MAX_DOMAINS
     max_domains_reason: ClassVar[str] = "the address plan has no more"
     takes_optics: ClassVar[bool] = False  # whether optical switches can stand between its GPUs and its rail switches
+    tried_sizes: ClassVar[tuple[Size, ...]] = (Size(2, 2, 1), Size(3, 4, 2), Size(4, 3, 2, 2.0))
+    """Sizes of which a graph is tried when the kind is registered; `spines` is 0 where `default_spines` is."""
     planes: ClassVar[int] = 1  # how many rail links a GPU has, each to a switch of its own: rail0, rail1, ..
 
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:
@@ -152,14 +172,44 @@ class FabricKind:
         return Switch(f"rail{rank}p{plane}" if plane else f"rail{rank}", "rail", index, RAIL_DPID + index)
 
     @property
+    def domain_limit(self) -> tuple[int, str]:
+        """The most HB domains, and the reason."""
+        if self.is_graph and self.max_domains > MAX_GRAPH_DOMAINS:
+            return MAX_GRAPH_DOMAINS, "a switch has no more ports"
+        return self.max_domains, self.max_domains_reason
+
+    def network(self, size: Size) -> Network | None:
+        """Return the switches and cables of a fabric of this size, of a kind that is a graph; None for other kinds."""
+        return None
+
+    @property
+    def is_graph(self) -> bool:
+        """Statement of the kind as a graph."""
+        return type(self).network is not FabricKind.network
+
+    def graph(self, size: Size) -> FabricGraph:
+        """Return the graph of a fabric of this size, also of a kind of rail switches and spines, in plane 0.
+
+        ValueError with the first mistake of the kind, in one line.
+        """
+        return _graph(self, size)
+
+    @property
     def joins_rails(self) -> bool:
         """Presence of paths between rails in the NIC network."""
+        if self.is_graph:
+            return len(self.graph(Size(2, 2, self.default_spines)).groups()) == 1
         return bool(self.default_spines) or self.rail_switch(0) == self.rail_switch(1)
 
     @property
     def policies(self) -> tuple[str, ...]:
         """The forwarding policies that this kind can use, the default first."""
-        fitting = (name for name, policy in FORWARDING_POLICIES.items() if policy.fits(self.joins_rails))
+        joins_rails = self.joins_rails
+        fitting = (
+            name
+            for name, policy in FORWARDING_POLICIES.items()
+            if policy.fits(joins_rails) and not (self.is_graph and policy.assigns_uplinks)
+        )
         return tuple(dict.fromkeys([self.default_policy, *fitting]))
 
     def rail_switches(self, rails: int) -> tuple[Switch, ...]:
@@ -190,9 +240,47 @@ class FabricKind:
         )
 
 
+@lru_cache(maxsize=64)
+def _graph(kind: FabricKind, size: Size) -> FabricGraph:
+    network = kind.network(size)
+    if not kind.is_graph:
+        rails = (Cable(gpu.name, kind.rail_switch(gpu.rank).name) for gpu in size.gpus)
+        uplinks = (Cable(link.a.node, link.b.node) for link in kind.uplinks(size.rails, size.spines, 1))
+        switches = (*kind.rail_switches(size.rails), *kind.spines(size.spines))
+        network = Network(tuple(switch.name for switch in switches), (*rails, *uplinks))
+        return FabricGraph(network)
+    if not isinstance(network, Network):
+        raise ValueError(f"network({size}) must return a Network, not {network!r}")
+    for problem in network_problems(network, size):
+        raise ValueError(problem)
+    graph = FabricGraph(network)
+    if problem := joining_problem(graph, size):
+        raise ValueError(problem)
+    return graph
+
+
+def _graph_problem(kind: FabricKind) -> str:
+    """Return the first mistake in the graphs of some sizes; "" if there is none."""
+    if kind.planes > 1 or kind.takes_optics:
+        return "a kind with a network can have neither several planes nor optical switches"
+    for size in kind.tried_sizes:
+        tried = size._replace(spines=size.spines if kind.default_spines else 0)
+        where = f"network of {size.domains} domains x {size.rails} rails"
+        try:
+            kind.graph(tried)
+        except ValueError as error:
+            return f"{where}: {error}"
+        except Exception as error:
+            return f"{where}: {type(error).__name__}: {error}"
+    return ""
+
+
 def _problems(name: str, kind: FabricKind) -> Iterator[str]:
     if kind.Spec is not None or not hasattr(kind, "default_policy"):
         return  # the rest is asked of fabrics of GPUs alone
+    if kind.is_graph and (problem := _graph_problem(kind)):
+        yield problem
+        return
     policy = kind.default_policy
     if policy not in FORWARDING_POLICIES:
         yield f"its default_policy {policy!r} is no forwarding policy: {', '.join(FORWARDING_POLICIES)}"
@@ -200,6 +288,8 @@ def _problems(name: str, kind: FabricKind) -> Iterator[str]:
         yield f"its default_policy {policy!r} does not fit it"
     if not 1 <= kind.planes <= MAX_PLANES:
         yield f"its planes must be 1 to {MAX_PLANES}, not {kind.planes}"
+    elif kind.is_graph:
+        return
     elif kind.planes > 1 and (kind.default_spines or kind.takes_optics):
         yield "with several planes it can have neither spines nor optical switches"
     elif len({kind.rail_switch(0, plane) for plane in kind.all_planes}) < kind.planes:

@@ -128,6 +128,11 @@ class ForwardingPolicy:
         """
         return None
 
+    @property
+    def assigns_uplinks(self) -> bool:
+        """Assignment of destinations to uplinks, in place of a hash."""
+        return type(self).uplink is not ForwardingPolicy.uplink
+
 
 def shares_of(found: Path | Shares) -> Shares:
     """Return what a rule gave as shares."""

@@ -21,6 +21,7 @@ from railyard.topologies.addresses import (
     rail_device,
 )
 from railyard.topologies.fabric_kinds import LAYERS, End, FabricPlan, Layer, Link, Switch
+from railyard.topologies.graph import FabricGraph
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
 
@@ -90,10 +91,30 @@ class Plan(FabricPlan):
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
-        """All OpenFlow switches: rails, spines, optical ones."""
+        """All OpenFlow switches: rails, spines, optical ones; or those of the kind's graph."""
         kind = self.spec.definition
+        if kind.is_graph:
+            graph = self.graph
+            return tuple(
+                Switch(name, graph.role(name), number, graph.dpids[name]) for number, name in enumerate(graph.switches)
+            )
         network = kind.rail_switches(self.spec.rails) + kind.spines(self.spec.spine_count)
         return network + tuple(switch for layer_switches in self.optics.values() for switch in layer_switches)
+
+    @property
+    def graph(self) -> FabricGraph:
+        """The NIC network as a graph."""
+        return self.spec.graph
+
+    def rail_switch(self, gpu: Gpu, plane: int = 0) -> Switch:
+        """Return the switch that a GPU's rail link of a plane leads to."""
+        if self.spec.definition.is_graph:
+            return self._switches_by_name[self.graph.switch_of[gpu]]
+        return self.spec.definition.rail_switch(gpu.rank, plane)
+
+    @cached_property
+    def _switches_by_name(self) -> dict[str, Switch]:
+        return {switch.name: switch for switch in self.switches}
 
     @cached_property
     def optics(self) -> dict[Layer, tuple[Switch, ...]]:
@@ -121,7 +142,12 @@ class Plan(FabricPlan):
 
     @property
     def uplink_bps(self) -> int:
-        """Rate of one rail-to-spine cable: full bisection divided by the oversubscription, spread over the spines."""
+        """Rate of one rail-to-spine cable: full bisection divided by the oversubscription, spread over the spines.
+
+        In a graph, that of the slowest cable between switches.
+        """
+        if self.spec.definition.is_graph:
+            return min((link.rate_bps for link in self.uplinks), default=self.rail_bps)
         oversubscription = self.spec.oversubscription or 1.0
         return round(self.rail_bps * self.spec.domains / oversubscription / max(1, self.spec.spine_count))
 
@@ -148,7 +174,7 @@ class Plan(FabricPlan):
         """The GPU's place at its rail switch of a plane, or at the bridge of its HB domain."""
         if layer == "hb":
             return End(f"hb{gpu.domain}", gpu.name)
-        switch = self.spec.definition.rail_switch(gpu.rank, plane)
+        switch = self.rail_switch(gpu, plane)
         return End(switch.name, gpu.name, port_of(switch.role, gpu))
 
     def _far_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
@@ -171,7 +197,19 @@ class Plan(FabricPlan):
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
-        """The cables between rail switches and spines."""
+        """The cables between rail switches and spines, or between the switches of a graph."""
+        if self.spec.definition.is_graph:
+            ports = self.graph.ports
+            ends = (sorted(cable, key=self.graph.switches.index) for cable in self.graph.uplinks)
+            return tuple(
+                Link(
+                    End(a, b, ports[a][b]),
+                    End(b, a, ports[b][a]),
+                    "uplink",
+                    round(self.rail_bps * self.graph.uplinks[frozenset((a, b))]),
+                )
+                for a, b in ends
+            )
         return self.spec.definition.uplinks(self.spec.rails, self.spec.spine_count, self.uplink_bps)
 
     @cached_property

@@ -196,6 +196,8 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
     ranks = range(rails) if plan.spec.definition.joins_rails else [gpu.rank]
     devices = plan.devices[1:]
+    if plan.spec.definition.is_graph and plan.spec.definition.joins_rails:  # for heartbeats, which cross all switches
+        known += [(Gpu(gpu.domain, g), "rail0") for g in range(rails) if g != gpu.rank]
     known += [(Gpu(d, g), device) for d in range(domains) if d != gpu.domain for g in ranks for device in devices]
     return known
 

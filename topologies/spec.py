@@ -7,16 +7,17 @@ core of the HB domain.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from railyard.core.config import ConfigModel, parse_model
+from railyard.core.config import ConfigModel, field_error, parse_model
 from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, time_between
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, LAYERS, BaseFabricSpec, FabricKind, Layer
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, fabric_of, policy_shares
+from railyard.topologies.graph import FabricGraph, Size
 from railyard.topologies.platforms import PlatformName
 
 OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
@@ -77,9 +78,9 @@ class FabricSpec(BaseFabricSpec):
     @classmethod
     def _ports_suffice(cls, domains: int, info: ValidationInfo) -> int:
         kind = _kind_in(info)
-        if kind and domains > kind.max_domains:
-            why = f"for kind {info.data['kind']}: {kind.max_domains_reason}"
-            raise ValueError(f"must be {kind.max_domains} or less {why}")
+        most, reason = kind.domain_limit if kind else (MAX_DOMAINS, "")
+        if domains > most:
+            raise ValueError(f"must be {most} or less for kind {info.data['kind']}: {reason}")
         return domains
 
     @field_validator("hb_rate")
@@ -119,6 +120,19 @@ class FabricSpec(BaseFabricSpec):
             raise ValueError(f"is for {most}: port numbers go no further")
         return optical
 
+    @model_validator(mode="after")
+    def _graph_is_whole(self) -> Self:
+        """Refuse a size of which the kind's graph has a mistake."""
+        if not self.definition.is_graph:
+            return self
+        try:
+            is_joined = len(self.graph.groups()) == 1
+        except ValueError as error:
+            raise field_error("kind", self.kind, f"can't be {self.domains} x {self.rails}: {error}") from None
+        if is_joined != self.definition.joins_rails:
+            raise field_error("kind", self.kind, f"joins its rails in some sizes only, {self.domains} x {self.rails}")
+        return self
+
     def traits(self, others: Sequence[BaseFabricSpec]) -> dict[str, str]:
         """Return policy, platform, size, rates and so on."""
         rates = self.model_dump(mode="json", include={"rail_rate", "hb_rate"})
@@ -129,7 +143,7 @@ class FabricSpec(BaseFabricSpec):
             "rail_rate": f"rail {rates['rail_rate']}",
             "hb_rate": f"HB {rates['hb_rate']}",
             "mtu": f"MTU {self.mtu}",
-            "spines": f"{self.spine_count} spines",
+            "spines": f"{self.size.spines} spines",
             "oversubscription": f"{self.oversubscription or 1:g}:1",
             "optical": f"optical {' and '.join(self.optical.layers)}" if self.optical else "",
         }
@@ -141,8 +155,19 @@ class FabricSpec(BaseFabricSpec):
 
     @property
     def spine_count(self) -> int:
-        """Number of spines: the kind's default unless the specification says otherwise."""
-        return self.spines or self.definition.default_spines
+        """Number of spines that join rail switches; 0 for a kind that states its own graph."""
+        return 0 if self.definition.is_graph else self.size.spines
+
+    @property
+    def size(self) -> Size:
+        """Size of the fabric, with the kind's default spines unless the specification says otherwise."""
+        spines = self.spines or self.definition.default_spines
+        return Size(self.domains, self.rails, spines, self.oversubscription or 1.0)
+
+    @property
+    def graph(self) -> FabricGraph:
+        """The NIC network as a graph."""
+        return self.definition.graph(self.size)
 
     @property
     def definition(self) -> FabricKind:

@@ -6,13 +6,13 @@ Detours for each single failure are computed beforehand, which saves a fifth of 
 import gc
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Final
 
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, role_of
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Path, Share, Shares, hb_ports, path_of
 from railyard.topologies.plan import Plan
@@ -26,7 +26,8 @@ class Broken:
 
     `links`: rail links by GPU (where GPUs have several, those that have none left), `planes`: each link as (GPU, plane)
     where GPUs have several, `rails`: rail switches by index (the rank; the single switch is 0), `disconnected_ranks`:
-    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU.
+    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU. `islands`: the groups of GPUs
+    that the switches of a graph still join; empty while they are those of the intact graph.
     """
 
     links: frozenset[Gpu] = frozenset()
@@ -34,9 +35,27 @@ class Broken:
     disconnected_ranks: frozenset[tuple[int, int]] = frozenset()
     hb: frozenset[Gpu] = frozenset()
     planes: frozenset[tuple[Gpu, int]] = frozenset()
+    islands: frozenset[frozenset[Gpu]] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.links or self.rails or self.disconnected_ranks or self.hb or self.planes)
+        return bool(self.links or self.rails or self.disconnected_ranks or self.hb or self.planes or self.islands)
+
+
+def find_disconnected_ranks(
+    plan: Plan, down: Set[tuple[int, int]], disconnected: Set[int]
+) -> frozenset[tuple[int, int]]:
+    """Return the pairs of ranks whose rail switches no spine joins, given dead (datapath id, port) and switches."""
+    if plan.spec.definition.is_graph:
+        return frozenset()
+    dpids = {switch.name: switch.dpid for switch in plan.switches}
+    reach: dict[int, set[int]] = {dpid: set() for dpid in dpids.values() if role_of(dpid)[0] == "spine"}
+    for link in plan.uplinks:  # from rail to spine
+        ends = {(dpids[end.node], end.port) for end in (link.a, link.b)}
+        if not ends & down and dpids[link.b.node] not in disconnected:
+            reach[dpids[link.b.node]].add(role_of(dpids[link.a.node])[1])
+    pairs = permutations(range(plan.spec.rails), 2) if reach else ()
+    fully_connected = {frozenset(ranks) for ranks in reach.values()}
+    return frozenset((a, b) for a, b in pairs if not any(a in ranks and b in ranks for ranks in fully_connected))
 
 
 def living_planes(a: Gpu, b: Gpu, broken: Broken, kind: FabricKind) -> tuple[int, ...]:
@@ -60,6 +79,8 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     far_rail = dst.rank if path.kind == "spine" else path.rail
     ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, far_rail))
     if broken.links and (ends[0] in broken.links or ends[1] in broken.links):
+        return False
+    if broken.islands and not any(island.issuperset(ends) for island in broken.islands):
         return False
     definition = FABRIC_KINDS[kind]
     if definition.planes > 1:
@@ -159,7 +180,7 @@ def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
         if broken.rails.intersection(kind.rail_switch(g, p).index for g in rails for p in kind.all_planes)
     }
     for src in plan.gpus:
-        is_affected = bool(broken.disconnected_ranks) or src.domain in domains
+        is_affected = bool(broken.disconnected_ranks or broken.islands) or src.domain in domains
         ranks = [rank for rank in range(plan.spec.rails) if (src.rank, rank) in affected_ranks]
         for domain in range(plan.spec.domains):
             if domain != src.domain:
@@ -216,7 +237,13 @@ class PrecomputedDetours:
         if len(self._plan.gpus) > MAX_GPUS:
             return
         kind, gpus = self._plan.spec.definition, self._plan.gpus
-        failures = [Broken(rails=frozenset({switch.index})) for switch in kind.rail_switches(self._plan.spec.rails)]
+        if kind.is_graph:
+            graph = self._plan.graph
+            alone_dead = (frozenset({name}) for name in graph.switches)
+            failures = [Broken(islands=graph.islands(dead)) for dead in alone_dead]
+        else:
+            switches = kind.rail_switches(self._plan.spec.rails)
+            failures = [Broken(rails=frozenset({switch.index})) for switch in switches]
         if kind.planes > 1:
             failures += [Broken(planes=frozenset({link})) for link in product(gpus, kind.all_planes)]
         for alone in (frozenset({gpu}) for gpu in gpus):

@@ -133,13 +133,16 @@ class HeartbeatDetector:
         self._groups: dict[Device, dict[tuple[int, int], ProbeGroup]] = {}
         self._group_of: dict[tuple[Device, Gpu], ProbeGroup] = {}
         self._number = 0
+        self._is_graph = kind.is_graph
         for device in plan.devices:
             members: defaultdict[tuple[int, int], list[Gpu]] = defaultdict(list)
             for gpu in plan.gpus:
                 if device == "hb0":
                     members[gpu.domain, 0].append(gpu)
-                else:  # where a switch has several rails that it doesn't join, GPUs know those of their own alone
-                    index = kind.rail_switch(gpu.rank, plane_of_device(device)).index
+                else:
+                    # In a graph all GPUs that know each other. Where a switch has several rails that it doesn't join,
+                    # GPUs know those of their own alone.
+                    index = 0 if kind.is_graph else plan.rail_switch(gpu, plane_of_device(device)).index
                     members[index, 0 if kind.joins_rails else gpu.rank].append(gpu)
             groups = {key: ProbeGroup(gpus, multiplier) for key, gpus in members.items() if len(gpus) > 1}
             self._groups[device] = groups
@@ -166,7 +169,8 @@ class HeartbeatDetector:
                 group.evaluate()
                 if device != "hb0":
                     by_switch[index].append(group)
-        rails = frozenset(i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
+        silent_switches = (i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
+        rails = frozenset[int]() if self._is_graph else frozenset(silent_switches)  # whose groups are of many switches
         domains = frozenset(domain for (domain, _), group in self._groups["hb0"].items() if group.is_silent)
         links = {device: self._silent_members(device, domains if device == "hb0" else rails) for device in self._groups}
         everywhere = [self._silent_members(device, frozenset()) for device in self._groups]

@@ -7,11 +7,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
-from itertools import count, permutations
+from itertools import count
 from typing import Any, NamedTuple
 
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, PrecomputedDetours, changes
+from railyard.controller.failover.detours import (
+    DETOUR_METRIC,
+    Broken,
+    Detours,
+    PrecomputedDetours,
+    changes,
+    find_disconnected_ranks,
+)
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import (
@@ -52,11 +59,11 @@ class FailureState:
         self._plan = plan
         self.roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
         self._hb_optics = frozenset(switch.dpid for switch in plan.optics.get("hb", ()))
-        dpids = {switch.name: switch.dpid for switch in plan.switches}
+        self._dpids = {switch.name: switch.dpid for switch in plan.switches}
         self._ports: defaultdict[int, set[int]] = defaultdict(set)
         for end in (end for link in plan.links for end in (link.a, link.b)):
             if end.port is not None:
-                self._ports[dpids[end.node]].add(end.port)
+                self._ports[self._dpids[end.node]].add(end.port)
         self.connected: set[int] = set()
         self.down: set[tuple[int, int]] = set()  # (datapath id, port) at connected switches
         self.silent = SilentComponents()
@@ -113,7 +120,20 @@ class FailureState:
             planes=dead if planes > 1 else frozenset(),
             disconnected_ranks=find_disconnected_ranks(self._plan, self.down, self.disconnected),
             hb=silent.hb_links.union(silent.gpus, cut_off, self._down_hb()),
+            islands=self._islands(),
         )
+
+    def _islands(self) -> frozenset[frozenset[Gpu]]:
+        """Return the groups of GPUs that a graph still joins, without its dead switches and cut cables."""
+        if not self._plan.spec.definition.is_graph:
+            return frozenset()
+        dead = {self.roles[dpid][0] for dpid in self.disconnected}
+        cut = set[frozenset[str]]()
+        for link in self._plan.uplinks:
+            ends = {(self._dpids[end.node], end.port) for end in (link.a, link.b)}
+            if ends & self.down:
+                cut.add(frozenset((link.a.node, link.b.node)))
+        return self._plan.graph.islands(dead, cut)
 
     @property
     def effective(self) -> Broken:
@@ -206,7 +226,7 @@ class FailoverManager:
             self._emit("silent", {kind: name})
         for kind, name in sorted(old - new):
             gpu, plane = link_of_name(name) if kind == "link" else (None, 0)
-            rail = self._plan.spec.definition.rail_switch(gpu.rank, plane).index if gpu else None
+            rail = self._plan.rail_switch(gpu, plane).index if gpu else None
             if rail not in silent.rails:  # or the link isn't listed because its whole rail is silent
                 self._emit("resumed", {kind: name})
         self._apply({gpu for gpu, _ in before.rail_links - silent.rail_links} | (before.gpus - silent.gpus))
@@ -243,18 +263,3 @@ class FailoverManager:
                 refused[gpu] = self._routes.get(gpu, {})
         self._routes = target | refused
         self._emit("rerouted", {"routes": outcome.done, "detours": sum(map(len, self._routes.values()))})
-
-
-def find_disconnected_ranks(
-    plan: Plan, down: Set[tuple[int, int]], disconnected: Set[int]
-) -> frozenset[tuple[int, int]]:
-    """Return the pairs of ranks whose rail switches no spine joins, given dead (datapath id, port) and switches."""
-    dpids = {switch.name: switch.dpid for switch in plan.switches}
-    reach: dict[int, set[int]] = {dpid: set() for dpid in dpids.values() if role_of(dpid)[0] == "spine"}
-    for link in plan.uplinks:  # from rail to spine
-        ends = {(dpids[end.node], end.port) for end in (link.a, link.b)}
-        if not ends & down and dpids[link.b.node] not in disconnected:
-            reach[dpids[link.b.node]].add(role_of(dpids[link.a.node])[1])
-    pairs = permutations(range(plan.spec.rails), 2) if reach else ()
-    fully_connected = {frozenset(ranks) for ranks in reach.values()}
-    return frozenset((a, b) for a, b in pairs if not any(a in ranks and b in ranks for ranks in fully_connected))

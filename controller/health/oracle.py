@@ -58,7 +58,12 @@ def route_of(path: Path, src: Gpu, dst: Gpu, kind: str) -> Route:
     links: list[Link] = []
     for a, b, side in hops(path, src, dst):
         links.append(Link(a, side, True))
-        if a.domain != b.domain and a.rank != b.rank and FABRIC_KINDS[kind].default_spines:
+        if (
+            a.domain != b.domain
+            and a.rank != b.rank
+            and FABRIC_KINDS[kind].default_spines
+            and not FABRIC_KINDS[kind].is_graph
+        ):
             links += (Link(a.rank, "uplink", True), Link(b.rank, "uplink", False))
         links.append(Link(b, side, False))
     return tuple(links)

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 
 from railyard.controller.openflow import codec
 from railyard.controller.openflow.codec import RyuApp, handler, ofp, ofp_event, parser
-from railyard.controller.openflow.flows import Flow, Ports, Tables, reconcile, tables_of
+from railyard.controller.openflow.flows import Flow, Ports, Tables, graph_tables, reconcile, tables_of
 from railyard.controller.openflow.optical import OpticalSwitch, OpticalSwitches
-from railyard.topologies.addresses import Gpu, role_of
+from railyard.topologies.addresses import GRAPH_ROLES, Gpu, role_of
+from railyard.topologies.graph import Ends, FabricGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     """The app. `listener` is called with each `SwitchEvent`, from the app's own thread.
 
     `assigned_uplinks` has the uplink of each rail switch to GPUs of other ranks, by datapath id, if no hash decides.
+    `graph` is that of a fabric whose kind is a graph.
     """
 
     OFP_VERSIONS: Final = [ofp.OFP_VERSION]
@@ -57,7 +59,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self.listener: Callable[[SwitchEvent], None] = lambda event: None
         self.assigned_uplinks: dict[int, dict[Gpu, int]] = {}
         self._switches: dict[int, _Switch] = {}
+        self.graph: FabricGraph | None = None
         self._lost_spines: set[int] = set()
+        self._lost: set[int] = set()  # datapath ids of switches of a graph
         self._lock = threading.RLock()  # fibres are moved in other threads than events of switches arrive in
         self.optics = OpticalSwitches(self._lock, self._sync_tables)
 
@@ -90,6 +94,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             role, _ = role_of(datapath.id)
         except ValueError as error:
             self.logger.warning("%s: left alone", error)
+            return
+        if role in GRAPH_ROLES and self.graph is None:
+            self.logger.warning("%#x: left alone, since its flows follow from the fabric's graph", datapath.id)
             return
         optical = self.optics.connect(datapath) if role == "optical" else None
         self._switches[datapath.id] = _Switch(datapath, optical=optical)
@@ -189,13 +196,15 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         role, index = role_of(dpid)
         if role == "spine":
             self._lost_spines.add(index)
+        elif role in GRAPH_ROLES:
+            self._lost.add(dpid)
         now = time.monotonic_ns()
         self._on_spine_change(dpid)
         self.listener(SwitchEvent("switch-down", dpid, now))
 
     def _on_spine_change(self, dpid: int) -> None:
-        """Update the groups of the rail switches after an event of a spine."""
-        if role_of(dpid)[0] == "spine":
+        """Update the groups of the rail switches after an event of a spine; all switches of a graph after any event."""
+        if role_of(dpid)[0] in ("spine", *GRAPH_ROLES):
             for switch in self._switches:
                 self._sync_tables(switch)
 
@@ -207,6 +216,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
                 return
             if optical := switch.optical:
                 target = optical.changed_tables()
+            elif self.graph and role_of(dpid)[0] in GRAPH_ROLES:
+                target = self._graph_tables(self.graph, dpid)
             else:  # the ports of every spine that has its flows; none of one that had them and was lost
                 spines: dict[int, Ports] = {index: {} for index in self._lost_spines}
                 known = ((*role_of(number), other) for number, other in self._switches.items())
@@ -218,3 +229,15 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
                 switch.tables = target
             if optical:
                 optical.apply_link_states()
+
+    def _graph_tables(self, graph: FabricGraph, dpid: int) -> Tables:
+        """Return the tables of a switch of a graph. A switch that has not connected yet counts as intact."""
+        names = {number: name for name, number in graph.dpids.items()}
+        ready = {number for number, switch in self._switches.items() if switch.ready}
+        dead = frozenset(names[number] for number in self._lost - ready if number in names)
+        cut = set[Ends]()
+        for number, switch in self._switches.items():
+            for other, port in graph.ports.get(names.get(number, ""), {}).items():
+                if switch.ports.get(port) is False:
+                    cut.add(frozenset((names[number], other)))
+        return graph_tables(graph, names[dpid], dead, frozenset(cut))

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at, plane_of, rank_mac, role_of
+from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at, plane_of, port_of, rank_mac, role_of
+from railyard.topologies.graph import Ends, FabricGraph
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
 ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")
@@ -94,6 +95,30 @@ def tables_of(
     for gpu, number in (assigned or {}).items():
         if up := uplinks_to(gpu.rank, usual, spines):
             flows.add(Flow(gpu.mac("rail"), EXACT, ASSIGNED_PRIORITY, up[number % len(up)]))
+    return Tables(frozenset(flows), groups)
+
+
+def graph_tables(graph: FabricGraph, switch: str, dead: frozenset[str], cut: frozenset[Ends]) -> Tables:
+    """Return the tables of a switch of a graph while other switches are dead and cables between switches are cut.
+
+    A flow for each GPU that the switch reaches: out of its port, or to the next switch on the shortest paths. Where
+    there are several, a group hashes over them, one for each target switch.
+    """
+    flows, groups = set[Flow](), dict[int, tuple[int, ...]]()
+    following = graph.next_switches(dead - {switch}, cut)[switch]
+    for leaf, gpus in graph.gpus_at.items():
+        ports = tuple(graph.ports[switch][name] for name in following.get(leaf, ()))
+        group = 1 + graph.switches.index(leaf)
+        if len(ports) > 1:
+            groups[group] = ports
+        for gpu in gpus:
+            eth_dst = gpu.mac("rail")
+            if leaf == switch:
+                flows.add(Flow(eth_dst, EXACT, GPU_PRIORITY, port_of("leaf", gpu)))
+            elif len(ports) > 1:
+                flows.add(Flow(eth_dst, EXACT, GPU_PRIORITY, None, group))
+            elif ports:
+                flows.add(Flow(eth_dst, EXACT, GPU_PRIORITY, ports[0]))
     return Tables(frozenset(flows), groups)
 
 

@@ -44,7 +44,9 @@ class Controller:
         self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
         self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
         self._server = OpenFlowServer(self._on_event)
-        if plan.uplinks:
+        if plan.spec.definition.is_graph:
+            self._server.app.graph = plan.graph
+        elif plan.uplinks:
             rails = [switch for switch in plan.switches if switch.role == "rail"]
             self._server.app.assigned_uplinks = {rail.dpid: plan.spec.uplinks(rail.index) for rail in rails}
         if command.resume:

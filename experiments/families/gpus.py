@@ -164,8 +164,8 @@ def _check_hosts(spec: ExperimentSpec) -> None:
             raise BadInput(key, count, "can't be given together with hosts: it needs all GPUs on one machine")
     _check_faults_over_hosts(spec)
     for i, fabric in enumerate(spec.gpu_fabrics):
-        if fabric.spine_count or fabric.optical:
-            what = "spines" if fabric.spine_count else "optical switches"
+        if fabric.spine_count or fabric.optical or fabric.definition.is_graph:
+            what = "optical switches" if fabric.optical else "links between switches"
             raise BadInput(f"fabrics.{i}.kind", fabric.kind, f"can't be on several hosts with {what}")
         if fabric.domains < spec.machine_count:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"

@@ -254,6 +254,10 @@ class _Crossed:
                 for direction, gpu in enumerate((hop.a, hop.b)):
                     numbers = self._links.at_gpu(gpu, hop.side)
                     yield from ((direction, number, part / len(numbers)) for number in numbers)
+                if self._plan.spec.definition.is_graph:
+                    crossed = self._links.graph_uplinks(hop.a, hop.b) if hop.side == "rail" else []
+                    yield from ((direction, number, part * share) for number, direction, share in crossed)
+                    continue
                 uplinks = self._links.uplinks(hop.a, hop.b) if hop.side == "rail" else []
                 near = {self._plan.links[number].b.node for number in self._links.at_gpu(hop.a, "rail")}
                 for number in uplinks:

@@ -56,11 +56,28 @@ class Links:
 
     def uplinks(self, a: Gpu, b: Gpu) -> list[int]:
         """Return the uplinks between the rails of two GPUs; none if they are of one rail or domain."""
+        if self._plan.spec.definition.is_graph and a.domain != b.domain:
+            return [number for number, _, _ in self.graph_uplinks(a, b)]
         if a.rank == b.rank or a.domain == b.domain or not self._plan.uplinks:
             return []
         own = (number for gpu in (a, b) for number in self.at_gpu(gpu, "rail"))
         rails = {self._plan.links[number].b.node for number in own}
         return [number for (node, _), number in self.at.items() if node in rails]
+
+    def has_one_path(self, a: Gpu, b: Gpu) -> bool:
+        """Return whether frames between the switches of two GPUs have no choice."""
+        if self._plan.spec.definition.is_graph:
+            return all(share == 1 for _, _, share in self.graph_uplinks(a, b))
+        return self._plan.spec.spine_count == 1
+
+    def graph_uplinks(self, a: Gpu, b: Gpu) -> list[tuple[int, int, float]]:
+        """Return (number, 0 from its first end or 1 to it, share) of each link between switches of a graph."""
+        graph, found = self._plan.graph, list[tuple[int, int, float]]()
+        for (near, far), share in graph.shares(graph.switch_of[a], graph.switch_of[b]).items():
+            is_forward = (near, far) in self.at
+            number = self.at[near, far] if is_forward else self.at[far, near]
+            found.append((number, 0 if is_forward else 1, share))
+        return found
 
 
 def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHop) -> dict[str, Any]:
@@ -82,7 +99,7 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
             if not {(here.name, device), (following.name, arrived_by)} <= links.at.keys():
                 problem = f"no link at {device} of {here.name} to {following.name}"
                 break
-            uplinks = links.uplinks(here, following) if plan.spec.spine_count == 1 else []
+            uplinks = links.uplinks(here, following) if device != "hb0" and links.has_one_path(here, following) else []
             numbers += [links.at[here.name, device], *uplinks, links.at[following.name, arrived_by]]
             gpus.append(following)
     return {

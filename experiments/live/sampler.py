@@ -14,6 +14,7 @@ from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import Plan
 
 LAYERS: Final[tuple[Layer, ...]] = ("rail", "hb")
+UPLINK: Final = "uplink"  # the class of links between switches, and their layer on the page
 _RX, _TX = TRAFFIC.index("rx_bytes"), TRAFFIC.index("tx_bytes")
 _DROPPED: Final = TRAFFIC.index("rx_dropped"), TRAFFIC.index("tx_dropped")
 
@@ -35,8 +36,10 @@ def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
     layer_of = {plan.link_of(name, layer): (name, layer) for layer in LAYERS for name in plan.link_names(layer)}
     places = {gpu.name: [gpu.domain, gpu.rank] for gpu in plan.gpus} if isinstance(plan, Plan) else {}
     links = []
+    of_kinds = {kind: list(FAULTS[kind].targets(plan)) for kind in fault_kinds()}
+    uplinks = frozenset(link.name for link in plan.links if link.kind == UPLINK)
     for link in plan.links:
-        target, layer = layer_of.get(link, ("", ""))
+        target, layer = (link.name, UPLINK) if link.kind == UPLINK else layer_of.get(link, ("", ""))
         links.append(
             {"a": link.a.node, "b": link.b.node, "rate": link.rate_bps, "kind": link.kind}
             | {"target": target, "layer": layer, "interface": link.a.interface}
@@ -49,12 +52,14 @@ def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
         "switches": [{"name": switch.name, "role": switch.role} for switch in plan.switches],
         "links": links,
         "control": list(plan.control_processes),
-        "faults": [_fault(kind, targets) for kind in fault_kinds() if (targets := list(FAULTS[kind].targets(plan)))],
+        "faults": [_fault(kind, names, uplinks) for kind, names in of_kinds.items() if names],
     }
 
 
-def _fault(kind: str, targets: list[str]) -> dict[str, Any]:
+def _fault(kind: str, targets: list[str], uplinks: frozenset[str]) -> dict[str, Any]:
+    """Return a fault kind as the page offers it; `layer` of links says at which links."""
     definition = FAULTS[kind]
+    layer: str | None = UPLINK if uplinks.issuperset(targets) else definition.layer
     parameters = {
         name: {"default": value, "about": field.description or ""}
         for (name, field), value in zip(
@@ -64,7 +69,7 @@ def _fault(kind: str, targets: list[str]) -> dict[str, Any]:
         )
     }
     about = (type(definition).__doc__ or "").partition("\n")[0]
-    return {"kind": kind, "about": about, "layer": definition.layer, "targets": targets, "parameters": parameters}
+    return {"kind": kind, "about": about, "layer": layer, "targets": targets, "parameters": parameters}
 
 
 class Sampler:

@@ -245,6 +245,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
             build_s=net.build_s,
             stop_s=0.0,
             optics=tuple(plan.optics),
+            cables=_cables(plan),
         )
         run.fabrics.append(row)
     try:
@@ -282,6 +283,14 @@ def check_links(session: FabricSession, run: Run) -> None:
         run.events.append(
             Event(time.monotonic_ns(), RUN, REPEATED, {**IntervalId(session.label).as_dict(), "text": text})
         )
+
+
+def _cables(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Return the cables of the NIC network of a kind that is a graph, for drawings; none for other kinds."""
+    if not plan.spec.definition.is_graph:
+        return ()
+    rails = (plan.rail_link(gpu) for gpu in plan.gpus)
+    return tuple((link.a.node, link.b.node) for link in (*rails, *plan.uplinks))
 
 
 def _measured_links(session: FabricSession) -> list[Sample]:

@@ -39,7 +39,7 @@ from railyard.results.theory.predict import (
     project_to_full_size,
     share_uplinks,
 )
-from railyard.topologies.addresses import UPLINK_PORT, Gpu
+from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s, payload_fraction
 from railyard.workloads.collectives.algorithm import Sizes, operation_of
 from railyard.workloads.matrix.traffic_matrix import (
@@ -230,7 +230,10 @@ def record(
     plan, messages = session.plan, defaultdict[str, list[int]](list)
     rail_credit_s = idle_credit_s(plan.rail_link(Gpu(0, 0)).rate_bps, fabric.mtu)
     uplink_credit_s = idle_credit_s(plan.uplink_bps, fabric.mtu) if plan.uplinks else 0.0
-    of_links = PathSeconds(idle_credit_s(plan.hb_bps, fabric.mtu), rail_credit_s, max(rail_credit_s, uplink_credit_s))
+    far_credit_s = max(rail_credit_s, uplink_credit_s)
+    if fabric.definition.is_graph:  # where paths along a rail pass several switches, too
+        rail_credit_s = far_credit_s
+    of_links = PathSeconds(idle_credit_s(plan.hb_bps, fabric.mtu), rail_credit_s, far_credit_s)
     credit = idle_credit(schedule, of_links) if predicted else {}
     one_way = _latencies(session, run) if predicted else None
     latencies = latency(schedule, one_way) if one_way else {}
@@ -317,7 +320,7 @@ def _counted(session: FabricSession) -> PortBytes:
     gpus, uplinks = 0, dict[tuple[str, str, int], int]()
     for switch in session.plan.switches:
         for port, values in counters[switch.name].items():
-            if switch.role == "single" or (switch.role == "rail" and port < UPLINK_PORT):
+            if gpu_at(switch.dpid, port):
                 gpus += values["rx_bytes"]
             elif switch.role == "rail":
                 spine = port - UPLINK_PORT

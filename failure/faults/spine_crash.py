@@ -6,8 +6,8 @@ from railyard.failure.faults.support.processes import SwitchCrash
 
 @fault("spine-crash")
 class SpineCrash(SwitchCrash):
-    """The process of a spine switch is killed."""
+    """The process of a spine is killed, or of another switch without GPUs."""
 
     order, weight = 10, 1.0
     target_sort = "spine"
-    roles = ("spine",)
+    roles = ("spine", "core")

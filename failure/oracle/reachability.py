@@ -61,12 +61,30 @@ class Survivors:
         rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_ranks
         # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
         near = hb | np.diag([gpu.name in self.links_bps for gpu in gpus])
+        if kind.is_graph:
+            joined = self._joined_by_switches
+            direct = on_plane[0] & joined & two_domains & two_ranks & kind.joins_rails
+            return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(hb | (near @ (rail & joined) @ near) | direct))
         names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
         spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
         up = np.array([[self._joins(name, spine) for spine in spines] for name in names], dtype=np.bool_)
         rank_pairs = (up @ up.T) | np.equal.outer(names, names)
         spine: Matrix = on_plane[0] & two_domains & two_ranks & rank_pairs[rank][:, rank]
         return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(hb | (near @ rail @ near) | spine))
+
+    @property
+    def _joined_by_switches(self) -> Matrix:
+        """Whether living switches and cables between them join the rail links of two GPUs."""
+        import networkx as nx
+
+        switches = self.links_bps.keys() & {switch.name for switch in self.plan.switches}
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_nodes_from(switches)
+        graph.add_edges_from((one, other) for one in switches for other in self.links_bps[one].keys() & switches)
+        part_of = {name: number for number, part in enumerate(nx.connected_components(graph)) for name in part}
+        parts = np.array([part_of.get(self.plan.rail_link(gpu).b.node, -1) for gpu in self.plan.gpus])
+        joined: Matrix = np.equal.outer(parts, parts) & (parts >= 0)
+        return joined
 
     @cached_property
     def connected(self) -> frozenset[Pair]:

@@ -7,10 +7,11 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from railyard.controller.failover.detours import Broken, is_intact
+from railyard.controller.failover.detours import Broken, find_disconnected_ranks, is_intact
 from railyard.failure.faults import Fault, Impact
-from railyard.failure.faults.support.impact import impaired_links
+from railyard.failure.faults.support.impact import cable, impaired_links
 from railyard.topologies.addresses import Gpu, Pair
+from railyard.topologies.forwarding import Path, hops
 from railyard.topologies.plan import Plan
 
 T = TypeVar("T")
@@ -63,16 +64,26 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
     The loss of one of several spines disables nothing: switches spread their connections over the others.
     """
     dead = [switch for switch in plan.switches if switch.name in impact.nodes]
-    dead_spines = sum(switch.role == "spine" for switch in dead)
-    no_spine = 0 < dead_spines == plan.spec.spine_count
     links, planes = impaired_links(impact, plan), plan.spec.definition.all_planes
     return Broken(
         links=frozenset(gpu for gpu, _ in links if all((gpu, plane) in links for plane in planes)),
         planes=links if len(planes) > 1 else frozenset(),
         rails=frozenset(switch.index for switch in dead if switch.role in ("rail", "single")),
-        disconnected_ranks=frozenset(permutations(range(plan.spec.rails), 2)) if no_spine else frozenset(),
+        islands=plan.graph.islands(impact.nodes, impact.cables) if plan.spec.definition.is_graph else frozenset(),
+        disconnected_ranks=_disconnected_ranks(impact, plan),
         hb=impact.gpus_impaired_at("hb"),
     )
+
+
+def _disconnected_ranks(impact: Impact, plan: Plan) -> frozenset[tuple[int, int]]:
+    """Return the pairs of ranks whose rail switches no spine joins any more."""
+    dpids = {switch.name: switch.dpid for switch in plan.switches}
+    dead_spines = {switch.dpid for switch in plan.switches if switch.role == "spine" and switch.name in impact.nodes}
+    cut = [link for link in plan.uplinks if cable(link.a.node, link.b.node) in impact.cables]
+    if not (dead_spines or cut):
+        return frozenset()
+    down = {(dpids[end.node], end.port or 0) for link in cut for end in (link.a, link.b)}
+    return find_disconnected_ranks(plan, down, dead_spines)
 
 
 def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
@@ -81,11 +92,15 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
         return AffectedPairs(lambda src, dst: True, lambda src, dst: False)
     impact = fault.impact(plan)
     broken, sources = broken_by(impact, plan), impact.gpus_impaired_at("rail")
+    hits_uplink = any(cable(link.a.node, link.b.node) in impact.impaired_cables for link in plan.uplinks)
+    on_graph = hits_uplink or plan.spec.definition.is_graph
     hits_spine = any(switch.role == "spine" and switch.name in impact.nodes for switch in plan.switches)
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
         paths = [share.path for share in plan.spec.paths(src, dst)]
         if hits_spine and any(path.kind == "spine" for path in paths):  # a switch's hash chooses the spine
+            return True
+        if on_graph and any(_crosses_graph(path, src, dst, impact, plan) for path in paths):
             return True
         return not all(is_intact(path, src, dst, broken, plan.spec.kind) for path in paths)
 
@@ -93,8 +108,19 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
         return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))
 
     hit = impact.dead_gpus | sources | impact.gpus_impaired_at("hb")
+    if on_graph:
+        ends = impact.nodes.union(*impact.impaired_cables)
+        hit |= {gpu for name in ends for gpu in plan.graph.gpus_at.get(name, ())}
     ranks = frozenset(gpu.rank for gpu in hit) | broken.rails
     return AffectedPairs(crosses, at_source, impact.dead_gpus, frozenset(gpu.domain for gpu in hit), ranks)
+
+
+def _crosses_graph(path: Path, src: Gpu, dst: Gpu, impact: Impact, plan: Plan) -> bool:
+    """Return whether frames on a path may pass a dead switch, or an impaired cable between switches."""
+    for hop in hops(path, src, dst):
+        if hop.side == "rail" and plan.graph.crosses(hop.a, hop.b, impact.nodes, impact.impaired_cables):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A fabric, drawn as in Rail-only Fig. 1 and 6: HB domains with their GPUs below, rail switches above, then spines."""
 
+import re
 from itertools import product
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ _MAX_HALF_WIDTH_GPUS: Final = 32  # GPUs up to which half the width of the page 
 _MAX_NAMED_DOMAINS: Final = 12  # domains up to which there is room for their names, and those of their optical switches
 _OPTICAL_SWITCH_HEIGHT: Final = 2.6  # how high an optical switch of a domain is drawn
 _Y: Final = {"domain": 0.0, "gpu": 4.0, "domain_optics": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
+_SWITCH_HEIGHT: Final = 4.5
+_TIER: Final = 16.0  # between two tiers of switches of a graph
+GPU_NAME: Final = re.compile(r"d\d+g\d+")
 _OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
 Points = dict[tuple[int, int], Point]  # by GPU: domain and rank
@@ -29,13 +33,16 @@ def draw(fabric: FabricRun) -> style.Plot:
     rails = min(fabric.rails, _MAX_RAILS)
     domains = max(2, min(fabric.domains, _MAX_GPUS // rails))
     width = 100.0 if is_small(fabric) else 200.0
-    top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
+    tiers = _tiers(fabric)
+    top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8 + _TIER * max(0, len(tiers) - 1)
     with style.drawing(style.WIDTH * (top + 5) / 208, style.WIDTH * width / 200) as figure:
         axes = figure.subplots()
         axes.set(xlim=(-2, width + 2), ylim=(-5, top), aspect="equal")
         axes.set_axis_off()
         gpus = _domains(axes, domains, rails, width)
-        if len(fabric.switches) == 1:
+        if fabric.cables:
+            _graph(axes, fabric, tiers, gpus, width)
+        elif len(fabric.switches) == 1:
             centre = (width / 2, _Y["rail"])
             for (_, rank), gpu in gpus.items():
                 _cables(axes, [gpu], centre, _colour(rank, rails), 0.9)
@@ -102,6 +109,39 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
         _switch(axes, spine, min(width / fabric.spines * 0.8, 20), name, style.MUTED)
 
 
+def _tiers(fabric: FabricRun) -> list[list[str]]:
+    """Return the switches of a graph by their distance from GPUs, and in each tier in the order of the kind."""
+    reached = {a for a, _ in fabric.cables if GPU_NAME.fullmatch(a)}
+    tiers: list[list[str]] = []
+    while True:
+        nearest = {other for ends in fabric.cables for other in ends if reached.intersection(ends)} - reached
+        if not nearest:
+            return tiers
+        tiers.append([name for name in fabric.switches if name in nearest])
+        reached |= nearest
+
+
+def _graph(axes: Axes, fabric: FabricRun, tiers: list[list[str]], gpus: Points, width: float) -> None:
+    """Draw the switches of a graph in tiers, with the cables of the GPUs that are drawn and those between switches."""
+    at = {f"d{domain}g{rank}": point for (domain, rank), point in gpus.items()}
+    colours = {f"d{domain}g{rank}": _colour(rank, 1 + max(g for _, g in gpus)) for domain, rank in gpus}
+    boxes: list[tuple[str, Point, float]] = []
+    for number, tier in enumerate(tiers):
+        pitch = width / len(tier)
+        for place, name in enumerate(tier):
+            centre = (pitch * (place + 0.5), _Y["rail"] + _TIER * number)
+            boxes.append((name, centre, min(pitch * 0.8, 20)))
+            at[name] = centre
+    for ends in fabric.cables:
+        if all(name in at for name in ends):
+            lower, upper = sorted(ends, key=lambda name: at[name][1])
+            x, y = at[lower]
+            start = (x, y) if lower in colours else (x, y + _SWITCH_HEIGHT)
+            _cables(axes, [start], at[upper], colours.get(lower, style.MUTED), 0.9)
+    for name, centre, size in boxes:
+        _switch(axes, centre, size, name if size > 6 else "", style.MUTED)
+
+
 def _kind(fabric: FabricRun) -> FabricKind | None:  # a plugin's may not be loaded
     if fabric.kind in FABRIC_KINDS:
         return FABRIC_KINDS[fabric.kind]
@@ -133,7 +173,7 @@ def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: fl
 
 
 def _switch(axes: Axes, centre: Point, width: float, name: str, colour: str) -> None:
-    _box(axes, (centre[0] - width / 2, centre[1]), (width, 4.5), 0.8, style.PAPER, colour, 1.3)
+    _box(axes, (centre[0] - width / 2, centre[1]), (width, _SWITCH_HEIGHT), 0.8, style.PAPER, colour, 1.3)
     axes.text(centre[0], centre[1] + 2.1, name, ha="center", va="center", fontsize=9)
 
 
@@ -149,6 +189,8 @@ def _colour(rank: int, rails: int) -> str:
 def _caption(fabric: FabricRun) -> str:
     uplinks = f"{fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
     spines = f", {uplinks if fabric.spines else 'no spine'}"
+    if fabric.cables:
+        spines = f", {len(fabric.switches)} switches"
     optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
     each = ", one a domain" if fabric.optics == _PER_DOMAIN else ""
     optics_text = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""

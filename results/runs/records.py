@@ -283,6 +283,7 @@ class FabricRun:
     """One fabric that was built: what it was, and how long building and taking down took (s).
 
     `optics`: the layers that go through optical switches ("rail", "hb"), which `switches` has among the others.
+    `cables`: of a kind that is a graph, the names of the two ends of each cable in the NIC network.
     """
 
     label: str
@@ -301,6 +302,7 @@ class FabricRun:
     build_s: float
     stop_s: float
     optics: tuple[str, ...] = ()
+    cables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass

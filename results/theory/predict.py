@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import inf, isclose, isfinite
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
@@ -31,10 +32,11 @@ def bottleneck_s(
 ) -> float:
     """Return our own lower bound, in s, for stages that each GPU runs one after the other, on y domains of x GPUs.
 
-    Two things take time for certain, and the longest of them is the bound:
+    These take time for certain, and the longest of them is the bound:
 
     - a port carries its bytes of all stages, forwarded ones included, at its rate; so do all uplinks of a rail switch
       together, if their shares are even; else the busiest of them, which `spread` says (ecmp.py);
+    - so does each cable between the switches of a graph, with even shares of all shortest paths;
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
     With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the paths
@@ -46,7 +48,8 @@ def bottleneck_s(
     routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
     rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0 if spread != "even" else 1.0
     if planes == 1:
-        return _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
+        ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
+        return max(ports_s, _uplinks_s(routed, x, y, rates, fabric)) if fabric.definition.is_graph else ports_s
     rng, draws = np.random.default_rng(0), max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))
     hashes = (rng.integers(planes, size=(x * y, x * y)) for _ in range(draws))
     return fmean(_bound_s(routed, x, y, rate, planes, plane) for plane in hashes)
@@ -91,6 +94,33 @@ def _bound_s(
     return max(*port_s, float(gpu_s.max(initial=0)))
 
 
+def _uplinks_s(
+    stages: Iterable[tuple[Sizes, Sequence[Way]]], x: int, y: int, rates: Rates, fabric: FabricSpec
+) -> float:
+    """Return the seconds of the busiest cable between switches of a graph, with even shares of all shortest paths.
+
+    Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
+    """
+    graph = fabric.graph
+    number = {switch: n for n, switch in enumerate(graph.leaves)}
+    shape = fabric.domains, fabric.rails
+    leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus]).reshape(shape)
+    sent = np.zeros((len(number), len(number)))
+    for (_, _, size), routes in stages:
+        for share, enter, leave in routes:
+            crosses = enter != leave
+            (d1, g1), (d2, g2) = np.divmod(enter[crosses], x), np.divmod(leave[crosses], x)
+            part = (share * size)[crosses]
+            for d, g in product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x)):
+                np.add.at(sent, (leaf_of[d1 + d, g1 + g], leaf_of[d2 + d, g2 + g]), part)
+    loads: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for near, far in np.argwhere(sent).tolist():
+        for link, part_of_pair in graph.shares(graph.leaves[near], graph.leaves[far]).items():
+            loads[link] += part_of_pair * float(sent[near, far])
+    seconds = (load / (graph.uplinks[frozenset(link)] * rates.rail) for link, load in loads.items())
+    return max(seconds, default=0.0)
+
+
 WHOLE = ""  # the phase name under which a whole iteration is reported
 BOTTLENECK: Final = "bottleneck link"
 BUSIEST: Final = 0.99  # of the most bytes that a GPU of a phase has: parts are rounded to whole bytes
@@ -121,6 +151,8 @@ def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
     planes = fabric.definition.carrying(fabric.definition.all_planes)
     if len(planes) > 1 and phase.y > 1:
         return f"{BOTTLENECK}, mean over hashes to {len(planes)} planes"
+    if fabric.definition.is_graph and phase.y > 1:
+        return BOTTLENECK
     algorithm = ALGORITHMS[phase.collective] if phase.collective else None
     closed = algorithm.closed_form_s(phase, rates.hb, rates.rail) if algorithm else None
     if algorithm is None or closed is None:
@@ -205,8 +237,9 @@ def explained_ratios(
 
     Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything. `measured`:
     `imbalance` of uplinks while it ran. Where flows are hashed over uplinks, a phase takes what the busiest of them
-    needs for that load: no less, and what is more is not explained. Of an iteration, Eq. 6 leaves out a term and adds
-    up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
+    needs for that load: no less, and what is more is not explained. On a graph the bound is one of the whole fabric:
+    nothing is compared where groups are smaller, since it depends on their place. Of an iteration, Eq. 6 leaves out a
+    term and adds up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
     """
     spread: Spread = (
         measured if measured and is_hashed(fabric) else "expected"
@@ -218,7 +251,12 @@ def explained_ratios(
         is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
         loaded = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric) if is_exact else 1.0
         known[phase.name] = (0.0, inf) if len(planes) > 1 else (loaded, loaded if is_exact else inf)
-    if schedule.iteration is not None:
+        if fabric.definition.is_graph and phase.y > 1:
+            is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
+            known[phase.name] = (1.0 if is_whole else 0.0), inf
+    if schedule.iteration is not None and fabric.definition.is_graph:
+        known[WHOLE] = 0.0, inf
+    elif schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):
             predicted_s = predict_iteration(schedule.iteration, rates, fabric)

@@ -226,15 +226,20 @@ def test_the_repair_of_a_reboot_waits_for_it() -> None:
     assert not is_active(fabric.net, fault)
 
 
-def test_a_crashed_spine_is_left_out_and_taken_back() -> None:
-    fabric, fault = bare("rail-optimized", 2, 2), Fault("spine-crash", "spine0")
+def test_a_dead_spine_or_uplink_is_left_out_and_taken_back() -> None:
+    fabric = bare("rail-optimized", 2, 2)
     before = state(fabric)
-    inject(fabric.net, fault)
-    fabric.await_event("switch-down")
-    eventually(lambda: all_hear(fabric))
-    repair(fabric.net, fault)
-    fabric.await_event("switch-up")
-    assert_left_nothing(fabric, before)
+    for kind, target, down, up in (
+        ("spine-crash", "spine0", "switch-down", "switch-up"),
+        ("uplink-down", "rail1-spine1", "port-down", "port-up"),
+    ):
+        fault = Fault(kind, target)
+        inject(fabric.net, fault)
+        fabric.await_event(down)
+        eventually(lambda: all_hear(fabric))
+        repair(fabric.net, fault)
+        fabric.await_event(up)
+        assert_left_nothing(fabric, before)
 
 
 def test_hung_gpu_forwards_nothing_and_keeps_its_carrier() -> None:

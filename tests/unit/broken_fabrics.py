@@ -7,8 +7,7 @@ from typing import Any
 
 import networkx as nx
 
-from railyard.controller.failover.detours import Broken
-from railyard.controller.failover.manager import find_disconnected_ranks
+from railyard.controller.failover.detours import Broken, find_disconnected_ranks
 from railyard.topologies.addresses import Gpu, role_of
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric

@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.detours import Broken, detours, usable
-from railyard.controller.failover.manager import find_disconnected_ranks
+from railyard.controller.failover.detours import Broken, detours, find_disconnected_ranks, usable
 from railyard.failure.faults import Impact, cable
 from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu, role_of

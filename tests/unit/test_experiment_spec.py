@@ -81,7 +81,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
             experiment(faults=[LINK_DOWN, {"kind": "link-up", "target": "d0g1"}]),
             "faults.1.kind: 'link-up' is not known: did you mean 'link-slow'? allowed are controller-crash, gpu-crash, "
             "gpu-hang, hb-port-down, link-down, link-flapping, link-gray, link-silent, link-slow, rail-switch-crash "
-            "and 5 more",
+            "and 6 more",
         ),
         (
             experiment(faults=[{"kind": "gpu-crash", "target": "d4g0"}]),

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.agent.route_agent import Outcome, RouteAgent
-from railyard.controller.failover.detours import DETOUR_METRIC, Broken, detours
+from railyard.controller.failover.detours import DETOUR_METRIC, Broken, detours, find_disconnected_ranks
 from railyard.controller.failover.heartbeat_detector import SilentComponents
-from railyard.controller.failover.manager import FailoverManager, find_disconnected_ranks
+from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu
 from railyard.topologies.plan import Plan

@@ -122,6 +122,7 @@ RAIL = Broken(rails=frozenset({1}))
         ("rail-switch-hang", "rail1", RAIL),
         ("rail-switch-reboot", "rail1", RAIL),
         ("spine-crash", "spine0", Broken()),
+        ("uplink-down", "rail1-spine0", Broken()),
         ("hb-port-down", "d0g1", Broken(hb=frozenset({Gpu(0, 1)}))),
         ("server-crash", "hb2", Broken(links=frozenset(Gpu(2, g) for g in range(4)))),
     ],
@@ -133,6 +134,7 @@ def test_impact_disables_parts_for_path_choice(kind: str, target: str, broken: B
 def test_the_only_spine_leaves_all_rails_apart() -> None:
     plan = plan_of("rail-optimized", rails=2, spines=1)
     assert broken_of("spine-crash", "spine0", plan).disconnected_ranks == {(0, 1), (1, 0)}
+    assert broken_of("uplink-down", "rail1-spine0", plan).disconnected_ranks == {(0, 1), (1, 0)}
 
 
 def test_what_uses_the_same_cable_watches_the_same_pairs() -> None:

@@ -21,6 +21,7 @@ from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import LinkClass
 from railyard.topologies.measure.counters import PortReader
+from railyard.topologies.plan import Plan
 
 MEASURED_BYTES: Final = 900_000  # 100 jumbo frames: at either end of the time one may count or not
 TIMEOUT_S: Final = 30.0  # for iperf3 to connect and to report, beside the time that it measures
@@ -52,10 +53,26 @@ def samples(net: FabricNet) -> list[Sample]:
     plan = net.plan
     payload = payload_fraction(plan.spec.mtu)
     rail, hb = plan.rail_link(Gpu(0, 0)).rate_bps * payload, plan.hb_bps * payload  # a flow uses one plane
+    if plan.spec.definition.is_graph:
+        return _graph_samples(plan, hb, payload)
     chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb), Sample("rail", Gpu(1, 0), Gpu(0, 0), rail)]
     if plan.uplinks and any(share.path.kind == "spine" for share in plan.spec.paths(Gpu(0, 1), Gpu(1, 0))):
         uplink = min(rail, plan.uplink_bps * payload)
         chosen.append(Sample("uplink", Gpu(0, 1), Gpu(1, 0), uplink))
+    return chosen
+
+
+def _graph_samples(plan: Plan, hb_bps: float, payload: float) -> list[Sample]:
+    """Return one flow within a domain, one along a rail, and one between rails if they are joined."""
+    chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb_bps)]
+    pairs: list[tuple[LinkClass, Gpu, Gpu]] = [("rail", Gpu(1, 0), Gpu(0, 0))]
+    if plan.spec.paths(Gpu(0, 1), Gpu(1, 0))[0].path.kind == "spine":
+        pairs.append(("uplink", Gpu(0, 1), Gpu(1, 0)))
+    graph = plan.graph
+    for link_class, src, dst in pairs:
+        used = graph.shares(graph.switch_of[src], graph.switch_of[dst])
+        slowest = min((graph.uplinks[frozenset(uplink)] for uplink in used), default=1.0)
+        chosen.append(Sample(link_class, src, dst, plan.rail_bps * min(1.0, slowest) * payload))
     return chosen
 
 

@@ -63,7 +63,11 @@ def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float
             port_bps[link.a] += flow.bps
         for link in plan.cables(flow.dst, layer):
             port_bps[link.b] += flow.bps
-        if flow.path == "spine":
+        if plan.spec.definition.is_graph and layer == "rail":
+            used = plan.graph.shares(plan.graph.switch_of[flow.src], plan.graph.switch_of[flow.dst])
+            for (near, far), share in used.items():
+                port_bps[End(near, far, plan.graph.ports[near][far])] += share * flow.bps
+        elif flow.path == "spine":
             for link in plan.uplinks:
                 ranks = {f"rail{flow.src.rank}": link.a, f"rail{flow.dst.rank}": link.b}
                 if link.a.node in ranks:

@@ -30,6 +30,9 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
     hb, rail = (bps / 8 * payload_fraction(fabric.mtu) for bps in (plan.hb_bps, plan.rail_link(Gpu(0, 0)).rate_bps))
     uplink = plan.uplink_bps / 8 * payload_fraction(fabric.mtu) if plan.uplinks else rail
     waits = np.zeros(len(channels))
+    if fabric.definition.is_graph:
+        graph = fabric.graph
+        leaf = np.array([graph.leaves.index(graph.switch_of[gpu]) for gpu in plan.gpus])
     for way in ways(src, dst, rails, fabric):
         steps = [(src, way.enter, hb), (way.enter, way.leave, rail), (way.leave, dst, hb)]
         on_way = np.zeros(len(channels))
@@ -40,5 +43,9 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
         has = (way.enter % rails != way.leave % rails) & (way.share > 0)
         for end in (way.enter % rails, way.leave % rails):
             on_way += np.where(has, np.bincount(end[has], under_way[has], rails)[end] / uplink, 0.0)
+        if fabric.definition.is_graph:  # as if all traffic of a switch left it by one cable
+            has = (way.enter != way.leave) & (way.share > 0)
+            for end in (way.enter, way.leave):
+                on_way += np.where(has, np.bincount(leaf[end][has], under_way[has], gpus)[leaf[end]] / uplink, 0.0)
         waits = np.maximum(waits, on_way)
     return float(waits.max(initial=0.0))

@@ -173,8 +173,8 @@ export class Drawing {
     const isHost = (name) => hosts.some((host) => host.name === name);
     const domains = inner.filter((name) => hb.has(name) && !optical.includes(name));
     const rows = [
-      [role("spine"), 86, 34],
-      [[...role("rail", "single"), ...others], optical.length ? 90 : 170, 34],
+      [role("spine", "core"), 86, 34],
+      [[...role("rail", "single", "leaf"), ...others], optical.length ? 90 : 170, 34],
       [optical, 90, 24],
       [hosts.map((host) => host.name), 62, 24],
       [domains, 34, 30],

@@ -5,12 +5,12 @@ that announce the fault (`is_signal_of`), and faults that it can't be combined w
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
 
-from railyard.topologies.addresses import Gpu, gpu_of_name, link_name, rail_name
+from railyard.topologies.addresses import GPU_SWITCHES, Gpu, gpu_of_name, link_name, rail_name
 from railyard.topologies.fabric_kinds import FabricPlan, Layer
 from railyard.topologies.plan import Plan
 
@@ -101,12 +101,16 @@ def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[st
         if any(switch == optical.name for optical in plan.optics.get("hb", ())):
             return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
         links = {(plan.network_end(gpu, "rail", plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
-        of_plane = any(switch == each.name and each.role in ("rail", "single") for each in plan.switches)
+        if any((switch, port) == (name, f"port {number}") for name, number in _uplink_ports(impact, plan)):
+            return True
+        of_plane = any(switch == each.name and each.role in GPU_SWITCHES for each in plan.switches)
         return (switch, port) in links if of_plane else any(port == name for _, name in links)
     if event_kind != "silent":
         return False
     # everything that heartbeats may report for the impact
     on_hb, impaired = impact.dead_gpus | impact.gpus_impaired_at("hb"), impaired_links(impact, plan)
+    if plan.spec.definition.is_graph:
+        impaired |= {(gpu, 0) for name in impact.nodes for gpu in plan.graph.gpus_at.get(name, ())}
     names = {
         "link": {link_name(*link) for link in impaired},
         "gpu": {gpu.name for gpu in on_hb.union(gpu for gpu, _ in impaired)},
@@ -115,6 +119,13 @@ def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[st
         "hb-domain": {f"hb{gpu.domain}" for gpu in on_hb},
     }
     return any(str(detail[key]) in names[key] for key in SILENCE_KEYS if key in detail)
+
+
+def _uplink_ports(impact: Impact, plan: Plan) -> Iterator[tuple[str, int | None]]:
+    """Yield the ports, by switch, of impaired cables between switches."""
+    for link in plan.uplinks:
+        if cable(link.a.node, link.b.node) in impact.impaired_cables:
+            yield from ((end.node, end.port) for end in (link.a, link.b))
 
 
 def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
@@ -127,11 +138,9 @@ def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
 
 def dead_rails(impact: Impact, plan: Plan) -> frozenset[str]:
     """Return the rails whose switch is dead, as heartbeats name them: the single switch is rail0."""
-    return frozenset(
-        rail_name(s.index) for s in plan.switches if s.name in impact.nodes and s.role in ("rail", "single")
-    )
+    return frozenset(rail_name(s.index) for s in plan.switches if s.name in impact.nodes and s.role in GPU_SWITCHES)
 
 
 def rail_of(plan: Plan, gpu: Gpu, plane: int = 0) -> str:
     """Return a GPU's rail in a plane, as heartbeats name it."""
-    return rail_name(plan.spec.definition.rail_switch(gpu.rank, plane).index)
+    return rail_name(plan.rail_switch(gpu, plane).index)

@@ -16,7 +16,7 @@ from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
 from railyard.failure.faults.support.impact import FaultScope, Impact
 from railyard.failure.faults.support.links import is_set_up, is_up, set_groups, set_link
-from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.addresses import GPU_SWITCHES, gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.carrier import HELD_GROUP
 from railyard.topologies.build.network import EmulatedNet, FabricNet
@@ -115,11 +115,11 @@ class CrashedGpus(GpuFault):
 
 
 class SwitchFault(FaultKind):
-    """A fault of a rail switch, or of the single switch; the target is the switch."""
+    """A fault of a switch that rail links of GPUs lead to; the target is the switch."""
 
     spans_machines = True
     target_sort = "rail switch"
-    roles: ClassVar[tuple[str, ...]] = ("rail", "single")
+    roles: ClassVar[tuple[str, ...]] = GPU_SWITCHES
 
     def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all switches of these roles."""
