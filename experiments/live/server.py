@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -325,31 +325,14 @@ class Live:
     async def _control(self, request: Request) -> Response:
         if not self._serve.control:
             return JSONResponse({"error": "this page is read-only: start the run with --live control"}, 403)
-        if request.headers.get("content-type") != "application/json":
-            return JSONResponse({"error": "content-type must be application/json"}, 415)
-        too_large = JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
-        if int(request.headers.get("content-length", 0)) > MAX_BODY:  # h11 lets digits through alone, 20 at most
-            return too_large
-        body = b""
-        try:
-            async with asyncio.timeout(BODY_S):
-                async for part in request.stream():
-                    if len(body := body + part) > MAX_BODY:
-                        return too_large
-            asked = from_json(body, allow_inf_nan=False)  # bounds the nesting, and refuses halves of surrogate pairs
-        except TimeoutError:
-            return JSONResponse(
-                {"error": f"the request did not come within {BODY_S:g} s"}, 408, {"connection": "close"}
-            )
-        except (ValueError, ClientDisconnect):
-            asked = None
-        if not isinstance(asked, Mapping):
-            return JSONResponse({"error": "a request is a JSON object"}, 400)
+        asked = await _click_of(request)
+        if isinstance(asked, Response):
+            return asked
         if len(self._answers) >= MAX_CLICKS:
             return JSONResponse({"error": f"{MAX_CLICKS} clicks wait for their answer already"}, 503)
         number = next(self._numbers)
         self._answers[number] = asyncio.get_running_loop().create_future()
-        self._parent.emit("control", {"number": number, "request": dict(asked)})
+        self._parent.emit("control", {"number": number, "request": asked})
         try:
             answer = await asyncio.wait_for(self._answers[number], ANSWER_S)
         except TimeoutError:
@@ -357,6 +340,30 @@ class Live:
         finally:
             self._answers.pop(number, None)
         return JSONResponse(answer, 400 if "error" in answer else 200)
+
+
+async def _click_of(request: Request) -> dict[str, Any] | Response:
+    """Return the object in a request's body, or the answer that refuses it."""
+    if request.headers.get("content-type") != "application/json":
+        return JSONResponse({"error": "content-type must be application/json"}, 415)
+    too_large = JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
+    if int(request.headers.get("content-length", 0)) > MAX_BODY:  # h11 lets digits through alone, 20 at most
+        return too_large
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY:
+                    return too_large
+        asked = from_json(body, allow_inf_nan=False)  # bounds the nesting, and refuses halves of surrogate pairs
+    except TimeoutError:
+        return JSONResponse({"error": f"the request did not come within {BODY_S:g} s"}, 408, {"connection": "close"})
+    except (ValueError, ClientDisconnect):
+        asked = None
+    if not isinstance(asked, dict):
+        return JSONResponse({"error": "a request is a JSON object"}, 400)
+    return asked
 
 
 def _as_json(data: object) -> str:
