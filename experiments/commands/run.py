@@ -12,6 +12,7 @@ import typer
 
 from railyard.core.errors import BadInput, print_error
 from railyard.core.installation import PROGRAM
+from railyard.core.safe_files import Folder
 from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import (
@@ -63,6 +64,16 @@ def command(
 
 def _tell(line: str) -> None:
     print(f"{line} (--no-queue starts at once)", file=sys.stderr, flush=True)
+
+
+def _killed(where: Folder) -> str:
+    """Return the line about a run that was killed, with what can be done about its folder."""
+    from railyard.results.runs import journal  # takes a second to load
+
+    killed = "the run was killed, by a signal or for lack of memory"
+    if journal.is_left(where):
+        return f"{killed}: {PROGRAM} report {where.path} finishes its folder"
+    return f"{killed}, before it recorded anything: start it again"
 
 
 def run(
@@ -128,10 +139,9 @@ def run(
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=inherited)
         problem = spare.problem(where)
+        if status == 128 + signal.SIGKILL:
+            problem = _killed(where)
         folder.write_outputs(where, junit, markdown, as_json, problem or f"ended with exit status {status}")
-    if status == 128 + signal.SIGKILL:
-        remedy = f"{PROGRAM} report {where.path} finishes its folder"
-        problem = f"the run was killed, by a signal or for lack of memory: {remedy}"
     if problem:
         return print_error(problem, status or 1)
     report = where.path / "report.html"

@@ -5,6 +5,7 @@ Each line is a JSON object. `{"run": {...}}` sets fields of `Run`; `{"kind": "lo
 measurement intervals, and removed when the run's other files are written.
 """
 
+import io
 import json
 import os
 import time
@@ -17,7 +18,7 @@ from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import INTERVAL_FIELDS, Record
 from railyard.core.safe_files import MOST_BYTES, Folder
 from railyard.results.runs.manifest import NAME as MANIFEST
-from railyard.results.runs.record_files import Plain, check_row, from_json, from_plain
+from railyard.results.runs.record_files import Plain, check_memory, check_row, from_json, from_plain
 from railyard.results.runs.records import KINDS, RUN, Event, Run
 
 NAME: Final = "journal.jsonl"
@@ -169,7 +170,9 @@ def read(folder: Folder) -> Run:
     """
     content, damaged = _Content(), list[str]()
     data = folder.read(NAME, MOST_BYTES) or b""
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+    check_memory(data, NAME)
+    whole = data[: data.rfind(b"\n") + 1]
+    for number, line in enumerate(io.BytesIO(whole), 1):
         try:
             content.add(from_json(line, NAME, number), f"{NAME}, line {number}")
         except RailyardError as error:

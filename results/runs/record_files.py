@@ -6,6 +6,7 @@ The identity of a record's interval is flattened: its fields are columns as the 
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
@@ -33,6 +34,14 @@ OLD_COLUMNS: Final = {
 }  # fmt: skip
 """Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
 MOST_ROWS: Final = 5_000_000  # of a table: each takes a kilobyte of memory
+MOST_MEMORY_BYTES: Final = 1_500_000_000
+"""Most memory that a text may take when it is read: a few bytes of it can be an object of a hundred."""
+_VALUE_BYTES: Final = 40  # of a number in a list
+_STRING_BYTES: Final = 55  # beside its characters
+_LIST_BYTES: Final = 100
+_OBJECT_BYTES: Final = 200
+_MEMBER_BYTES: Final = 65  # of an object; the names are shared
+_CELL_BYTES: Final = 150  # of CSV: a value in a row's dictionary
 _ROW_BYTES: Final = 1000
 _ROWS_PER_BYTE: Final = 4  # of a compressed file: each row has a measured value
 _FEW_ROWS: Final = 10_000
@@ -134,6 +143,7 @@ def from_csv(data: bytes, file: str, kind: type) -> list[Plain]:
 
     BadInput with line and column if it isn't such a table.
     """
+    _refuse_above(2 * len(data) + _CELL_BYTES * (data.count(b",") + data.count(b"\n")), len(data), file)
     types = columns_of(kind)
 
     def value(kind: type, text: str) -> object:
@@ -169,8 +179,10 @@ def from_json(data: bytes, file: str, line: int = 0) -> dict[str, Any]:
 
     `line`: its number, if it is a line of the file.
     """
+    if not line:
+        check_memory(data, file)
     try:
-        found = json.loads(text_of(data, file))
+        found = json.loads(text_of(data, file), object_pairs_hook=_with_shared_names if line else None)
     except json.JSONDecodeError as error:
         where = f"{file}, line {line or error.lineno}, column {error.colno}"
         raise BadInput(where, error.doc[error.pos : error.pos + 20], f"is no JSON: {error.msg}") from error
@@ -183,8 +195,29 @@ def from_json(data: bytes, file: str, line: int = 0) -> dict[str, Any]:
 
 
 def from_json_lines(data: bytes, file: str) -> list[Plain]:
-    """Return the object of each line."""
-    return [from_json(line, file, line=number) for number, line in enumerate(data.splitlines(), 1)]
+    """Return the object of each line. BadInput if they would take too much memory."""
+    check_memory(data, file)
+    return [from_json(line, file, line=number) for number, line in enumerate(io.BytesIO(data), 1)]
+
+
+def check_memory(data: bytes, file: str) -> None:
+    """BadInput if a JSON text may take more than `MOST_MEMORY_BYTES` when it is read, by what it is made of."""
+    members = data.count(b":")
+    strings = max(0, data.count(b'"') // 2 - members)
+    memory_bytes = 2 * len(data) + _STRING_BYTES * strings + _MEMBER_BYTES * members + _VALUE_BYTES * data.count(b",")
+    memory_bytes += _LIST_BYTES * data.count(b"[") + _OBJECT_BYTES * data.count(b"{")
+    _refuse_above(memory_bytes, len(data), file)
+
+
+def _refuse_above(memory_bytes: int, size: int, file: str) -> None:
+    if memory_bytes > MOST_MEMORY_BYTES:
+        most = f"{MOST_MEMORY_BYTES / 1e9:.1f} GB or less can be read"
+        raise BadInput(file, f"{size:,} bytes", f"may take {memory_bytes / 1e9:.1f} GB of memory: {most}")
+
+
+def _with_shared_names(members: list[tuple[str, Any]]) -> Plain:
+    """Return an object whose names are the same strings in all lines."""
+    return {sys.intern(name): value for name, value in members}
 
 
 def to_json(data: object, indent: int | None = 2) -> bytes:

@@ -237,7 +237,7 @@ def _load(folder: Folder, path: Path) -> Run:
             rest = {"name": path.absolute().name, "started_utc": "", **rest}
         records: dict[str, Any] = {}
         for name, (file, kind) in KINDS.items():
-            make = partial(rows.from_plain, kind, parts[name], "" if verified else file)
+            make = partial(rows.from_plain, kind, parts.pop(name), "" if verified else file)  # frees them
             records[name] = reader.attempt(make, [])
         own = {"spec": spec, "provenance": provenance, **rest}
         if not verified:

@@ -190,6 +190,25 @@ def test_damage_without_a_manifest_is_no_traceback(
         assert not message.startswith("DIR") or "\n" not in message, what
 
 
+NESTED = b'{"monotonic_ns":1,"source":"a","what":"b","detail":{"c":[' + b"{}," * 999 + b"{}]}}\n"
+
+
+@pytest.mark.parametrize(("name", "part"), [("events.jsonl", NESTED), ("recovery.csv", b"," * 999 + b"\n")])
+def test_a_text_that_would_take_gigabytes_is_refused_in_one_line(
+    name: str, part: bytes, saved: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """It is refused before it is parsed, although it has fewer bytes than a file may have."""
+    shutil.copytree(saved["grid"], folder := tmp_path / "out")
+    (folder / "manifest.json").unlink()
+    (folder / "run.json").write_text((folder / "run.json").read_text().replace('"format":3', '"format":2'))
+    (folder / name).write_bytes(part * (24_000_000 // len(part)))
+    with pytest.raises(
+        BadInput,
+        match=rf"can't be read back: {name}: '2\d,.* bytes' may take .* GB of memory: 1.5 GB or less can be read",
+    ):
+        store.load(folder)
+
+
 def test_every_record_is_in_the_manifest(saved: Mapping[str, Path]) -> None:
     for folder in saved.values():
         entries = json.loads((folder / manifest.NAME).read_text())["files"]
