@@ -6,7 +6,7 @@ that `trace` expects. Built-in policies are the modules of topologies/policies; 
 (docs/extending.md).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
@@ -14,6 +14,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu, Side
+from railyard.topologies.prediction import Stated
 
 PathKind = Literal["d", "r", "dr", "rd", "drd", "spine"]
 
@@ -132,6 +133,15 @@ class ForwardingPolicy:
     def assigns_uplinks(self) -> bool:
         """Assignment of destinations to uplinks, in place of a hash."""
         return type(self).uplink is not ForwardingPolicy.uplink
+
+    def stated(
+        self, pair_bytes: Mapping[tuple[Gpu, Gpu], float], hb_rate: float, rail_rate: float, fabric: Fabric
+    ) -> Stated | None:
+        """Return what one run of a phase takes, or why that can't be predicted; None: the bound of the busiest link.
+
+        `pair_bytes`: bytes by (source, destination). Rates of links in bytes of payload a second.
+        """
+        return None
 
 
 def shares_of(found: Path | Shares) -> Shares:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.platforms import Platform
+from railyard.topologies.prediction import Stated
 from railyard.workloads.tasks import Compute, Task, Transfer
 
 Numbers = npt.NDArray[np.int64]
@@ -177,7 +178,11 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tasks of `gpus` GPUs (`rails` to a domain), in an order in which every task comes after what it waits for."""
+    """The tasks of `gpus` GPUs (`rails` to a domain), in an order in which every task comes after what it waits for.
+
+    `stated`: predictions of the workload's own, by phase name, and for the whole under WHOLE, on the links that it was
+    built for; the others follow from the bytes of its transfers.
+    """
 
     name: str
     gpus: int
@@ -185,6 +190,7 @@ class Schedule:
     phases: tuple[Phase, ...]
     tasks: Sequence[Task]
     iteration: Iteration | None = None
+    stated: Mapping[str, Stated] = field(default_factory=dict, hash=False)
 
     @cached_property
     def transfers(self) -> tuple[tuple[int, Transfer], ...]:
@@ -383,14 +389,17 @@ class Program:
         self._blocks.append(Columns(ends[:, 0], ends[:, 1], sizes, no_time, never, number, zero, after_end, after))
         return self._count - n
 
-    def schedule(self, name: str, iteration: Iteration | None = None) -> Schedule:
-        """The finished schedule, checked. TooManyTasks if it has more than it may."""
+    def schedule(
+        self, name: str, iteration: Iteration | None = None, stated: Mapping[str, Stated] | None = None
+    ) -> Schedule:
+        """The finished schedule, checked, with predictions of its own. TooManyTasks if it has more than it may."""
         if not self.fits:
             raise self._too_many(f"{self._count:,}")
         tasks: Sequence[Task] = tuple(self._tasks)
         if self._blocks:
             tasks = Columns.joined([*self._blocks, Columns.of(tasks)])
-        done = Schedule(name, self.domains * self.rails, self.rails, tuple(self._phases), tasks, iteration)
+        phases = tuple(self._phases)
+        done = Schedule(name, self.domains * self.rails, self.rails, phases, tasks, iteration, stated or {})
         done.check()
         return done
 

@@ -17,7 +17,7 @@ from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis, Check
 from railyard.results.runs import store
 from railyard.results.runs.record_files import to_plain
 from railyard.results.runs.records import Measurement, Run, Verdict
-from railyard.results.theory.predict import WHOLE
+from railyard.topologies.prediction import WHOLE
 
 _COLOURS: Final = {"ok": "#009e73", "degraded": "#e69f00", "invalid": "#d55e00"}
 _MAX_ROWS: Final = 60  # of a table in a notebook

@@ -258,5 +258,5 @@ def _expected(cell: Cell, measured: float | None) -> str:
     longest: dict[tuple[str, str], float] = {}  # a workload has a time as a whole, or one phase
     for row in predictions(spec):
         key = row.fabric, row.workload
-        longest[key] = max(longest.get(key, 0.0), row.predicted)
+        longest[key] = max(longest.get(key, 0.0), row.predicted or 0.0)
     return f"> {fmt.seconds(sum(longest.values()) * spec.repeats)}"

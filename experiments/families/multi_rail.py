@@ -151,7 +151,7 @@ class MultiRail(FabricFamily):
 
 def _print_predictions(labels: Sequence[str], rows: "Sequence[Prediction]", console: Console) -> None:
     for label in labels:
-        found: dict[str, dict[str, float]] = {}
+        found: dict[str, dict[str, float | None]] = {}
         for row in rows:
             if row.fabric == label:
                 found.setdefault(row.workload, {})[row.policy] = row.predicted

@@ -21,8 +21,9 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
 from railyard.results.plots.times import POLICY_COLOURS
-from railyard.results.theory.predict import WHOLE, predict_schedule
+from railyard.results.theory.predict import predict_schedule
 from railyard.results.views import format as fmt
+from railyard.topologies.prediction import WHOLE
 from railyard.workloads.schedule import payload_rates
 
 SHARES: Final = "max-min fair shares"

@@ -1,7 +1,7 @@
 """Predictions by the papers' equations for an experiment, without running it: a table, NAME.csv and NAME.png."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,9 +15,12 @@ from railyard.experiments.predict.output import Predicted
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
-from railyard.results.theory.predict import WHOLE, PathSeconds, equation, latency, predict_schedule
+from railyard.results.theory.predict import PathSeconds, equation, hash_choices, latency, predict_schedule
+from railyard.results.theory.stated import stated
 from railyard.results.views import format as fmt
-from railyard.workloads.schedule import payload_rates
+from railyard.topologies.prediction import WHOLE, NotCompared, StatedTime
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.schedule import Rates, Schedule, payload_rates
 from railyard.workloads.spec import build
 
 
@@ -25,6 +28,7 @@ class Prediction(NamedTuple):
     """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s.
 
     `predicted_by_uplink`: with the loads of uplinks that ECMP or the policy is expected to give; None without a choice.
+    `predicted` is None, and `not_compared` the reason, where no prediction applies.
     `sequential_steps`: how often a run waits for the latency of a path, which calibration measures in a run; it comes
     on top of `predicted`.
     """
@@ -34,11 +38,12 @@ class Prediction(NamedTuple):
     workload: str
     phase: str
     metric: str
-    predicted: float
+    predicted: float | None
     unit: str
     equation: str
     predicted_by_uplink: float | None = None
     sequential_steps: int = 0
+    not_compared: str = ""
 
 
 def predict(spec: ExperimentSpec) -> Predicted:
@@ -52,31 +57,51 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     """Return every phase of every workload on every fabric. BadInput without workloads: faults have no formula."""
     if not spec.workloads:
         raise BadInput("NAME", spec.name, "has no workloads, only faults: there is no formula for these, so run it")
-    found = []
+    found: list[Prediction] = []
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
-            times, where = predict_schedule(schedule, rates, fabric), (label, plan.spec.chosen_policy, name)
-            loaded = predict_schedule(schedule, rates, fabric, "expected") if fabric.spine_count > 1 else {}
-            steps = {phase: round(n) for phase, n in latency(schedule, PathSeconds(1, 1, 1)).items()}
-            if WHOLE in times:
-                named = ("iteration_time", "Eq. 6") if workload.is_iteration else ("completion_time", "all rounds")
-                whole_s, by_uplink = times[WHOLE], loaded.get(WHOLE)
-                row = Prediction(*where, WHOLE, named[0], whole_s, "s", named[1], by_uplink, steps[WHOLE])
-                found.append(row)
-            for phase, run in {phase.name: phase for phase in schedule.phases}.items():
-                by = equation(run, rates, fabric)
-                phase_s, by_uplink = times[phase], loaded.get(phase)
-                row = Prediction(*where, phase, "completion_time", phase_s, "s", by, by_uplink, steps[phase])
-                found.append(row)
+            where = (label, plan.spec.chosen_policy, name)
+            found += _of_schedule(schedule, rates, fabric, where, workload.is_iteration)
     return tuple(found)
+
+
+def _of_schedule(
+    schedule: Schedule, rates: Rates, fabric: FabricSpec, where: tuple[str, str, str], is_iteration: bool
+) -> Iterator[Prediction]:
+    """Yield the whole, if it has a prediction or a reason for none, then each phase. `where`: the first columns."""
+    times = predict_schedule(schedule, rates, fabric)
+    loaded = predict_schedule(schedule, rates, fabric, "expected") if fabric.spine_count > 1 else {}
+    steps = {phase: round(n) for phase, n in latency(schedule, PathSeconds(1, 1, 1)).items()}
+    own = stated(schedule, rates, fabric)
+    equations = {p.name: equation(p, rates, fabric, hash_choices(p, schedule, fabric)) for p in schedule.phases}
+    if schedule.iteration is not None:
+        equations = {WHOLE: "Eq. 6" if is_iteration else "all rounds", **equations}
+    elif WHOLE in own and len(set(equations)) > 1:
+        equations = {WHOLE: "", **equations}
+    for phase, by in equations.items():
+        metric = "iteration_time" if phase == WHOLE and is_iteration else "completion_time"
+        match own.get(phase):
+            case NotCompared(reason):
+                name, not_compared = "", reason
+            case StatedTime(equation=name):
+                not_compared = ""
+            case None:
+                name, not_compared = by, ""
+        seconds, step_count = times.get(phase), steps.get(phase, 0)
+        yield Prediction(*where, phase, metric, seconds, "s", name, loaded.get(phase), step_count, not_compared)
 
 
 def draw(rows: Sequence[Prediction], spec: ExperimentSpec) -> Figure:
     """Draw curves if all of it is a sweep, else bars."""
     data = spec.resolved()
+    rows = [row for row in rows if row.predicted is not None]
+    if not rows:
+        figure = style.new_figure(style.WIDTH, 1.2)
+        figure.text(0.02, 0.5, "no prediction applies to any of these workloads")
+        return figure
     timed = {(row.fabric, row.workload, row.phase): Spread((), row.predicted) for row in rows}
     fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
     workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))
@@ -102,7 +127,7 @@ def _panels(rows: Sequence[Prediction]) -> Figure:
     figure = style.new_figure(style.WIDTH, 1.2 + 0.3 * sum(heights))
     panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, (workload, own) in zip(panels[:, 0], by_workload.items(), strict=True):
-        times = [row.predicted for row in own]
+        times = [row.predicted or 0.0 for row in own]
         axes.barh(range(len(own)), times, color=[colours[row.fabric] for row in own], height=0.7)
         axes.set_yticks(range(len(own)), [f"{row.phase or 'iteration'} ({row.fabric})" for row in own])
         axes.set_xlim(0, 1.15 * max(times))
@@ -123,14 +148,15 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
     for workload, phase in dict.fromkeys((row.workload, row.phase) for row in rows):
         found = {row.fabric: row for row in rows if (row.workload, row.phase) == (workload, phase)}
         times = [fmt.seconds(found[name].predicted) if name in found else fmt.NOTHING for name in spec.labels]
-        equations = ", ".join(dict.fromkeys(row.equation for row in found.values()))
+        reasons = (f"not compared: {row.not_compared}" if row.not_compared else row.equation for row in found.values())
+        equations = ", ".join(dict.fromkeys(reasons))
         steps = ", ".join(dict.fromkeys(str(row.sequential_steps) for row in found.values()))
         table.add_row(workload, phase or "iteration", *times, steps, equations)
     console.print(table)
     note = "steps: how often a run waits for the latency of a path, which a run measures; it is not in these times"
     console.print(note, style="dim", highlight=False, soft_wrap=True)
     for row in rows:
-        if row.predicted_by_uplink and row.predicted_by_uplink > row.predicted * 1.005:
+        if row.predicted and row.predicted_by_uplink and row.predicted_by_uplink > row.predicted * 1.005:
             time, longer = fmt.seconds(row.predicted_by_uplink), row.predicted_by_uplink / row.predicted
             line = f"{row.fabric}, {row.phase or row.workload}: {time} expected, {longer:.2f} of the above"
             console.print(f"{line}, since flows collide on uplinks", highlight=False, soft_wrap=True)

@@ -35,8 +35,8 @@ from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monit
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Action, Operator, Script
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, Event, GoodputTrace, Measurement, Run
-from railyard.results.theory.predict import WHOLE
 from railyard.topologies.build.machine_part import PartNet
+from railyard.topologies.prediction import WHOLE
 from railyard.workloads.replay.job import first_phases
 from railyard.workloads.replay.run import Aborted, Place, Replay, replay
 

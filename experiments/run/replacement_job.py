@@ -17,9 +17,10 @@ from railyard.experiments.spec.replacements import (
     with_spares,
 )
 from railyard.failure.probes.replacement import ProbePair
-from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
+from railyard.results.theory.predict import predict_iteration, predict_schedule
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import Plan
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders

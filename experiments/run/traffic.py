@@ -29,7 +29,6 @@ from railyard.results.runs.records import (
 from railyard.results.theory.ecmp import imbalance, uplink_imbalance
 from railyard.results.theory.formula_text import formula_texts
 from railyard.results.theory.predict import (
-    WHOLE,
     PathSeconds,
     explained_ratios,
     idle_credit,
@@ -39,8 +38,10 @@ from railyard.results.theory.predict import (
     project_to_full_size,
     share_uplinks,
 )
+from railyard.results.theory.stated import stated
 from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s, payload_fraction
+from railyard.topologies.prediction import WHOLE, NotCompared
 from railyard.workloads.collectives.algorithm import Sizes, operation_of
 from railyard.workloads.matrix.traffic_matrix import (
     at_line_rate,
@@ -220,7 +221,7 @@ def record(
         rate = sum(done.delivered.values()) * 8 / times[WHOLE]
         run.measurements.append(Measurement(interval, WHOLE, THROUGHPUT, rate, "bit/s"))
     loads = _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run) if uplinks else None
-    exact, fabric = known and bool(predicted) and not session.steered_by, session.plan.spec
+    exact, fabric = known, session.plan.spec
     schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
     explained = explained_ratios(schedule, schedule_rates, fabric, loads) if exact else {}
     at_uplinks = share_uplinks(schedule, fabric) if exact else {}
@@ -245,18 +246,24 @@ def record(
     all_messages = [t.bytes for _, t in schedule.transfers]
 
     def of(found: Mapping[str, Found], phase: str) -> Found | None:
-        """Return what is known of a phase; of plain traffic as a whole, that of its first phase."""
+        """Return what is known of a phase; of plain traffic in a single step as a whole, that of this step."""
         is_plain = phase == WHOLE and not workload.iteration
         return found.get(phase, next(iter(found.values()), None) if is_plain else None)
 
+    own_predictions = {} if session.steered_by else stated(schedule, schedule_rates, fabric)
     for phase, value in times.items():
+        stated_of_phase = own_predictions.get(phase)
+        reason = stated_of_phase.reason if isinstance(stated_of_phase, NotCompared) else ""
         metric = "iteration_time" if phase == WHOLE and workload.iteration else "completion_time"
-        prediction = of(predicted, phase)
+        prediction = None if reason else of(predicted, phase)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
         least, most = of(explained, phase) or (0.0, inf)
         longer = of(latencies, phase) if prediction else None
         with_latency = prediction + longer if prediction and longer is not None else None
         others = [o for (p, o), share in shared.items() if p == phase and share > MAX_SHARED]
+        shares_links_with = ", ".join(others) or at_uplinks.get(phase, "")
+        if shares_links_with and not reason:
+            reason = f"shares links with {shares_links_with}"
         row = Measurement(
             interval,
             phase,
@@ -269,9 +276,10 @@ def record(
             predicted_by_uplink=of(by_uplink, phase) if prediction else None,
             frames=median(messages.get(phase) or all_messages) / (fabric.mtu - IP_TCP),
             credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,
-            shares_links_with=", ".join(others) or at_uplinks.get(phase, ""),
+            shares_links_with=shares_links_with,
             predicted_with_latency=with_latency,
             formula=(of(formulas, phase) or "") if prediction else "",
+            not_compared=reason,
         )
         run.measurements.append(row)
     return times

@@ -54,6 +54,7 @@ class Spread:
     verdict: Verdict = "ok"
     with_latency: float | None = None  # the prediction with the latency of its steps
     explained: tuple[float, float] = (0.0, inf)
+    not_compared: str = ""  # the reason, if it isn't
 
     @property
     def median(self) -> float:
@@ -80,6 +81,7 @@ class Spread:
             "ratio": self.ratio,
             "verdict": self.verdict,
             "predicted_with_latency": self.with_latency,
+            "not_compared": self.not_compared,
         }
 
 
@@ -192,12 +194,13 @@ def measurements_frame(run: Run, verdict_of: Callable[[Measurement], Verdict]) -
         "with_latency",
         "explained_least",
         "explained_most",
+        "not_compared",
     )
     rows = [
         (
             *(names[m.fabric, m.policy], m.fabric, m.policy, works[m.interval], m.phase, m.metric, m.unit, m.repeat),
             *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan, verdict_of(m)),
-            *(m.predicted_with_latency or nan, m.explained_least, m.explained_most),
+            *(m.predicted_with_latency or nan, m.explained_least, m.explained_most, m.not_compared),
         )
         for m in run.measurements
     ]
@@ -214,16 +217,17 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
     kinds, operations = kinds_of(run.flows), kinds_of(run.flows, "operation")
     spreads: defaultdict[tuple[IntervalId, str, str, str], dict[str, Spread]] = defaultdict(dict)
     repeats = measurements.groupby(["work", "phase", "metric", "unit", "label"], sort=False)
-    for (*key, label), values, predicted, verdict, with_latency, least, most in repeats.agg(
+    for (*key, label), values, predicted, verdict, with_latency, least, most, reason in repeats.agg(
         values=("value", tuple),
         predicted=("predicted", "median"),
         verdict=("verdict", worst_verdict),
         with_latency=("with_latency", "median"),
         least=("explained_least", "min"),
         most=("explained_most", "max"),
+        reason=("not_compared", "max"),
     ).itertuples(name=None):
         latency = none_if_nan(with_latency)
-        spreads[tuple(key)][label] = Spread(values, none_if_nan(predicted), verdict, latency, (least, most))
+        spreads[tuple(key)][label] = Spread(values, none_if_nan(predicted), verdict, latency, (least, most), reason)
     found = []
     for (work, phase, metric, unit), by_label in spreads.items():
         of_kinds, of_operations = (each.get((work, phase)) or each.get((work, ""), ()) for each in (kinds, operations))

@@ -337,6 +337,8 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
     lag_s = {load.interval: load.lag_p99_ms / 1e3 / load.dilation for load in run.loads}
     for row in run.measurements:
         if row.ratio is None or row.unit != "s":
+            if row.not_compared:
+                yield row, []
             continue
         name, found = row.phase or "the whole", list[Finding]()
         late = lag_s.get(row.interval, 0.0) / row.value if row.value else math.inf
@@ -348,7 +350,7 @@ def _times(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
                 fast = max(0.0, 1 - row.ratio / row.explained_least / (1 - row.credit_share))
                 text = f"{name} took {digits(row.ratio, 4)} of its prediction, which its links do not allow"
                 found.append(Finding(row.interval, TOO_FAST, fast, text, phase=row.phase))
-        if row.explained_least and not row.shares_links_with:
+        if row.explained_least and not _is_not_compared(row):
             most, is_coarse = row.explained_most, any(f.verdict != "ok" for f in found)
             # below resolution it may be as much slower as threads are late; how fast it may be was judged above
             ratio, least = (row.ratio / (1 + late), 0.0) if is_coarse else (row.ratio, row.explained_least)
@@ -375,7 +377,12 @@ def _of_time(row: Measurement, found: Iterable[Finding]) -> Verdict:
         return "degraded"
     if verdicts.get(RESOLUTION, "ok") != "ok":
         return "below resolution"
-    return "not compared" if row.shares_links_with else "ok"
+    return "not compared" if _is_not_compared(row) else "ok"
+
+
+def _is_not_compared(row: Measurement) -> bool:
+    """Return whether a time has a reason not to be set against its prediction; earlier versions recorded only one."""
+    return bool(row.not_compared or row.shares_links_with)
 
 
 def _slowdowns(run: Run, judged: Judgement) -> tuple[Slowdown, ...]:

@@ -15,7 +15,7 @@ from railyard.core.units import parse_time
 
 Verdict = Literal["ok", "not compared", "below resolution", "degraded", "invalid"]
 """Verdict of a row, an interval or a run, best first. Two are of rows alone, which aren't set against their prediction:
-"not compared" shares links with another phase, and the formula is of a phase alone; of "below
+"not compared" has a reason, such as sharing links with another phase, as the formula is of a phase alone; of "below
 resolution", idle credit or the scheduler may change more than is judged."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 NOT_COMPARED: Final[tuple[Verdict, ...]] = ("not compared", "below resolution")
@@ -41,7 +41,8 @@ class Measurement(Record):
     time, as a share of it. `shares_links_with`: the phases that the schedule lets use the same links at the same time,
     or whose flows are hashed over the same uplinks and have other proportions.
     `predicted_with_latency`: as `predicted`, with the latency of each sequential step, as calibration measured it.
-    `formula`: of `predicted`, in symbols and with its values; empty in runs of earlier versions.
+    `formula`: of `predicted`, in symbols and with its values; empty in runs of earlier versions. `not_compared`: why
+    the value isn't set against a prediction; empty if it is, or if there never is one.
     """
 
     phase: str
@@ -57,6 +58,7 @@ class Measurement(Record):
     shares_links_with: str = ""
     predicted_with_latency: float | None = None
     formula: str = ""
+    not_compared: str = ""
 
     @property
     def ratio(self) -> float | None:

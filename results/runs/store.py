@@ -42,7 +42,7 @@ NO_RUN: Final = "is not a run's folder: it has no run.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
     "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with",
-    "predicted_with_latency", "verdict", "formula",
+    "predicted_with_latency", "verdict", "formula", "not_compared",
 )  # fmt: skip
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",

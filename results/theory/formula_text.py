@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from railyard.results.theory.predict import WHOLE, equation, iteration_terms, predict_phase
+from railyard.results.theory.predict import equation, hash_choices, iteration_terms, predict_phase
+from railyard.results.theory.stated import stated
 from railyard.results.views import format as fmt
+from railyard.topologies.prediction import WHOLE, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.schedule import Phase, Rates, Schedule
@@ -16,9 +18,18 @@ _SYMBOL: Final = re.compile(r"(/?)(C_F|C_S|\b[xyD]\b)")
 def formula_texts(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, str]:
     """Return a text for each phase by name, and for a whole iteration: `Eq. 3: y·(x−1)·D/C_F + ... = ... = 1.605 s`.
 
-    A phase that no equation predicts has the name of its bound alone.
+    A phase that no equation predicts has the name of its bound alone; what is not compared has no text.
     """
-    texts = {phase.name: _of_phase(phase, rates, fabric) for phase in dict.fromkeys(schedule.phases)}
+    predictions = stated(schedule, rates, fabric)
+    texts: dict[str, str] = {}
+    for phase in dict.fromkeys(schedule.phases):
+        if phase.name not in predictions:
+            texts[phase.name] = _of_phase(phase, rates, fabric, hash_choices(phase, schedule, fabric))
+    for name, prediction in predictions.items():
+        if isinstance(prediction, StatedTime):
+            texts[name] = f"{prediction.equation} = {fmt.seconds(prediction.seconds)}"
+    if predictions:
+        return texts
     if schedule.iteration is not None and all(phase.collective for phase in schedule.phases):
         terms = iteration_terms(schedule.iteration, rates, fabric)
         values = " + ".join(map(fmt.seconds, terms))
@@ -26,8 +37,8 @@ def formula_texts(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[
     return texts
 
 
-def _of_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
-    by = equation(phase, rates, fabric)
+def _of_phase(phase: Phase, rates: Rates, fabric: FabricSpec, choices: str) -> str:
+    by = equation(phase, rates, fabric, choices)
     algorithm = ALGORITHMS[phase.collective] if phase.collective else None
     if algorithm is None or not algorithm.formula or by != algorithm.equation:
         return by

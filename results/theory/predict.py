@@ -5,123 +5,25 @@ are of payload, in bytes a second: `payload_rates` computes them from a fabric's
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from math import inf, isclose, isfinite
-from statistics import fmean, median
-from typing import Any, Final, NamedTuple
+from statistics import median
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railyard.results.theory import equations
-from railyard.results.theory.ecmp import Spread, is_hashed, uplink_imbalance
+from railyard.results.theory.bottleneck import bottleneck_s, is_multipath
+from railyard.results.theory.ecmp import Spread, is_hashed
+from railyard.results.theory.stated import phase_pairs, stated
+from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
-from railyard.workloads.matrix.traffic_matrix import Way, at_line_rate, ways
+from railyard.workloads.matrix.traffic_matrix import at_line_rate, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
-HASH_DRAWS: Final = 256
-"""How often flows are hashed over the planes of a rail for an expectation: a standard error of 2% or less."""
-
-
-def bottleneck_s(
-    stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: FabricSpec, spread: Spread = "even"
-) -> float:
-    """Return our own lower bound, in s, for stages that each GPU runs one after the other, on y domains of x GPUs.
-
-    These take time for certain, and the longest of them is the bound:
-
-    - a port carries its bytes of all stages, forwarded ones included, at its rate; so do all uplinks of a rail switch
-      together, if their shares are even; else the busiest of them, which `spread` says (ecmp.py);
-    - so does each cable between the switches of a graph, with even shares of all shortest paths;
-    - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
-
-    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the paths
-    of the fabric's forwarding policy from its first byte to its last. Where a rail has several planes, each pair is one
-    flow on one of them, at the plane's rate: the result is then the mean over random hashes, from a fixed seed.
-    """
-    planes = len(fabric.definition.carrying(fabric.definition.all_planes))
-    rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
-    routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
-    rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0 if spread != "even" else 1.0
-    if planes == 1:
-        ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
-        return max(ports_s, _uplinks_s(routed, x, y, rates, fabric)) if fabric.definition.is_graph else ports_s
-    rng, draws = np.random.default_rng(0), max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))
-    hashes = (rng.integers(planes, size=(x * y, x * y)) for _ in range(draws))
-    return fmean(_bound_s(routed, x, y, rate, planes, plane) for plane in hashes)
-
-
-def _bound_s(
-    stages: Iterable[tuple[Sizes, Sequence[Way]]],
-    x: int,
-    y: int,
-    rate: Mapping[str, float],
-    planes: int,
-    plane: NDArray[np.integer[Any]],
-) -> float:
-    """Return the bound for pairs on these planes, by (source, destination); `rate` in bytes/s by kind of link."""
-    count = {"hb": x * y, "rail": x * y * planes, "uplinks": x}
-    port_bytes = {(link, way): np.zeros(count[link]) for link in count for way in ("out", "in")}
-    gpu_s = np.zeros(x * y)
-    for (src, dst, size), routes in stages:
-        own_bytes = {(link, way): np.zeros(count[link]) for link in ("hb", "rail") for way in ("out", "in")}
-        hashed = plane[src, dst]
-        for share, enter, leave in routes:
-            near, rail, far = src != enter, enter != leave, leave != dst
-            spine = rail & (enter % x != leave % x)
-            rail_out, rail_in, part = enter * planes + hashed, leave * planes + hashed, share * size
-            for sums, link, way, ports, chosen in (
-                (port_bytes, "hb", "out", src, near),
-                (port_bytes, "hb", "in", enter, near),
-                (port_bytes, "rail", "out", rail_out, rail),
-                (port_bytes, "rail", "in", rail_in, rail),
-                (port_bytes, "uplinks", "out", enter % x, spine),
-                (port_bytes, "uplinks", "in", leave % x, spine),
-                (port_bytes, "hb", "out", leave, far),
-                (port_bytes, "hb", "in", dst, far),
-                (own_bytes, "hb", "out", src, near | ~rail),
-                (own_bytes, "rail", "out", rail_out, ~near & rail),
-                (own_bytes, "hb", "in", dst, far | ~rail),
-                (own_bytes, "rail", "in", rail_in, ~far & rail),
-            ):
-                sums[link, way] += np.bincount(ports[chosen], part[chosen], count[link])
-        gpu_s += np.max([(n / rate[link]).reshape(x * y, -1).max(1) for (link, _), n in own_bytes.items()], axis=0)
-    port_s = [float((sums / rate[link]).max(initial=0)) for (link, _), sums in port_bytes.items()]
-    return max(*port_s, float(gpu_s.max(initial=0)))
-
-
-def _uplinks_s(
-    stages: Iterable[tuple[Sizes, Sequence[Way]]], x: int, y: int, rates: Rates, fabric: FabricSpec
-) -> float:
-    """Return the seconds of the busiest cable between switches of a graph, with even shares of all shortest paths.
-
-    Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
-    """
-    graph = fabric.graph
-    number = {switch: n for n, switch in enumerate(graph.leaves)}
-    shape = fabric.domains, fabric.rails
-    leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus]).reshape(shape)
-    sent = np.zeros((len(number), len(number)))
-    for (_, _, size), routes in stages:
-        for share, enter, leave in routes:
-            crosses = enter != leave
-            (d1, g1), (d2, g2) = np.divmod(enter[crosses], x), np.divmod(leave[crosses], x)
-            part = (share * size)[crosses]
-            for d, g in product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x)):
-                np.add.at(sent, (leaf_of[d1 + d, g1 + g], leaf_of[d2 + d, g2 + g]), part)
-    loads: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for near, far in np.argwhere(sent).tolist():
-        for link, part_of_pair in graph.shares(graph.leaves[near], graph.leaves[far]).items():
-            loads[link] += part_of_pair * float(sent[near, far])
-    seconds = (load / (graph.uplinks[frozenset(link)] * rates.rail) for link, load in loads.items())
-    return max(seconds, default=0.0)
-
-
-WHOLE = ""  # the phase name under which a whole iteration is reported
 BOTTLENECK: Final = "bottleneck link"
 BUSIEST: Final = 0.99  # of the most bytes that a GPU of a phase has: parts are rounded to whole bytes
 
@@ -142,15 +44,24 @@ def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread) -> fl
     return bottleneck_s(merged, phase.x, phase.y, rates, fabric, spread)
 
 
-def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
+def hash_choices(phase: Phase, schedule: Schedule, fabric: FabricSpec) -> str:
+    """Return over what a hash spreads the flows of a phase, such as `2 planes` or `3 paths`; "" for nothing."""
+    planes = fabric.definition.carrying(fabric.definition.all_planes)
+    if len(planes) > 1 and phase.y > 1:
+        return f"{len(planes)} planes"
+    routes = (ways(sizes.src, sizes.dst, schedule.rails, fabric) for sizes in phase_pairs(phase, schedule))
+    most = max((len(each) for each in routes if is_multipath(each)), default=1)
+    return f"{most} paths" if most > 1 else ""
+
+
+def equation(phase: Phase, rates: Rates, fabric: FabricSpec, choices: str = "") -> str:
     """Name the equation that the prediction of a phase equals; `bottleneck link` where none of the papers' does.
 
     Forwarding and thin spines are in no equation, so a direct all-to-all may take longer than Eq. 2. Nor are the
-    planes over which a rail's flows are hashed.
+    `choices` over which flows are hashed (`hash_choices`).
     """
-    planes = fabric.definition.carrying(fabric.definition.all_planes)
-    if len(planes) > 1 and phase.y > 1:
-        return f"{BOTTLENECK}, mean over hashes to {len(planes)} planes"
+    if choices:
+        return f"{BOTTLENECK}, mean over hashes to {choices}"
     if fabric.definition.is_graph and phase.y > 1:
         return BOTTLENECK
     algorithm = ALGORITHMS[phase.collective] if phase.collective else None
@@ -186,7 +97,7 @@ def iteration_terms(
 
     Eq. 7-8 count computing and pipeline traffic of the bubble, but not the collectives that a micro-batch waits for at
     every other stage as well: (p - 1)/v micro-batches' worth, which vanishes with many micro-batches.
-    `own_s`: seconds of one run of each phase that has no algorithm, by name.
+    `own_s`: seconds of one run of phases, by name, in place of their bound.
     """
 
     def phases_s(phases: Sequence[Phase]) -> float:
@@ -209,8 +120,21 @@ def iteration_terms(
 def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> dict[str, float]:
     """Return the seconds of a run of each phase, by name, and of the whole iteration under `WHOLE` (Eq. 6 as printed).
 
-    A phase without an algorithm is bounded by the bytes of its own transfers, on the whole fabric.
+    A phase without an algorithm is bounded by the bytes of its own transfers, on the whole fabric. What is stated takes
+    the place of a bound, and what is not compared has no time.
     """
+    own_s = _own_times_s(schedule, rates, fabric, spread)
+    phases = dict.fromkeys(schedule.phases)
+    times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric, spread) for p in phases}
+    predictions = stated(schedule, rates, fabric)
+    if schedule.iteration is not None:
+        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s, spread)
+    times |= {name: p.seconds for name, p in predictions.items() if isinstance(p, StatedTime)}
+    return {name: s for name, s in times.items() if not isinstance(predictions.get(name), NotCompared)}
+
+
+def _own_times_s(schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread) -> dict[str, float]:
+    """Return the seconds of a run of each phase that is stated, or that has no algorithm, by name."""
     # bytes of each pair in the first run of every phase that has no algorithm, by phase number
     first = {p.name: n for n, p in reversed(list(enumerate(schedule.phases))) if not p.collective}
     own_bytes = {number: Counter[tuple[int, int]]() for number in first.values()}
@@ -223,11 +147,8 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, sprea
         )
         for number, sizes in own_bytes.items()
     }
-    phases = dict.fromkeys(schedule.phases)
-    times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric, spread) for p in phases}
-    if schedule.iteration is not None:
-        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s, spread)
-    return times
+    predictions = stated(schedule, rates, fabric)
+    return own_s | {name: p.seconds for name, p in predictions.items() if isinstance(p, StatedTime) and name != WHOLE}
 
 
 def explained_ratios(
@@ -245,26 +166,41 @@ def explained_ratios(
         measured if measured and is_hashed(fabric) else "expected"
     )  # which is exact where uplinks are assigned
     known: dict[str, tuple[float, float]] = {}
+    predictions = stated(schedule, rates, fabric)
     for phase in dict.fromkeys(schedule.phases):
-        planes = fabric.definition.carrying(fabric.definition.all_planes) if phase.y > 1 else ()
+        if phase.name in predictions:
+            known[phase.name] = _stated_ratios(predictions[phase.name])
+            continue
         closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
         is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
         loaded = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric) if is_exact else 1.0
-        known[phase.name] = (0.0, inf) if len(planes) > 1 else (loaded, loaded if is_exact else inf)
+        is_hash_mean = bool(hash_choices(phase, schedule, fabric))
+        known[phase.name] = (0.0, inf) if is_hash_mean else (loaded, loaded if is_exact else inf)
         if fabric.definition.is_graph and phase.y > 1:
             is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
-            known[phase.name] = (1.0 if is_whole else 0.0), inf
-    if schedule.iteration is not None and fabric.definition.is_graph:
+            known[phase.name] = (1.0 if is_whole and not is_hash_mean else 0.0), inf
+    if WHOLE in predictions:
+        known[WHOLE] = _stated_ratios(predictions[WHOLE])
+    elif schedule.iteration is not None and fabric.definition.is_graph:
         known[WHOLE] = 0.0, inf
     elif schedule.iteration is not None:
         least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
         if isfinite(most):
-            predicted_s = predict_iteration(schedule.iteration, rates, fabric)
+            phases_s = _own_times_s(schedule, rates, fabric, "even")
+            predicted_s = predict_iteration(schedule.iteration, rates, fabric, phases_s)
             line_rate = at_line_rate(schedule, rates, fabric).seconds / predicted_s
-            loaded = predict_iteration(schedule.iteration, rates, fabric, spread=spread) / predicted_s
+            loaded_s = _own_times_s(schedule, rates, fabric, spread)
+            loaded = predict_iteration(schedule.iteration, rates, fabric, loaded_s, spread) / predicted_s
             least, most = min(least, line_rate), line_rate * loaded
         known[WHOLE] = least, most
     return known
+
+
+def _stated_ratios(prediction: Stated) -> tuple[float, float]:
+    """Return the least and most of measured over predicted that a definition's own prediction explains."""
+    if isinstance(prediction, NotCompared):
+        return 0.0, inf
+    return 1.0, 1.0 if prediction.is_exact else inf
 
 
 def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
@@ -435,6 +371,8 @@ def project_to_full_size(
     """
     if scale.real is None:
         return {}
+    if stated(schedule, scale.emulated_rates, fabric):
+        return {}  # what a definition states is of this schedule, and not of the published job
     emulated = predict_schedule(schedule, scale.emulated_rates, fabric)
     parts = (*scale.real.each_micro_batch, *scale.real.sync, *((scale.real.boundary,) if scale.real.boundary else ()))
     real = {part.name: predict_phase(part, scale.real_rates, fabric) / part.repeats for part in parts}

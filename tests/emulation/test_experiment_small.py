@@ -107,7 +107,7 @@ def test_every_file_of_the_contract_is_there_and_can_be_read(first: Folder) -> N
     results = pd.read_csv(first.path / "results.csv")
     columns = ["fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat"]
     columns += ["scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with"]
-    columns += ["predicted_with_latency", "verdict", "formula"]
+    columns += ["predicted_with_latency", "verdict", "formula", "not_compared"]
     assert list(results.columns) == columns
     pd.testing.assert_frame_equal(
         results[["fabric", "metric", "value"]],

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.theory.predict import BOTTLENECK, bottleneck_s, equation, predict_phase, predict_schedule
+from railyard.results.theory.bottleneck import bottleneck_s
+from railyard.results.theory.predict import BOTTLENECK, equation, predict_phase, predict_schedule
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, Share, Shares, path_of
 from railyard.topologies.spec import FabricSpec

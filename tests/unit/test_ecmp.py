@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.theory.ecmp import Spread, hashes, imbalance, uplink_imbalance
-from railyard.results.theory.predict import WHOLE, explained_ratios, predict_phase, share_uplinks
+from railyard.results.theory.predict import explained_ratios, predict_phase, share_uplinks
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes

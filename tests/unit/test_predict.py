@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.theory.predict import (
-    WHOLE,
     PathSeconds,
     explained_ratios,
     idle_credit,
@@ -17,6 +16,7 @@ from railyard.results.theory.predict import (
     project_to_full_size,
 )
 from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
 from railyard.workloads.matrix.traffic_matrix import at_line_rate, line_rate_duration_s

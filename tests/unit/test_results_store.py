@@ -108,7 +108,7 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
     assert list(rows[0]) == [
         "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
         "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with",
-        "predicted_with_latency", "verdict", "formula",
+        "predicted_with_latency", "verdict", "formula", "not_compared",
     ]  # fmt: skip
     assert len(rows) == len(run.measurements)
     first = run.measurements[0]

@@ -13,7 +13,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Measurement, Run
 from railyard.results.views import format as fmt
-from railyard.results.views.sections.workloads import terminal_times
+from railyard.results.views.sections.workloads import terminal_times, times_table
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import FAULTS, sample_run
 from tests.unit.shown import print_summary, summarise
@@ -42,7 +42,7 @@ def test_times_are_medians_beside_the_prediction() -> None:
     assert row["kinds"] == ["EP"]
     assert row["fabrics"]["rail-only"] == {
         "median": 1.1, "min": 1.0, "max": 1.2, "repeats": 3, "predicted": 1.08, "ratio": 1.1 / 1.08,
-        "verdict": "ok", "predicted_with_latency": None,
+        "verdict": "ok", "predicted_with_latency": None, "not_compared": "",
     }  # fmt: skip
 
 
@@ -53,6 +53,19 @@ def test_terminal_shows_the_ratio_with_latency_if_known() -> None:
     new = terminal_times(Analysis(run).times, ["rail-only"], ())
     assert [column.title for column in old.columns] == ["workload", "rail-only", "m/p"]
     assert new.cells == (("moe a2a", fmt.seconds(1.1), "1.019", "0.926"),)
+
+
+def test_a_time_without_a_prediction_shows_the_reason() -> None:
+    run = two_fabrics()
+    reason = "computes between its transfers"
+    run.measurements = [replace(m, predicted=None, not_compared=reason) for m in run.measurements]
+    analysis = Analysis(run)
+    (row,) = analysis.times
+    assert row.by_fabric["rail-only"].verdict == "not compared"
+    assert terminal_times(analysis.times, ["rail-only"], ()).cells[0][2] == "not compared"
+    assert times_table(analysis.times, ["rail-only"], ()).cells[0][-2:] == ("not compared", reason)
+    assert summarise(run)["headline"]["times"][0]["fabrics"]["rail-only"]["not_compared"] == reason
+    assert judge(run).verdict == "ok"
 
 
 def test_slowdown_is_rail_only_over_rail_optimized() -> None:

@@ -17,9 +17,10 @@ from railyard.core.errors import BadInput
 from railyard.experiments.commands.lint import PlacementSpec, layouts
 from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import best_strategy
-from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
+from railyard.results.theory.predict import predict_iteration, predict_schedule
 from railyard.topologies.plan import make_plan
 from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.jobs.collective import CollectiveSpec
 from railyard.workloads.jobs.data_parallel import DataParallelSpec

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.predict import WHOLE, predict_schedule, project_to_full_size
+from railyard.results.theory.predict import predict_schedule, project_to_full_size
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.jobs.data_parallel import FIRST_BUCKET_BYTES, buckets

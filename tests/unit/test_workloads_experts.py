@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.predict import bottleneck_s, predict_phase, predict_schedule
+from railyard.results.theory.bottleneck import bottleneck_s
+from railyard.results.theory.predict import predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.predict import WHOLE, predict_schedule
+from railyard.results.theory.predict import predict_schedule
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.transfers import RECEIPT, TransfersSpec, derangement, pairs, transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s, port_bytes

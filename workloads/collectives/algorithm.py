@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from railyard.core.registry import Registry
+from railyard.topologies.prediction import Stated
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES
@@ -304,6 +305,10 @@ class Algorithm(ABC):
 
         Predictions come from the bottleneck link of the stages; this names the equation that it equals.
         """
+        return None
+
+    def stated(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float, fabric: FabricSpec) -> Stated | None:
+        """Return what one run takes, or why that can't be predicted; None: the bound of the busiest link."""
         return None
 
     def is_default(self, fabric: FabricSpec) -> bool:

@@ -167,6 +167,9 @@ class _Workloads(Section):
             is_sweep = len(fabrics) > _MAX_SIDE_BY_SIDE
             table = terminal_sweep(timed, fabrics) if is_sweep else terminal_times(timed, fabrics, slow)
             console.print(table.to_terminal())
+            for reason, rows in _reasons(timed).items():
+                why_not = f"not compared with a formula: {', '.join(rows)}, since it {reason}"
+                console.print(why_not, style="dim", highlight=False)
             for s in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
                 formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
                 what = f"{s.row.workload} {s.row.phase}".strip()
@@ -247,6 +250,8 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
                 named = partial(_of_spread, fabric, "with_latency")
                 columns.append(Column("with latency", named, unit="s", group=fabric))
             columns.append(text("verdict", partial(_of_spread, fabric, "verdict"), group=fabric))
+            if any(row.by_fabric[fabric].not_compared for row in rows if fabric in row.by_fabric):
+                columns.append(text("not compared", partial(_of_spread, fabric, "not_compared"), group=fabric))
     return Table([*columns, *_slowdown_columns(slow, "rail-only slower by")], rows)
 
 
@@ -257,10 +262,21 @@ def _of_spread(fabric: str, name: str, row: Row) -> Any:
 def _judged_ratio(fabric: str, row: Row) -> str:
     """Return a row's ratio, with its verdict unless that is ok."""
     spread = row.by_fabric.get(fabric)
-    if spread is None or not spread.predicted:
+    if spread is None or not (spread.predicted or spread.not_compared):
         return fmt.NOTHING
     ratio = "" if spread.ratio is None else fmt.ratio(spread.ratio)
     return f"{ratio} {spread.verdict}".strip() if spread.verdict != "ok" else ratio
+
+
+def _reasons(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the rows that aren't compared with a prediction, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        name = f"{row.workload} {row.phase}".strip()
+        for reason in dict.fromkeys(spread.not_compared for spread in row.by_fabric.values()):
+            if reason:
+                by_reason.setdefault(reason, []).append(name)
+    return by_reason
 
 
 def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple[Column, ...]:

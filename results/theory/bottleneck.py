@@ -1,0 +1,143 @@
+"""Lower bound on the time of stages of transfers, from the bytes that each link has to carry.
+
+Rates are of payload, in bytes a second.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railyard.results.theory.ecmp import Spread, uplink_imbalance
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import Sizes
+from railyard.workloads.matrix.traffic_matrix import Way, ways
+from railyard.workloads.schedule import Rates
+
+HASH_DRAWS: Final = 256
+"""How often flows are hashed over planes or paths for an expectation: a standard error of 2% or less."""
+
+
+def bottleneck_s(
+    stages: Iterable[Sizes],
+    x: int,
+    y: int,
+    rates: Rates,
+    fabric: FabricSpec,
+    spread: Spread = "even",
+) -> float:
+    """Return our own lower bound, in s, for stages that each GPU runs one after the other, on y domains of x GPUs.
+
+    These take time for certain, and the longest of them is the bound:
+
+    - a port carries its bytes of all stages, forwarded ones included, at its rate; so do all uplinks of a rail switch
+      together, if their shares are even; else the busiest of them, which `spread` says (ecmp.py);
+    - so does each cable between the switches of a graph, with even shares of all shortest paths;
+    - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
+
+    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the path
+    of the fabric's forwarding policy from its first byte to its last. Where a rail has several planes, or the policy
+    several paths for a pair, each pair is one flow on one of them (planes at the plane's rate): the result is then the
+    mean over random hashes, from a fixed seed.
+    """
+    planes = len(fabric.definition.carrying(fabric.definition.all_planes))
+    rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
+    routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
+    rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0 if spread != "even" else 1.0
+    has_paths = any(is_multipath(routes) for _, routes in routed)
+    if planes == 1 and not has_paths:
+        ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
+        return max(ports_s, _uplinks_s(routed, x, y, rates, fabric)) if fabric.definition.is_graph else ports_s
+    rng = np.random.default_rng(0)
+    bounds = []
+    for _ in range(max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))):
+        plane = rng.integers(planes, size=(x * y, x * y))
+        hashed = routed
+        if has_paths:
+            draw = rng.random((x * y, x * y))  # a flow has the same path in every stage
+            hashed = [(sizes, _hashed(routes, draw[sizes.src, sizes.dst])) for sizes, routes in routed]
+        bounds.append(_bound_s(hashed, x, y, rate, planes, plane))
+    return fmean(bounds)
+
+
+def is_multipath(routes: Sequence[Way]) -> bool:
+    """Return whether any pair has several paths, of which a hash chooses one for each flow."""
+    return any(bool(((way.share > 0) & (way.share < 1)).any()) for way in routes)
+
+
+def _hashed(routes: Sequence[Way], draw: NDArray[np.float64]) -> list[Way]:
+    """Return the ways with each pair on one of its paths. `draw`: of each pair, uniform from 0 to 1."""
+    upper = np.cumsum([way.share for way in routes], axis=0)
+    upper[-1] = np.maximum(upper[-1], 1.0)  # shares may add up to slightly less
+    chosen = (draw >= upper).sum(axis=0)
+    return [way._replace(share=(chosen == number).astype(np.float64)) for number, way in enumerate(routes)]
+
+
+def _bound_s(
+    stages: Iterable[tuple[Sizes, Sequence[Way]]],
+    x: int,
+    y: int,
+    rate: Mapping[str, float],
+    planes: int,
+    plane: NDArray[np.integer[Any]],
+) -> float:
+    """Return the bound for pairs on these planes, by (source, destination); `rate` in bytes/s by kind of link."""
+    count = {"hb": x * y, "rail": x * y * planes, "uplinks": x}
+    port_bytes = {(link, way): np.zeros(count[link]) for link in count for way in ("out", "in")}
+    gpu_s = np.zeros(x * y)
+    for (src, dst, size), routes in stages:
+        own_bytes = {(link, way): np.zeros(count[link]) for link in ("hb", "rail") for way in ("out", "in")}
+        hashed = plane[src, dst]
+        for share, enter, leave in routes:
+            near, rail, far = src != enter, enter != leave, leave != dst
+            spine = rail & (enter % x != leave % x)
+            rail_out, rail_in, part = enter * planes + hashed, leave * planes + hashed, share * size
+            for sums, link, way, ports, chosen in (
+                (port_bytes, "hb", "out", src, near),
+                (port_bytes, "hb", "in", enter, near),
+                (port_bytes, "rail", "out", rail_out, rail),
+                (port_bytes, "rail", "in", rail_in, rail),
+                (port_bytes, "uplinks", "out", enter % x, spine),
+                (port_bytes, "uplinks", "in", leave % x, spine),
+                (port_bytes, "hb", "out", leave, far),
+                (port_bytes, "hb", "in", dst, far),
+                (own_bytes, "hb", "out", src, near | ~rail),
+                (own_bytes, "rail", "out", rail_out, ~near & rail),
+                (own_bytes, "hb", "in", dst, far | ~rail),
+                (own_bytes, "rail", "in", rail_in, ~far & rail),
+            ):
+                sums[link, way] += np.bincount(ports[chosen], part[chosen], count[link])
+        gpu_s += np.max([(n / rate[link]).reshape(x * y, -1).max(1) for (link, _), n in own_bytes.items()], axis=0)
+    port_s = [float((sums / rate[link]).max(initial=0)) for (link, _), sums in port_bytes.items()]
+    return max(*port_s, float(gpu_s.max(initial=0)))
+
+
+def _uplinks_s(
+    stages: Iterable[tuple[Sizes, Sequence[Way]]], x: int, y: int, rates: Rates, fabric: FabricSpec
+) -> float:
+    """Return the seconds of the busiest cable between switches of a graph, with even shares of all shortest paths.
+
+    Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
+    """
+    graph = fabric.graph
+    number = {switch: n for n, switch in enumerate(graph.leaves)}
+    shape = fabric.domains, fabric.rails
+    leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus]).reshape(shape)
+    sent = np.zeros((len(number), len(number)))
+    for (_, _, size), routes in stages:
+        for share, enter, leave in routes:
+            crosses = enter != leave
+            (d1, g1), (d2, g2) = np.divmod(enter[crosses], x), np.divmod(leave[crosses], x)
+            part = (share * size)[crosses]
+            for d, g in product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x)):
+                np.add.at(sent, (leaf_of[d1 + d, g1 + g], leaf_of[d2 + d, g2 + g]), part)
+    loads: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for near, far in np.argwhere(sent).tolist():
+        for link, part_of_pair in graph.shares(graph.leaves[near], graph.leaves[far]).items():
+            loads[link] += part_of_pair * float(sent[near, far])
+    seconds = (load / (graph.uplinks[frozenset(link)] * rates.rail) for link, load in loads.items())
+    return max(seconds, default=0.0)

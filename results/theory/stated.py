@@ -1,0 +1,114 @@
+"""Predictions that workloads, algorithms and policies state themselves, and the times to which no bound applies.
+
+The bound of the busiest link counts bytes alone. So a phase that computes between its transfers is not compared with
+it, unless its definition states what it takes.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
+from railyard.topologies.prediction import WHOLE, NotCompared, Stated
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
+from railyard.workloads.schedule import Phase, Program, Rates, Schedule
+
+COMPUTES: Final = "computes between its transfers, which no bound of bytes counts"
+SEVERAL_STEPS: Final = "has several steps, of which no formula gives the whole"
+
+
+def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, Stated]:
+    """Return what takes the place of the bound, by phase name, and for the whole under WHOLE; most schedules: nothing.
+
+    The workload's own word comes first, then the collective algorithm's, then the forwarding policy's.
+    """
+    by_phase: dict[str, Stated] = {}
+    computing = _computing_phases(schedule)
+    for phase in dict.fromkeys(schedule.phases):
+        prediction = schedule.stated.get(phase.name) or _of_definitions(phase, schedule, rates, fabric)
+        if prediction is None and phase.name in computing:
+            prediction = NotCompared(COMPUTES)
+        if prediction is not None:
+            by_phase[phase.name] = prediction
+    whole = schedule.stated.get(WHOLE) or _of_whole(schedule, by_phase)
+    return by_phase if whole is None else {**by_phase, WHOLE: whole}
+
+
+def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> Stated | None:
+    """Return what the phase's algorithm states, else what the fabric's policy does; None if neither does."""
+    if phase.collective:
+        of_algorithm = ALGORITHMS[phase.collective].stated(phase, rates.hb, rates.rail, fabric)
+        if of_algorithm is not None:
+            return of_algorithm
+    policy = FORWARDING_POLICIES[fabric.chosen_policy]
+    if type(policy).stated is ForwardingPolicy.stated:  # the pairs of a phase may be a million
+        return None
+    pair_bytes: dict[tuple[Gpu, Gpu], float] = {}
+    for sizes in phase_pairs(phase, schedule):
+        for src, dst, size in zip(*(column.tolist() for column in sizes), strict=True):
+            pair = (Gpu(*divmod(src, schedule.rails)), Gpu(*divmod(dst, schedule.rails)))
+            pair_bytes[pair] = pair_bytes.get(pair, 0.0) + size
+    return policy.stated(pair_bytes, rates.hb, rates.rail, Fabric(fabric.kind, fabric.domains, fabric.rails))
+
+
+def phase_pairs(phase: Phase, schedule: Schedule) -> Iterator[Sizes]:
+    """Yield the bytes of each pair in one run of a phase, stage by stage, on the first GPUs of the fabric."""
+    if phase.collective:
+        grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
+        part = tuple(row[: phase.x] for row in grid[: phase.y])
+        for stage in ALGORITHMS[phase.collective].stages(phase, part):
+            yield from (transport.sizes() for transport in stage)
+        return
+    columns = schedule.columns
+    first = next(number for number, other in enumerate(schedule.phases) if other.name == phase.name)
+    sent = np.flatnonzero(~columns.is_compute & (columns.phase == first))
+    yield Sizes(columns.src[sent], columns.dst[sent], columns.bytes[sent].astype(np.float64))
+
+
+def _of_whole(schedule: Schedule, by_phase: dict[str, Stated]) -> Stated | None:
+    """Return why a whole is not compared; None if it has a formula, or is a single step with that of its phase."""
+    if schedule.iteration is not None:
+        iteration = schedule.iteration
+        parts = [*iteration.each_micro_batch, *iteration.sync]
+        parts += [iteration.boundary] if iteration.boundary else []
+        reasons = ((part.name, by_phase.get(part.name)) for part in parts)
+        return next((NotCompared(f"{name} {r.reason}") for name, r in reasons if isinstance(r, NotCompared)), None)
+    if _has_several_steps(schedule):
+        return NotCompared(COMPUTES if schedule.columns.is_compute.any() else SEVERAL_STEPS)
+    return by_phase.get(schedule.phases[0].name) if schedule.phases else None
+
+
+def _has_several_steps(schedule: Schedule) -> bool:
+    """Return whether phases differ in name, or any task of a run waits for a transfer of another run."""
+    if len({phase.name for phase in schedule.phases}) > 1:
+        return True
+    columns = schedule.columns
+    waiting = np.repeat(np.arange(len(columns)), np.diff(columns.after_end, prepend=0))
+    is_other_run = columns.phase[waiting] != columns.phase[columns.after]
+    return bool((is_other_run & ~columns.is_compute[columns.after]).any())
+
+
+@lru_cache(maxsize=8)  # repeats have the same schedule
+def _computing_phases(schedule: Schedule) -> frozenset[str]:
+    """Return the names of phases in which a transfer waits for computing that waits for a transfer of the same run."""
+    columns = schedule.columns
+    waiting = np.repeat(np.arange(len(columns)), np.diff(columns.after_end, prepend=0))
+    same_run = columns.phase[waiting] == columns.phase[columns.after]
+    follows_transfer = same_run & columns.is_compute[waiting] & ~columns.is_compute[columns.after]
+    after_transfer = np.zeros(len(columns), dtype=bool)  # computing that a transfer of its own run precedes
+    after_transfer[waiting[follows_transfer]] = True
+    names = set[str]()
+    if not after_transfer.any():
+        return frozenset()
+    for task, before in zip(waiting[same_run].tolist(), columns.after[same_run].tolist(), strict=True):
+        if not after_transfer[before]:
+            continue
+        if columns.is_compute[task]:
+            after_transfer[task] = True
+        else:
+            names.add(schedule.phases[int(columns.phase[task])].name)
+    return frozenset(names)
