@@ -32,4 +32,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # while Python imports what runs the command line
+        print("stopped by Ctrl-C", file=sys.stderr)
+        sys.exit(130)

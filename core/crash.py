@@ -20,6 +20,7 @@ from typing import Any, Final, TextIO
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, print_error
 
 STATUS: Final = 70
+STOPPED: Final = "stopped by Ctrl-C"
 sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
 parent_has_stdout = False  # the process that started this one prints to the same stdout, after it
 context: Final[dict[str, object]] = {}  # what a report has besides: the experiment's specification
@@ -49,7 +50,7 @@ class WorkerCrashed(RailyardError):
 
 
 def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
-    """Return the exit status of `main`; an exception is one line on stderr. KeyboardInterrupt is status 130.
+    """Return the exit status of `main`; an exception or Ctrl-C (130) is one line on stderr.
 
     `own_streams`: with stdout and stderr that accept any text, and whose failure doesn't end the program.
     """
@@ -57,6 +58,7 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
     try:
         status = main()
     except KeyboardInterrupt:
+        print(STOPPED, file=sys.stderr)
         status = 130
     except SystemExit as stop:
         if not isinstance(stop.code, int):

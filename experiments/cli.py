@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -93,6 +94,14 @@ class _Command(TyperCommand):
                 raise typer.BadParameter(f"{word}: {following!r} is not known: {hint}", ctx)
         given = [f"{word}=" if word in optional and following != optional[word] else word for word, following in pairs]
         return list(super().parse_args(ctx, given))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command, which Ctrl-C ends with one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print(crash.STOPPED, file=sys.stderr)
+            return 128 + signal.SIGINT
 
 
 def load_command(name: str) -> Any:

@@ -16,6 +16,9 @@ def main(remedy: str = "") -> int:
     gc.set_threshold(50_000, 20, 50)  # searching what is imported for cycles took a tenth of a run's CPU time
     try:
         from railyard.experiments.cli import main as run
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        return 130
     except (ImportError, PermissionError) as error:
         if path := unreadable():
             print(f"error: {path} can't be read by this user; type: sudo chmod -R a+rX {path}", file=sys.stderr)

@@ -70,7 +70,7 @@ def enter(
     environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
     signals = Signals(drop=(signal.SIGINT,) if interactive else (), on_stop=on_stop)
     with parent_socket, signals, RunSocket(run) as found_by:
-        process = start(argv, folder, environment, [child_socket.fileno(), *inherited])
+        process = start(argv, folder, environment, [child_socket.fileno(), *inherited], interactive)
         child_socket.close()
         with suppress(BrokenPipeError):
             given = {"task": dict(task), "put_back": hidden.needed(visible), "sockets": hidden.sockets()}
@@ -102,9 +102,17 @@ def enter(
 
 
 def start(
-    argv: Sequence[str], folder: Path | None, environment: Mapping[str, str], inherited: Collection[int]
+    argv: Sequence[str],
+    folder: Path | None,
+    environment: Mapping[str, str],
+    inherited: Collection[int],
+    interactive: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program as process 1 of new namespaces, below `unshare`, which is returned."""
+    """Start a program as process 1 of new namespaces, below `unshare`, which is returned.
+
+    Unless it is `interactive`, it has a process group of its own: Ctrl-C at a terminal goes to the caller alone, which
+    forwards it, and not to switches and workers too, whose death would be reported.
+    """
     user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
     return subprocess.Popen(
         ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
@@ -112,6 +120,7 @@ def start(
         env=environment,
         pass_fds=inherited,
         preexec_fn=partial(prepare_child, os.getpid()),
+        process_group=None if interactive else 0,
     )
 
 
@@ -131,8 +140,11 @@ def _die_with_sudo() -> None:
 
 
 def prepare_child(parent: int) -> None:
-    """Die with the parent, and block signals until the sandbox init can handle them. Runs between fork and exec."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    """Die with the parent, and block signals until the sandbox init can handle them. Runs between fork and exec.
+
+    SIGTTOU stays blocked: a terminal set to `tostop` would stop a process group in the background that writes to it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGTTOU))
     die_with_parent(parent)
 
 

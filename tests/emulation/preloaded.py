@@ -124,11 +124,15 @@ def _be_command_line(argv: list[str], environment: dict[str, str], network_of: i
 
 
 def _start_sandbox(
-    argv: Sequence[str], folder: Path | None, environment: Mapping[str, str], inherited: Collection[int]
+    argv: Sequence[str],
+    folder: Path | None,
+    environment: Mapping[str, str],
+    inherited: Collection[int],
+    interactive: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """In place of `launcher.start`, for root."""
     what = partial(_be_unshare, list(argv), folder, dict(environment), [*inherited], os.getpid())
-    return subprocess.Popen(argv, preexec_fn=what)
+    return subprocess.Popen(argv, preexec_fn=what, process_group=None if interactive else 0)
 
 
 def _be_unshare(
