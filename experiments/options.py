@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, their console and tables. Light to import: `list` needs it."""
 
+import os
 import re
 import sys
 import threading
@@ -163,9 +164,17 @@ def _escaped(text: str) -> str:
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or 120 columns where there is none."""
+    """Return a console as wide as the terminal, or 120 columns where there is none.
+
+    FORCE_COLOR asks for colours in a pipe or a file too, which does not make it a terminal.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    return PrintableConsole(width=None if stream.isatty() else 120, stderr=stderr)
+    if stream.isatty():
+        return PrintableConsole(stderr=stderr)
+    is_coloured = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
+    return PrintableConsole(
+        width=120, stderr=stderr, force_terminal=False, color_system="standard" if is_coloured else None
+    )
 
 
 def plain_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> FittingTable:

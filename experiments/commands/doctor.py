@@ -7,7 +7,6 @@ from typing import Annotated, Final, NamedTuple
 
 import psutil
 import typer
-from rich.console import Console
 
 from railyard.core import provenance
 from railyard.core.config import parse_model
@@ -17,6 +16,7 @@ from railyard.core.installation import PROJECT, module_command
 from railyard.core.sandbox.run_queue import runs_at_once
 from railyard.core.units import format_size, format_time
 from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
+from railyard.experiments.options import console
 
 PURPOSE = "Set up machines"
 TIMEOUT_S: Final = 60.0
@@ -42,14 +42,13 @@ def command(
     """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
     if hosts is not None:
         return check_hosts(hosts, underlay, as_json)
-    from railyard.experiments.options import console
 
     machine, problem = detect(), ""
     try:
         require(machine)
     except MissingRequirement as error:
         problem = str(error)
-    with Console(stderr=True).status("measuring the switches"):
+    with console(stderr=True).status("measuring the switches"):
         frames = None if problem else frames_per_s()
     shares = None if students is None else class_size(students, machine.cores, psutil.virtual_memory().total)
     if as_json:

@@ -37,7 +37,10 @@ def command(
     overrides: Overrides,
     out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices; kept in spec.yaml.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print the events of each step, in the order of their times.")
+    ] = False,
     live: Live = None,
     save_script: SaveScript = None,
     junit: Junit = None,
@@ -59,7 +62,20 @@ def command(
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
     return run(
-        name, overrides, out, seed, quiet, live, save_script, plugin_files, junit, markdown, as_json, no_queue, on
+        name,
+        overrides,
+        out,
+        seed,
+        quiet,
+        live,
+        save_script,
+        plugin_files,
+        junit,
+        markdown,
+        as_json,
+        no_queue,
+        on,
+        verbose=verbose,
     )
 
 
@@ -92,6 +108,7 @@ def run(
     no_queue: bool = False,
     on: str = "",
     tell: Callable[[str], object] = _tell,
+    verbose: bool = False,
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one.
 
@@ -130,6 +147,7 @@ def run(
             "identity": where.identity,
             "quiet": quiet,
             "json": as_json,
+            "verbose": verbose,
         }
         task |= {"spare": spare.fd, "live": page.task}
         inherited = [spare.fd, *page.fds]

@@ -2,17 +2,19 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import ClassVar, Final, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
+from railyard.experiments.live.words import words
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import first_packets_text
@@ -21,7 +23,7 @@ from railyard.results.runs.records import NOT_COMPARED, REPEATED, RUN, STEP, Eve
 from railyard.results.views.format import digits, how_often, percent, rate, seconds
 
 REFRESH_S: Final = 0.25
-MAX_EVENTS: Final = 5  # lines for events at each refresh
+_BAR_WIDTH: Final = 20  # columns: with its figures a bar fits 60
 MAX_REPEATED_S: Final = 120.0
 """An interval that took longer is not repeated: some pause in it is likely each time."""
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
@@ -36,6 +38,8 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
     """
     attempts = run.spec.get("attempts", ATTEMPTS)
     for attempt in range(1, attempts + 1):
+        if Steps.current:
+            Steps.current.begin_attempt(attempt, attempts)
         before, begun = run.sizes(), time.monotonic()
         if measure() is False or attempt == attempts or time.monotonic() - begun > MAX_REPEATED_S:
             return
@@ -78,27 +82,37 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
 class Steps:
     """Steps of a run: `with Steps(console, total, run) as steps: with steps.step("build"): ...`.
 
-    On a terminal finished steps stay above the current one, which has its rate, the machine's load and the time left,
-    and events appear as they come. Without a terminal there is a line for each step; without a console nothing.
+    On a terminal finished steps stay above the current one, which has its rate, the machine's load and the time left.
+    Without a terminal there is a line for each step; without a console nothing. The events of a step are above its
+    line, in the order of their times, if that is asked for.
     """
 
-    def __init__(self, console: Console | None, total: int, run: Run, on_end: Callable[[], None] | None = None) -> None:
-        """`total`: number of steps. `on_end` is called at the end of each step."""
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+    current: ClassVar["Steps | None"] = None
+    """The steps that are entered now, for measurements that are repeated."""
+
+    def __init__(
+        self,
+        console: Console | None,
+        total: int,
+        run: Run,
+        on_end: Callable[[], None] | None = None,
+        with_events: bool = False,
+    ) -> None:
+        """`total`: number of steps. `on_end` is called at the end of each step. `with_events`: print events too."""
         is_terminal = console is not None and console.is_terminal
-        self._bars = Progress(
-            *columns, *left, console=console, disable=not is_terminal, transient=True, auto_refresh=False
-        )
-        self._overall = self._bars.add_task("run", total=total, state="")
-        self._step = self._bars.add_task("", total=None, visible=False, state="")
+        self._bars = _Bars(console, is_terminal)
+        self._overall = self._bars.add_task("run", total=total)
+        self._step = self._bars.add_task("step", total=None, visible=False)
         self._console, self._total, self._run, self._on_end = console, total, run, on_end
-        self._is_terminal, self._in_bytes = is_terminal, False
-        self._done = self._shown = 0  # steps; events
+        self._is_terminal, self._in_bytes, self._with_events = is_terminal, False, with_events
+        self._done = 0
+        self._title = ""
+        self._shown_events = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
+        Steps.current = self
         self._bars.start()
         if self._is_terminal:
             self._thread.start()
@@ -109,13 +123,16 @@ class Steps:
         if self._is_terminal:
             self._thread.join()
         self._bars.stop()
+        Steps.current = None
 
     @contextmanager
     def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
         """One step; `total` where `reached` is called, `in_bytes` or in other units."""
         self._in_bytes = in_bytes
         page.begin_step(what)
-        self._bars.reset(self._step, total=total, description=what, visible=True, state="")
+        self._title = self._bars.title = what
+        self._bars.state = ""
+        self._bars.reset(self._step, total=total, visible=True)
         before, begun_ns = self._run.sizes(), time.monotonic_ns()
         yield
         took_s = (time.monotonic_ns() - begun_ns) / 1e9
@@ -125,6 +142,8 @@ class Steps:
         self._run.events.append(Event(begun_ns, RUN, STEP, {**detail, "verdict": verdict, "result": result}))
         if self._on_end:
             self._on_end()
+        if self._with_events:
+            self._print_events(begun_ns)
         self._print(what, took_s, verdict, result)  # last: what is shown as finished is in the run's folder
         self._bars.advance(self._overall)
 
@@ -132,27 +151,47 @@ class Steps:
         """Set the progress of the step, on the way to its total."""
         self._bars.update(self._step, completed=amount)
 
+    @property
+    def title(self) -> str:
+        """The step under way, with its attempt unless that is the first."""
+        return self._bars.title
+
+    def begin_attempt(self, number: int, of: int) -> None:
+        """Name an attempt other than the first: the bar goes back to where the interval began."""
+        attempt = f"attempt {number} of {of}" if number > 1 else ""
+        self._bars.title = f"{self._title} ({attempt})" if attempt else self._title
+        if attempt and self._is_terminal and self._console:
+            again = [event for event in self._run.events if event.what == REPEATED]
+            reason = f": {again[-1].detail['text']}" if again else ""
+            self._console.print(Text(f"  {attempt}{reason}", "dim"), highlight=False)
+
     def _print(self, what: str, took_s: float, verdict: str, result: str) -> None:
         if self._console is None:
             return
         width = len(str(self._total))
-        line = Text(f"[{self._done:>{width}}/{self._total}] {took_s:7.1f} s  {what}")
+        number = f"[{self._done:>{width}}/{self._total}] {took_s:7.1f} s  "
+        line = Text(what)
         if verdict:
             line.append("  ").append(verdict, _COLOUR[verdict])
         line.append(f"  {result}" if result else "", "dim" if self._is_terminal else "")
-        self._console.print(line, soft_wrap=True, highlight=False)
+        if not self._is_terminal:  # a log has whole lines
+            self._console.print(Text(number) + line, soft_wrap=True, highlight=False)
+            return
+        table = Table.grid()
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row(number, line)
+        self._console.print(table, highlight=False)
 
     def _refresh(self) -> None:
-        """In a thread, on a terminal: print new events, and draw the bars again."""
+        """In a thread, on a terminal: draw the bars again."""
         while not self._ended.wait(REFRESH_S):
             if meter := LoadMeter.current:
                 now = meter.recent
                 load = Load(IntervalId(), now.busy, now.foreign, now.lag_p99_ms, 0, 0, 0, cpu_stolen=now.stolen)
                 verdict = worst_verdict(finding.verdict for finding in load_findings(load))
                 cpu = f"CPU {percent(now.busy, 0)}, others {percent(now.foreign, 0)}"
-                state = f"{self._rate()}{cpu}, lag {now.lag_p99_ms:.1f} ms: {verdict} so far"
-                self._bars.update(self._step, state=state)
-            self._print_events()
+                self._bars.state = f"{self._rate()}{cpu}, threads {now.lag_p99_ms:.1f} ms late: {verdict} so far"
             self._bars.refresh()
 
     def _rate(self) -> str:
@@ -160,19 +199,32 @@ class Steps:
         (step,) = (task for task in self._bars.tasks if task.id == self._step)
         return f"{rate(8 * step.speed)}, " if self._in_bytes and step.speed else ""
 
-    def _print_events(self) -> None:
-        new = self._run.events[self._shown :]
-        self._shown += len(new)
-        lines = [_event_line(event) for event in new if event.source not in _HIDDEN]
-        if lines and self._console:
-            more = len(lines) - MAX_EVENTS
-            text = "\n".join(lines[:MAX_EVENTS] + ([f"  and {more} more events"] if more > 0 else []))
-            self._console.print(Text(text, "dim"), no_wrap=True, overflow="ellipsis", highlight=False)
+    def _print_events(self, begun_ns: int) -> None:
+        """Print the events since the last call by their times since `begun_ns`, whose order records don't have."""
+        new = self._run.events[self._shown_events :]
+        self._shown_events += len(new)
+        for event in sorted(new, key=lambda event: event.monotonic_ns):
+            if event.source not in _HIDDEN and self._console:
+                after_s = (event.monotonic_ns - begun_ns) / 1e9
+                line = Text(f"  {after_s:9.4f} s  {words(event.what, event.detail)}", "dim")
+                self._console.print(line, soft_wrap=not self._is_terminal, highlight=False)
 
 
-def _event_line(event: Event) -> str:
-    def text(value: Any) -> str:
-        return f"{len(value)} of them" if isinstance(value, list | tuple | dict) else str(value)
+class _Bars(Progress):
+    """Bars of the run and its step, of one width on every terminal, below the step's title and above its state."""
 
-    detail = ", ".join(f"{key} {text(value)}" for key, value in event.detail.items() if value not in ("", 0, None))
-    return f"  {event.source} {event.what}: {detail}"
+    def __init__(self, console: Console | None, is_terminal: bool) -> None:
+        self.title = self.state = ""
+        columns = (TextColumn("{task.description}"), BarColumn(_BAR_WIDTH), TaskProgressColumn(), TimeElapsedColumn())
+        super().__init__(
+            *columns, TextColumn("left"), TimeRemainingColumn(),
+            console=console, disable=not is_terminal, transient=True, auto_refresh=False,
+        )  # fmt: skip
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the title, the bars and the state, each on lines of its own."""
+        if self.title:
+            yield Text(self.title)
+        yield from super().get_renderables()
+        if self.state:
+            yield Text(self.state, "dim")

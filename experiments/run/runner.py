@@ -17,6 +17,7 @@ from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
+from railyard.experiments import options
 from railyard.experiments.live import page, recorded
 from railyard.experiments.run.folder import REASON, Spare
 from railyard.experiments.run.progress import Steps
@@ -35,9 +36,11 @@ def run_experiment(
     console: Console | None,
     spare: Spare | None = None,
     command: Mapping[str, Any] | None = None,
+    with_events: bool = False,
 ) -> int:
     """Run it all, save it in `folder`, print the summary. Return 0 if every check of the experiment passed, else 1.
 
+    `with_events`: print the events of each step too.
     `command`: what it changes of the experiment, as loading.command_line returns it, for the report.
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
     """
@@ -51,7 +54,8 @@ def run_experiment(
     saved = False
     try:
         measured = family.needs_capacity(spec)
-        with Steps(console, measured + family.step_count(spec), run, journal.flush if journal else None) as steps:
+        on_end = journal.flush if journal else None
+        with Steps(console, measured + family.step_count(spec), run, on_end, with_events) as steps:
             machine = detect()
             datapath, why = datapath_choice(machine)
             capacity = None
@@ -86,7 +90,7 @@ def run_experiment(
         if has_records:
             analysis, saved = save(run, folder, spare)
             if not saved:
-                console = console or Console()
+                console = console or options.console()
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)
             if run.failed and console:

@@ -52,7 +52,7 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     with opened as folder, Spare(task["spare"]) as spare:
         try:
             with joining.joined(task.get("cluster"), spec), page.served(task["live"], task["spec"], folder):
-                return run_experiment(spec, folder, output, spare, task.get("command"))
+                return run_experiment(spec, folder, output, spare, task.get("command"), task.get("verbose", False))
         finally:
             with suppress(OSError):  # a disk that is full has been reported
                 write_page(folder)

@@ -1,5 +1,6 @@
 """Progress of commands that compute."""
 
+import io
 import os
 import sys
 import time
@@ -25,3 +26,18 @@ def test_a_pipe_gets_no_progress(monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     monkeypatch.setattr(options, "PROGRESS_AFTER_S", 0.01)
     options.shows_progress(lambda: time.sleep(0.1))()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("variables", "is_coloured"), [({}, False), ({"FORCE_COLOR": "1"}, True)])
+def test_forced_colour_does_not_make_a_pipe_a_terminal(
+    variables: dict[str, str], is_coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    console = options.console()
+    console.print("x", style="red")
+    assert not console.is_terminal
+    assert ("\x1b[31m" in out.getvalue()) == is_coloured

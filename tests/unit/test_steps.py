@@ -1,6 +1,8 @@
 """Steps of a run in a log and on a terminal, and intervals that are measured again."""
 
 import io
+import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -109,23 +111,52 @@ def test_a_log_has_a_line_for_each_step_with_its_result() -> None:
     assert ended == [1, len(run.events)]
 
 
-def test_a_terminal_keeps_finished_steps_and_shows_events(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [60, 80, 150])
+def test_terminal_keeps_finished_steps_and_whole_bars(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("railyard.experiments.run.progress.REFRESH_S", 0.01)
     run, shown = run_of(), io.StringIO()
-    console = Console(file=shown, force_terminal=True, width=150)
+    console = Console(file=shown, force_terminal=True, width=width, color_system=None)
     with Steps(console, 2, run) as steps:
-        with steps.step("building"):
-            run.events.append(Event(1, "controller", "port-down", {"port": "d0g1"}))
-            while "port-down" not in shown.getvalue():
-                pass
+        with steps.step("rail-only: a step whose name and result are longer than a narrow terminal has columns"):
+            run.events.append(Event(1, "controller", "port-down", {"port": "d0g1", "switch": "rail1"}))
         with steps.step("replaying", total=10):
             steps.reached(5)
             while "50%" not in shown.getvalue():
                 pass
-    assert "controller port-down: port d0g1" in shown.getvalue()
-    assert "[1/2]" in shown.getvalue()
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.getvalue()).splitlines()
+    assert any(line.startswith("[1/2]") for line in lines)
+    assert "d0g1" not in shown.getvalue()  # events only if they are asked for
+    assert max(map(len, lines)) <= width
+    bars = [re.findall("[━╸╺]+", line) for line in lines if line.startswith("step")]
+    assert {len(bar) for line in bars for bar in line} >= {20}
     with Steps(None, 1, run) as steps, steps.step("quietly"):
         steps.reached(1)
+
+
+def test_events_are_in_words_and_order_above_their_step() -> None:
+    run, shown = run_of(), io.StringIO()
+    with Steps(Console(file=shown, width=80), 1, run, with_events=True) as steps, steps.step("link-down d0g1"):
+        begun = time.monotonic_ns()
+        run.events.append(Event(begun + 30, "controller", "rerouted", {"routes": 1, "detours": 0}))
+        run.events.append(Event(begun + 20, "controller", "port-down", {"port": "d0g1", "switch": "rail1"}))
+        run.events.append(Event(begun + 10, "fault", "inject", {"kind": "link-down", "target": "d0g1", "repeat": 0}))
+    *events, step = shown.getvalue().splitlines()
+    assert [re.sub(r"^ +0\.\d{4} s  ", "", event) for event in events] == [
+        "fault: link-down at d0g1",
+        "rail1 lost the carrier of d0g1",
+        "1 route changed; 0 detours in use",
+    ]
+    assert step.startswith("[1/1]")
+
+
+def test_terminal_says_which_attempt_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, shown = run_of(), io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=80, color_system=None)
+    with Steps(console, 1, run) as steps, steps.step("all-to-all"):
+        measured(run, [BUSY, QUIET])
+        assert steps.title == "all-to-all (attempt 2 of 3)"
+    assert "attempt 2 of 3: 99.0% of all cores busy" in shown.getvalue()
+    assert Steps.current is None
 
 
 def test_the_outcome_of_faults_and_links_is_short() -> None:

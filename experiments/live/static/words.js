@@ -8,38 +8,56 @@ const SORTS = {
   repair: ["repair", "port-up", "switch-up", "resumed", "fresh", "optical-links-up", "controller-restarted", "registry-restarted"],
 };
 const JUMPS = { fault: ["inject"], reroute: ["rerouted", "changed", "migrated"], repair: ["repair"] }; // those that a button goes to
-const WORDS = {
-  inject: (d) => `fault: ${d.kind} at ${d.target}`,
-  repair: (d) => `repaired: ${d.kind} at ${d.target}`,
-  "port-down": (d) => `${d.switch} lost the carrier of ${d.port}`,
-  "port-up": (d) => `${d.switch} has the carrier of ${d.port} again`,
-  "switch-down": (d) => `controller lost ${d.switch}`,
-  "switch-up": (d) => `${d.switch} is connected again`,
-  silent: (d) => `no heartbeats from ${Object.values(d).join(", ")}`,
-  resumed: (d) => (d.switches === undefined ? `heartbeats from ${Object.values(d).join(", ")} again` : `controller acts again, with ${d.switches} switches`),
-  decided: (d) => `controller chose new paths for ${count(d.gpus, "GPU")}`,
-  rerouted: (d) => `${count(d.routes, "route")} changed; ${count(d.detours, "detour")} in use`,
-  changed: (d) => `agents changed ${count(d.routes, "route")} of ${count(d.sources, "GPU")}`,
-  refused: (d) => `${d.gpu} refused a route: ${d.why}`,
-  stale: (d) => `${d.gpu} gets no new health scores`,
-  fresh: (d) => `${d.gpu} gets health scores again`,
-  steering: () => "the policy has chosen the first routes of all GPUs",
-  "first-packet": (d) => (d.ms ? `packets flow again, ${d.ms} ms after ${d.kind} at ${d.target}` : `${d.kind} at ${d.target} cut no packets off`),
-  "rail-lost": (d) => `a node noticed the loss of ${d.rails}`,
-  migrated: (d) => `${count(d.nodes, "node")} moved the work of ${d.rails} to other rails, ${d.ms} ms later`,
-  start: (d) => `started: ${d.what} ${d.text}`,
-  stop: (d) => `stopped: ${d.what}`,
-  pause: () => "the run is held before its next step",
-  resume: () => "the run goes on",
+// Of each event the first sentence whose details are all there, as JSON, which words.py reads too: {key} is a detail,
+// {key:noun} a count, {*} all details.
+const SENTENCES = {
+  "inject": ["fault: {kind} at {target}"],
+  "repair": ["repaired: {kind} at {target}"],
+  "port-down": ["{switch} lost the carrier of {port}"],
+  "port-up": ["{switch} has the carrier of {port} again"],
+  "switch-down": ["controller lost {switch}"],
+  "switch-up": ["{switch} is connected again"],
+  "silent": ["no heartbeats from {*}"],
+  "resumed": ["controller acts again, with {switches:switch}", "heartbeats from {*} again"],
+  "decided": ["controller chose new paths for {gpus:GPU}"],
+  "rerouted": ["{routes:route} changed; {detours:detour} in use"],
+  "changed": ["agents changed {routes:route} of {sources:GPU}"],
+  "refused": ["{gpu} refused a route: {why}"],
+  "stale": ["{gpu} gets no new health scores"],
+  "fresh": ["{gpu} gets health scores again"],
+  "steering": ["the policy has chosen the first routes of all GPUs"],
+  "first-packet": ["packets flow again, {ms} ms after {kind} at {target}", "{kind} at {target} cut no packets off"],
+  "rail-lost": ["a node noticed the loss of {rails}"],
+  "migrated": ["{nodes:node} moved the work of {rails} to other rails, {ms} ms later"],
+  "start": ["started: {what} {text}"],
+  "stop": ["stopped: {what}"],
+  "pause": ["the run is held before its next step"],
+  "resume": ["the run goes on"]
 };
 
 function count(number, noun) {
-  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+  const ending = /(s|x|ch|sh)$/.test(noun) ? "es" : "s";
+  return `${number} ${noun}${number === 1 ? "" : ending}`;
 }
 
-/** Return an event in words; one that this file does not know by its name and its plain details. */
+function filled(sentence, detail) {
+  const text = (value) => (value === undefined || value === null || value === "" || value === 0 ? "" : String(value));
+  let isWhole = true;
+  const words = sentence.replace(/\{(\*|\w+)(?::(\w+))?\}/g, (_, key, noun) => {
+    if (key === "*") return Object.values(detail).join(", ");
+    const part = noun ? (detail[key] === undefined ? "" : count(detail[key], noun)) : text(detail[key]);
+    isWhole &&= part !== "";
+    return part;
+  });
+  return isWhole ? words : "";
+}
+
+/** Return an event in words; one that has no sentence by its name and its plain details. */
 export function words({ what, detail }) {
-  if (WORDS[what]) return WORDS[what](detail);
+  for (const sentence of SENTENCES[what] ?? []) {
+    const text = filled(sentence, detail);
+    if (text) return text;
+  }
   const parts = Object.entries(detail).filter(([, value]) => typeof value !== "object" && value !== "");
   return [what.replaceAll("-", " "), ...parts.map(([key, value]) => `${key} ${value}`)].join(", ");
 }

@@ -1,0 +1,57 @@
+"""Events in the words of the live page, for the terminal: the sentences are those of static/words.js."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from railyard.core.installation import data_file
+
+_SENTENCES: Final = re.compile(r"const SENTENCES = (\{.*?\n\});", re.DOTALL)
+_BLANK: Final = re.compile(r"\{(\*|\w+)(?::(\w+))?\}")
+
+
+@cache
+def _sentences() -> dict[str, list[str]]:
+    source = data_file("experiments/live/static/words.js").read_text(encoding="utf-8")
+    match = _SENTENCES.search(source)
+    assert match, "words.js has the sentences as JSON"
+    sentences: dict[str, list[str]] = json.loads(match[1])
+    return sentences
+
+
+def words(what: str, detail: Mapping[str, Any]) -> str:
+    """Return an event in words; one that has no sentence by its name and its plain details."""
+    for sentence in _sentences().get(what, []):
+        if text := _filled(sentence, detail):
+            return text
+    plain = [f"{key} {value}" for key, value in detail.items() if _is_plain(value)]
+    return ", ".join([what.replace("-", " "), *plain])
+
+
+def _is_plain(value: object) -> bool:
+    return value not in ("", None) and not isinstance(value, list | tuple | dict)
+
+
+def _filled(sentence: str, detail: Mapping[str, Any]) -> str:
+    """Return the sentence with its details, "" if it lacks one."""
+    parts = [_part(key, noun, detail) for key, noun in _BLANK.findall(sentence)]
+    if not all(parts):
+        return ""
+    following = iter(parts)
+    return _BLANK.sub(lambda _: next(following), sentence)
+
+
+def _part(key: str, noun: str, detail: Mapping[str, Any]) -> str:
+    if key == "*":
+        return ", ".join(map(str, detail.values()))
+    if key not in detail:
+        return ""
+    value = detail[key]
+    if noun:
+        ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+        return f"{value} {noun}{'' if value == 1 else ending}"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value) if value not in ("", None, 0) else ""
