@@ -190,7 +190,7 @@ class Steps:
                 now = meter.recent
                 load = Load(IntervalId(), now.busy, now.foreign, now.lag_p99_ms, 0, 0, 0, cpu_stolen=now.stolen)
                 verdict = worst_verdict(finding.verdict for finding in load_findings(load))
-                cpu = f"CPU {percent(now.busy, 0)}, others {percent(now.foreign, 0)}"
+                cpu = f"CPU {percent(now.busy, 0)}, other programs {percent(now.foreign, 0)}"
                 self._bars.state = f"{self._rate()}{cpu}, threads {now.lag_p99_ms:.1f} ms late: {verdict} so far"
             self._bars.refresh()
 
