@@ -114,7 +114,7 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
         raise BadInput("placement.model", spec.model, allowed)
     layout, best = layouts(spec, model)
     p = layout.parallelism
-    experts = min(model.experts, p.gpus) if isinstance(model, MoeModel) else 0
+    experts = model.experts if isinstance(model, MoeModel) else 0
     traffic = moe_traffic(model, layout) if isinstance(model, MoeModel) else gpt_traffic(model, layout)
     if layout is best:
         kind = "in HB domains x across them"

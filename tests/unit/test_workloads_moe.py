@@ -1,12 +1,19 @@
 """A mixture-of-experts step: the same bytes for both fabrics, in proportion to the real step."""
 
+from pathlib import Path
+
 import pytest
 
+from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import chosen_algorithm
 from railyard.workloads.jobs.moe import moe_iteration, moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
+from railyard.workloads.models import catalogue
 from railyard.workloads.models.catalogue import MoeModel
+from railyard.workloads.placement.cross_rail import lint
+from railyard.workloads.placement.layout import data_parallel, expert_groups
+from railyard.workloads.spec import Workload, build, parse_workload
 from railyard.workloads.tasks import Compute
 
 MODEL = MoeModel.load("moe-1.3b-128")
@@ -51,3 +58,40 @@ def test_auto_uses_hb_domains_only_without_spines() -> None:
     kinds = ("rail-only", "rail-optimized", "single-switch")
     chosen = [chosen_algorithm("all-to-all", "auto", FabricSpec(kind=kind)) for kind in kinds]
     assert chosen == ["all-to-all-two-phase", "all-to-all", "all-to-all"]
+
+
+def moe_of(experts: int, folder: Path) -> Workload:
+    """The MoE of the paper with another number of experts."""
+    text = (Path(catalogue.__file__).parent / "moe-1.3b-128.yaml").read_text()
+    path = folder / "changed.yaml"
+    parameters = MODEL.static_parameters + experts * MODEL.expert_parameters
+    text = text.replace("parameters: 52000000000", f"parameters: {parameters}")
+    path.write_text(text.replace("experts: 128", f"experts: {experts}"))
+    return parse_workload({"kind": "moe", "model": str(path), "duration": "1s"})
+
+
+@pytest.mark.parametrize(("experts", "groups", "copies"), [(16, 1, 0), (8, 2, 8), (4, 4, 4), (2, 8, 2)])
+def test_fewer_experts_than_gpus_exchange_tokens_in_groups(
+    experts: int, groups: int, copies: int, tmp_path: Path
+) -> None:
+    """Run and lint have the same groups: those of `expert_groups`."""
+    spec = moe_of(experts, tmp_path)
+    fabric = FabricSpec(kind="rail-only", domains=4, rails=4)
+    schedule = build(spec, fabric, 20_000_000, 240_000_000).schedule
+    layout = data_parallel(16, 16, 4)
+    allowed = {frozenset(group) for group in expert_groups(layout, experts).tolist()}
+    assert len(allowed) == groups
+    exchanged = {(t.src, t.dst) for _, t in schedule.transfers if schedule.phases[t.phase].kind == "EP"}
+    assert exchanged
+    assert all(any({src, dst} <= group for group in allowed) for src, dst in exchanged)
+    sums = {p.name: (p.x * p.y) for p in schedule.phases if p.kind == "DP"}
+    assert sums.get("dp-experts", 0) == (16 // experts if copies else 0)
+    crossing = [finding for finding in lint(layout, experts) if finding.kind == "EP"]
+    is_crossing = any(s // 4 != d // 4 and s % 4 != d % 4 for group in allowed for s in group for d in group)
+    assert bool(crossing) == is_crossing
+
+
+def test_experts_that_make_no_whole_groups_are_refused(tmp_path: Path) -> None:
+    spec = moe_of(6, tmp_path)
+    with pytest.raises(BadInput, match=r"workload\.model: .* has 6 experts, which must divide the GPUs"):
+        build(spec, FabricSpec(kind="rail-only", domains=4, rails=4), 20_000_000, 240_000_000)

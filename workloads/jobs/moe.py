@@ -1,26 +1,31 @@
 """One training step of a mixture of experts: all-to-alls between the experts' GPUs, AllReduce of the static part.
 
 Source: Rail-only section III-C, DeepSpeed-MoE (Rajbhandari et al. 2022). One expert a GPU, tokens spread uniformly
-unless the job has `shares`. Each MoE layer has two all-to-alls forward and two backward: one to the experts, dispatch,
-and one back, combine; they differ only where the spread is uneven. What isn't an expert is replicated on every GPU, and
-its gradients are summed at the end, hierarchically. A GPU's computing is spread evenly before the all-to-alls, whatever
-its expert's share.
+unless the job has `shares`. With fewer experts than GPUs, all-to-alls stay in groups that have each expert once, and
+the gradients of an expert are summed over its copies. Each MoE layer has two all-to-alls forward and two backward: one
+to the experts, dispatch, and one back, combine; they differ only where the spread is uneven. What isn't an expert is
+replicated on every GPU, and its gradients are summed at the end, hierarchically. A GPU's computing is spread evenly
+before the all-to-alls, whatever its expert's share.
 """
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Annotated, Final
 
+import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.core.input_paths import NameOrPath
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
-from railyard.workloads.schedule import Factor, Iteration, Program, Schedule
+from railyard.workloads.placement.layout import Numbers, data_parallel, expert_groups, grids
+from railyard.workloads.schedule import Factor, Grid, Iteration, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 ALL_TO_ALL: Final = "all-to-all"
@@ -33,6 +38,7 @@ class MoeJob(Job):
 
     `algorithm`: the full name of the all-to-alls'. `pair_bytes`: D of an all-to-all; `static_bytes`: D of the
     AllReduce. `shares`: the part of all tokens that goes to each GPU's expert; empty if they are spread uniformly.
+    `experts`: GPUs of a group that exchanges tokens; `expert_bytes`: D of the AllReduce over an expert's copies.
     """
 
     name: str
@@ -40,38 +46,83 @@ class MoeJob(Job):
     rails: int
     algorithm: str
     all_to_alls: int
+    experts: int
     pair_bytes: float
     static_bytes: float
+    expert_bytes: float
     shares: tuple[float, ...] = ()
+
+    @property
+    def exchange_grids(self) -> tuple[Grid, ...]:
+        """The GPUs of each group that exchanges tokens."""
+        return self._grids(self._groups)
+
+    @property
+    def copy_grids(self) -> tuple[Grid, ...]:
+        """The GPUs that have copies of the same expert, for each expert; none if there is one of each."""
+        copies = np.ascontiguousarray(self._groups.T)
+        return self._grids(copies) if copies.shape[1] > 1 else ()
+
+    @property
+    def _groups(self) -> Numbers:
+        gpus = self.domains * self.rails
+        return expert_groups(data_parallel(gpus, gpus, self.rails), self.experts)
+
+    def _grids(self, groups: Numbers) -> tuple[Grid, ...]:
+        regular, irregular = grids(groups, self.rails)
+        if len(irregular):
+            allowed = f"must divide the {self.rails} GPUs of an HB domain, or be a multiple of them"
+            raise BadInput("experts", self.experts, allowed)
+        return tuple(tuple(map(tuple, grid)) for array in regular for grid in array.tolist())
 
 
 def moe_job(
     model: MoeModel, name: str, domains: int, rails: int, algorithm: str, all_to_alls: int, flops_per_s: float
 ) -> MoeJob:
-    """The step in real bytes and seconds, with as many experts as GPUs and the model's own tokens for each GPU.
+    """The step in real bytes and seconds, with the model's own tokens for each GPU, and at most an expert on each.
 
     With fewer all-to-alls than the model's the whole step is shorter by the same share, as if it had fewer layers: so
     the AllReduce and the computing keep their proportion to an all-to-all.
     """
     share = all_to_alls / model.all_to_alls
-    pair_bytes = model.all_to_all_bytes / (domains * rails)
+    experts = min(model.experts, domains * rails)
+    pair_bytes = model.all_to_all_bytes / experts
     static_bytes = share * FP16_BYTES * model.static_parameters
     compute_s = share * model.gpu_flops / flops_per_s
-    return MoeJob(name, domains, rails, algorithm, all_to_alls, pair_bytes, static_bytes, compute_s=compute_s)
+    return MoeJob(
+        name=name,
+        domains=domains,
+        rails=rails,
+        algorithm=algorithm,
+        all_to_alls=all_to_alls,
+        experts=experts,
+        pair_bytes=pair_bytes,
+        static_bytes=static_bytes,
+        expert_bytes=share * FP16_BYTES * model.expert_parameters,
+        compute_s=compute_s,
+    )
 
 
 def moe_iteration(job: MoeJob) -> Iteration:
     """The step as Eq. 6-11 see it: one stage, one micro-batch; the all-to-alls take turns."""
-    x, y = job.rails, job.domains
+    x, y = _size(job.exchange_grids)
     if job.shares:
         named = zip(("moe-dispatch", "moe-combine"), algorithms.ALGORITHMS[job.algorithm].uneven, strict=True)
     else:
         named = zip(["moe-a2a"], [job.algorithm], strict=True)
     exchanges = [algorithms.whole_phase(name, "EP", each, x, y, job.pair_bytes, job.shares) for name, each in named]
     runs = Counter(islice(cycle(range(len(exchanges))), job.all_to_alls))
-    reduction = algorithms.whole_phase("dp-all-reduce", "DP", "all-reduce-hierarchical", x, y, job.static_bytes)
+    sizes = {"dp-all-reduce": (job.rails, job.domains, job.static_bytes)}
+    if job.copy_grids:
+        sizes["dp-experts"] = (*_size(job.copy_grids), job.expert_bytes)
+    sync = tuple(algorithms.whole_phase(name, "DP", "all-reduce-hierarchical", *size) for name, size in sizes.items())
     each = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
-    return Iteration(1, 1, 1, job.compute_s, each, None, (reduction,))
+    return Iteration(1, 1, 1, job.compute_s, each, None, sync)
+
+
+def _size(groups: Sequence[Grid]) -> tuple[int, int]:
+    """Return x and y of groups that are alike: GPUs in each domain, and domains."""
+    return len(groups[0][0]), len(groups[0])
 
 
 def moe_schedule(job: MoeJob) -> Schedule:
@@ -79,8 +130,9 @@ def moe_schedule(job: MoeJob) -> Schedule:
     program, iteration = Program(job.domains, job.rails), moe_iteration(job)
     for number, exchange in enumerate(islice(cycle(iteration.each_micro_batch), job.all_to_alls)):
         named = replace(exchange, repeats=1, stage="stage 0", step=f"all-to-all {number}")
-        algorithms.run(program, named, program.grid, compute_s=job.compute_s / job.all_to_alls)
-    algorithms.run(program, replace(iteration.sync[0], stage="stage 0", step="gradients"), program.grid)
+        algorithms.run(program, named, *job.exchange_grids, compute_s=job.compute_s / job.all_to_alls)
+    for reduction, groups in zip(iteration.sync, ((program.grid,), job.copy_grids), strict=False):
+        algorithms.run(program, replace(reduction, stage="stage 0", step="gradients"), *groups)
     return program.schedule(job.name, iteration)
 
 
@@ -94,6 +146,15 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     random.Random(seed).shuffle(weights)
     total = sum(weights)
     return tuple(weight / total for weight in weights)
+
+
+def _check_experts(model: MoeModel, fabric: FabricSpec, field: str, name: str) -> None:
+    """Raise BadInput if the fabric can't have whole groups of this many experts, each of them a grid."""
+    experts = model.experts
+    if fabric.gpus % experts or (fabric.rails % experts and experts % fabric.rails):
+        shape = f"{fabric.domains} domains x {fabric.rails} rails"
+        allowed = f"has {experts} experts, which must divide the GPUs of {shape}, and those of a domain or a multiple"
+        raise BadInput(field, name, allowed)
 
 
 def _uneven_algorithms() -> dict[str, str]:
@@ -138,6 +199,9 @@ class MoeSpec(Training):
             chosen = next(iter(_uneven_algorithms().values()))
         flops = setting.platform.flops * self.efficiency
 
+        if model.experts < fabric.gpus:
+            _check_experts(model, fabric, f"{setting.field}.model", self.model)
+
         def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
             """The step for sizing; `with_algorithm` sets what really runs."""
             sizing = algorithms.sizing_algorithm(ALL_TO_ALL)
@@ -145,7 +209,7 @@ class MoeSpec(Training):
             return replace(found, compute_s=found.compute_s * self.compute)
 
         def with_algorithm(job: MoeJob) -> MoeJob:
-            shares = zipf_shares(job.domains * job.rails, self.skew, setting.seed) if self.skew else ()
+            shares = zipf_shares(job.experts, self.skew, setting.seed) if self.skew else ()
             return replace(job, algorithm=chosen, shares=shares)
 
         emulated_job = job(fabric.domains, fabric.rails, self.all_to_alls)
@@ -155,7 +219,7 @@ class MoeSpec(Training):
         )
         shape = {
             "gpus": Factor(model.gpus, fabric.gpus),
-            "experts": Factor(model.experts, fabric.gpus),
+            "experts": Factor(model.experts, min(model.experts, fabric.gpus)),
             "domain_gpus": Factor(model.domain_gpus, fabric.rails),
             "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
         }

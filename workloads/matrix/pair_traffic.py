@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
-from railyard.workloads.placement.layout import Layout, Numbers, grids
+from railyard.workloads.placement.layout import Layout, Numbers, expert_groups, grids
 
 Bytes = NDArray[np.float64]
 Scope = Literal["HB domain", "rail", "across rails"]
@@ -207,10 +207,10 @@ def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
     and the AllReduce of their gradients counts as DP too. With fewer, a GPU has several.
     """
     ranks = layout.gpus.reshape(-1)
-    size = min(model.experts, ranks.size)
-    if ranks.size % size or model.experts % size:
+    groups = expert_groups(layout, model.experts)
+    size = groups.shape[1]
+    if model.experts % size:
         raise BadInput("experts", model.experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
-    groups = ranks.reshape(-1, size)
     static = _collective_rings(ranks[None, :], layout.rails, 2.0 * FP16_BYTES * model.static_parameters)
     gpu_expert_parameters = model.expert_parameters * model.experts / size
     experts = _collective_rings(np.ascontiguousarray(groups.T), layout.rails, 2.0 * FP16_BYTES * gpu_expert_parameters)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.placement.layout import Layout, Numbers, grids
+from railyard.workloads.placement.layout import Layout, Numbers, expert_groups, grids
 from railyard.workloads.schedule import Schedule
 
 MAX_LISTED: Final = 4  # pairs and rails that a finding names
@@ -31,15 +31,15 @@ class Finding:
 
 
 def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
-    """Return what crosses rails. `experts`: ranks that exchange tokens with one another, side by side; 0: dense."""
+    """Return what crosses rails. `experts`: of the model, which exchange tokens in `expert_groups`; 0: dense."""
     p = layout.parallelism
     found = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
     found += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
     found += _boundary_findings(layout)
-    for number, group in enumerate(layout.gpus.reshape(-1, experts) if experts > 1 else ()):
+    for number, group in enumerate(expert_groups(layout, experts) if experts > 1 else ()):
         crossing = crosses(group[:, None], group[None, :], layout.rails)
         if crossing.any():
-            count = f"{int(crossing.sum()):,} of {experts * (experts - 1):,} pairs of its all-to-all"
+            count = f"{int(crossing.sum()):,} of {group.size * (group.size - 1):,} pairs of its all-to-all"
             forwarding = "on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
             reason = f"{count} change domain and rail; {forwarding}"
             found.append(_finding("EP", f"experts' group {number}", group, reason, layout))

@@ -220,6 +220,19 @@ def data_parallel(gpus: int, global_batch: int, rails: int) -> Layout:
     return hierarchical(parallelism, gpus // rails, rails)
 
 
+def expert_groups(layout: Layout, experts: int) -> Numbers:
+    """Return the GPUs that exchange tokens with one another, a row for each group: one expert on each, or several.
+
+    With fewer experts than GPUs each group has all experts, and the same column of every group the same ones. BadInput
+    if groups would be unequal.
+    """
+    ranks = layout.gpus.reshape(-1)
+    size = min(experts, ranks.size)
+    if ranks.size % size:
+        raise BadInput("experts", experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
+    return ranks.reshape(-1, size)
+
+
 def grids(groups: Numbers, rails: int) -> tuple[list[Numbers], Numbers]:
     """Groups (a row each) that are grids, as arrays (groups, y, x), one for each y; and the rest, as they were.
 
