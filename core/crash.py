@@ -61,12 +61,14 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
         print(STOPPED, file=sys.stderr)
         status = 130
     except SystemExit as stop:
+        if _from_plugin(stop):
+            return report_error(stop)
         if not isinstance(stop.code, int):
             raise
         status, broken = stop.code, stop.__context__  # click turns every BrokenPipeError into an exit
         if isinstance(broken, BrokenPipeError) and stdout and stdout.error is None:
             status = report_error(broken)
-    except Exception as error:
+    except BaseException as error:  # a plugin may raise any kind
         status = 1 if stdout and error is stdout.error else report_error(error)
     if stdout is None:
         return status

@@ -93,9 +93,9 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # two lines of text, and the plugin is checked anyway
             spec.loader.exec_module(module)
-    except Exception as error:
+    except BaseException as error:  # also what ends a program, such as sys.exit and pytest.importorskip
         del sys.modules[name]
-        if isinstance(error, BadDefinition):
+        if isinstance(error, BadDefinition | KeyboardInterrupt):
             raise
         # the line of the plugin that raised, and what it raised, on one line
         what = " ".join(f"{type(error).__name__}: {error}".split())
@@ -125,9 +125,9 @@ def load_inherited() -> None:
         for entry in metadata.entry_points(group=GROUP):
             try:
                 entry.load()
-            except BadDefinition:
+            except (BadDefinition, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:
                 what = f"can't be loaded: {type(error).__name__}: {error}"
                 raise BadInput(GROUP, f"{entry.name} ({entry.value})", what) from error
     finally:

@@ -370,6 +370,11 @@ def note(interruption: Interruption) -> None:
     _watcher.note(interruption)
 
 
+def show(interruption: Interruption) -> None:
+    """Announce the interruption of a process that no interval depends on."""
+    _watcher.announce(interruption)
+
+
 def lose(name: str, what: str) -> None:
     """Note that something on another machine is gone, without which the run can't go on: every later check raises."""
     now = time.monotonic_ns()

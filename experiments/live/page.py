@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final
 
+import psutil
+
+from railyard.core import watch
 from railyard.core.errors import RailyardError
 from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
@@ -32,6 +35,7 @@ from railyard.workloads.schedule import Schedule
 MODULE: Final = "railyard.experiments.live.server"
 STEP: Final = "step"  # the event whose `text` is what the run does now
 _MAX_WAITING: Final = 512  # messages; a page that is stopped must not hold the run's memory
+_LOOK_S: Final = 0.5  # between two looks whether the server is there
 _HEALTH_S: Final = 0.2  # between two health samples that are sent on
 _SKIPPED: Final = frozenset({"choice"})  # a message for each pair and decision: the page shows none of them
 
@@ -46,9 +50,10 @@ class Page:
         inherited = [fd for fd in (serve.listener, serve.diagnosis, serve.record) if fd >= 0]
         self._worker = Worker(MODULE, "the live page", Ready, on_event=self._on_event, pass_fds=inherited)
         self._worker.open(serve)
-        self._worker.watched.release()  # a run does not depend on its page
+        self._worker.watched.release()  # a run does not depend on its page: no interval is invalid without it
         self._health_s = 0.0
-        for loop in (self._send_all, self._answer_all):
+        self._has_ended = threading.Event()
+        for loop in (self._send_all, self._answer_all, self._name_interruptions):
             threading.Thread(target=loop, name="live page", daemon=True).start()
 
     def send(self, message: ToPage) -> None:
@@ -67,12 +72,33 @@ class Page:
 
     def close(self) -> None:
         """End the server."""
+        self._has_ended.set()
         self._requests.put(None)
         self._worker.end()
 
     def _on_event(self, ns: int, what: str, detail: dict[str, Any]) -> None:
         if what == "control":
             self._requests.put(detail)
+
+    def _name_interruptions(self) -> None:
+        """Announce that the server died, or each time that it was stopped: the run goes on without a page."""
+        server = psutil.Process(self._worker.pid)
+        was_stopped = False
+        while not self._has_ended.wait(_LOOK_S):
+            try:
+                status = server.status()
+            except psutil.NoSuchProcess:
+                status = psutil.STATUS_DEAD
+            now = time.monotonic_ns()
+            if status in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE):
+                if not self._has_ended.is_set():
+                    watch.show(watch.Interruption("the live page", "died: the run goes on without it", now, now))
+                return
+            is_stopped = status == psutil.STATUS_STOPPED
+            if is_stopped and not was_stopped:
+                text = f"is stopped: the run goes on without it (kill -CONT {server.pid} continues it)"
+                watch.show(watch.Interruption("the live page", text, now, now))
+            was_stopped = is_stopped
 
     def _send_all(self) -> None:
         with suppress(RailyardError):  # the server has ended, and the run goes on without a page

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from railyard.core.safe_files import Folder
+from railyard.results.runs.records import LIVE_PAGE
 
 RECORD: Final = "live.jsonl"
-PAGE: Final = "live.html"
+PAGE: Final = LIVE_PAGE
 STATIC: Final = Path(__file__).parent / "static"
 MAX_BYTES: Final = 64 << 20  # of a record that a browser is given; later lines are left out
 _MODULES: Final = ("words", "fabric", "panel", "strips", "main")  # each after those that it imports

@@ -53,6 +53,7 @@ MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconne
 MAX_CLICKS: Final = 32  # that wait for their answer
 PART_BYTES: Final = 1 << 16  # of what came before, at a time: the rest waits until a browser has read it
 MAX_BODY: Final = 4096
+MAX_HEAD: Final = 4096  # bytes of a request's target and headers
 HEAD_S: Final = 5.0  # for the head of a request, from the connection or the answer before
 BODY_S: Final = 5.0
 MAX_CONNECTIONS: Final = 256  # of all who may connect, and as many of all others: a limit of files is never reached
@@ -129,6 +130,13 @@ class Gate:
         if scope["type"] != "http":
             return
         serve = self._serve
+        # h11 bounds a head that comes in parts, and not one that is whole when it looks
+        head_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        head_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+        if head_bytes > MAX_HEAD:
+            too_large = f"refused: the head of a request has {MAX_HEAD} bytes or less\n"
+            await PlainTextResponse(too_large, 431, {**HEADERS, "connection": "close"})(scope, receive, send)
+            return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         why = access.refusal(scope["path"], headers, serve.port, serve.token, scope["state"]["user"], serve.users)
         if why:
@@ -401,6 +409,7 @@ async def serve_page(serve: Serve, parent: Parent) -> None:
     options["http"] = partial(Connection, serve, socket.socket(fileno=serve.diagnosis))
     options["log_level"] = "error"  # what is wrong with a request is for who sent it: our output grows in memory
     options["proxy_headers"] = False
+    options["h11_max_incomplete_event_size"] = MAX_HEAD
     server = uvicorn.Server(uvicorn.Config(app, server_header=False, **options))
     server.capture_signals = contextlib.nullcontext  # Ctrl-C is for the run, or a command in its shell
     parent.send(Ready())

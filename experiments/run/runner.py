@@ -70,7 +70,7 @@ def run_experiment(
     except KeyboardInterrupt:
         run.interrupted = True
         raise
-    except Exception as error:  # one that isn't ours is a defect of Railyard: its type's name helps
+    except BaseException as error:  # one that isn't ours is a defect of Railyard: its type's name helps
         text = str(known_error(error) or f"{type(error).__name__}: {error}")
         causes = watch.since(begun_ns)
         crashed = isinstance(error, WorkerCrashed)  # which names the process, and has its traceback

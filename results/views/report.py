@@ -21,7 +21,7 @@ from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import link_findings, place, repeats
-from railyard.results.runs.records import Run, Verdict, worst_verdict
+from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, worst_verdict
 from railyard.results.runs.targets import missed_targets
 from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
@@ -155,6 +155,7 @@ def render(analysis: Analysis) -> str:
         agreement=analysis.agreement,
         files=_data_files(run),
         script=script,
+        live_page=LIVE_PAGE,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         description=run.spec.get("description") or "",
         facts=facts,

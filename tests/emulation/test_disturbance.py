@@ -2,7 +2,9 @@
 
 The ordinary test disturbs three intervals of one run, after two quiet ones. `script/test thorough` disturbs 200
 intervals, each run from its first instruction on, and also requires that 95% of the undisturbed ones are ok. As a
-program it prints a table of those: python -m tests.emulation.test_disturbance [INTERVALS], as root, 15 minutes for 200.
+program it prints a table of those, or of INTERVALS under the disturbances named: as root, 15 minutes for 200,
+
+    python -m tests.emulation.test_disturbance [INTERVALS [NAME ...]]
 """
 
 import os
@@ -46,6 +48,11 @@ FILL_MEMORY: Final = """import mmap
 while True:
     with mmap.mmap(-1, {0}) as block:
         for page in range(0, {0}, 4096): block[page] = 1"""
+SYNCHRONISE: Final = """import os, tempfile
+with tempfile.TemporaryFile(dir="/var/tmp") as file:
+    while True:
+        os.pwrite(file.fileno(), os.urandom(2**22), 0)
+        os.fsync(file.fileno())"""
 Disturbance = Callable[[Program], AbstractContextManager[None]]
 
 
@@ -120,6 +127,27 @@ def others(code: str) -> Disturbance:
     return disturb
 
 
+def elsewhere(code: str) -> Disturbance:
+    """Run two programs of this Python code in a control group of their own, beside that of the run."""
+
+    @contextmanager
+    def disturb(program: Program) -> Iterator[None]:
+        group = cpu_cgroups()[0] / f"railyard-test-others-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            raise NotPossible(f"no control group can be made here: {error}") from None
+        try:
+            with others(f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n{code}")(program):
+                yield
+        finally:
+            while members := (group / "cgroup.procs").read_text().split():
+                move(map(int, members), group.parent)
+            group.rmdir()
+
+    return disturb
+
+
 def bursts(length_s: float) -> Disturbance:
     """Let two other programs use a core each for this time, half of the time."""
     return others(BURN.format(length_s, length_s))
@@ -168,6 +196,8 @@ DISTURBANCES: Final[dict[str, tuple[Disturbance, int]]] = {
     "one-core": (one_core, 20), "burners": (others(BURN.format(60, 0)), 20),
     "bursts-120ms": (bursts(0.12), 20), "bursts-500ms": (bursts(0.5), 20), "bursts-1s": (bursts(1.0), 20),
     "bursts-4s": (bursts(4.0), 20), "memory": (others(FILL_MEMORY.format(2**28)), 20),
+    "bursts-elsewhere": (elsewhere(BURN.format(0.12, 0.12)), 20), "fsync": (others(SYNCHRONISE), 20),
+    "worker-paused-50ms": (paused_worker(0.05), 20), "worker-paused-300ms": (paused_worker(0.3), 20),
     "worker-paused-200ms": (paused_worker(0.2), 20), "worker-paused-1s": (paused_worker(1.0), 20),
 }  # fmt: skip
 """Disturbances, and the rails' Mbit/s that a run accepts under them: a quota leaves less."""
@@ -276,11 +306,19 @@ class Outcome(NamedTuple):
         return f"{self.kind:20}  {self.why_not or shown}"
 
 
-def attack(intervals: int, folder: Path, slow: float, show: Callable[[object], None]) -> list[Outcome]:
-    """Measure a fifth as many quiet intervals, then all disturbances in turn; `show` gets each outcome."""
-    each, outcomes, quiet = -(-intervals // len(DISTURBANCES)), list[Outcome](), dict[str, float]()
+def attack(
+    intervals: int, folder: Path, slow: float, show: Callable[[object], None], names: Sequence[str] = ()
+) -> list[Outcome]:
+    """Measure a fifth as many quiet intervals, then these disturbances in turn (default: all).
+
+    `show` gets each outcome.
+    """
+    chosen = {name: DISTURBANCES[name] for name in names or DISTURBANCES}
+    each = -(-intervals // len(chosen))
+    outcomes = list[Outcome]()
+    quiet = dict[str, float]()
     show(f"{'kind':20}  intervals  ok  worst that is ok")
-    for name, (disturbance, mbit) in {"quiet": (undisturbed, 20), **DISTURBANCES}.items():
+    for name, (disturbance, mbit) in {"quiet": (undisturbed, 20), **chosen}.items():
         count = each if quiet else max(3, intervals // 5)
         try:
             times = measured(disturbance, mbit, count, folder / name, slow)
@@ -307,4 +345,5 @@ def test_two_hundred_disturbed_intervals(tmp_path: Path, slow: float) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        attack(int(sys.argv[1]) if sys.argv[1:] else INTERVALS, Path(made), 1.0, lambda row: print(row, flush=True))
+        count, *kinds = sys.argv[1:] or [str(INTERVALS)]
+        attack(int(count), Path(made), 1.0, lambda row: print(row, flush=True), kinds)

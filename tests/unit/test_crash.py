@@ -61,6 +61,7 @@ def test_a_defect_without_a_temporary_folder_is_one_line() -> None:
     [
         ("raise KeyboardInterrupt", 130, ""),
         ("raise SystemExit(5)", 5, ""),
+        ("raise GeneratorExit", 70, "GeneratorExit"),
         ("raise MemoryError", 3, "not enough memory"),
         ("raise OSError(28, 'No space left', '/x')", 3, "the disk is full (/x)"),
         ("raise OSError(24, 'x')", 3, "too many open files"),

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core import watch
 from railyard.core.errors import BadInput
+from railyard.core.wait import wait_until
 from railyard.experiments.live import access, launch, page
 from railyard.experiments.live.launch import allowed_users, opened_page
 from railyard.experiments.live.server import HEAD_S
@@ -155,6 +158,13 @@ def test_a_large_request_is_refused_before_it_came(served: Served, length_and_bo
     assert status == 413 or (status == 403 and "read-only" in text)
 
 
+@pytest.mark.parametrize("headers", [("X-Long: " + "x" * 60_000,), tuple(f"X-{n}: {'x' * 90}" for n in range(90))])
+def test_a_request_with_large_headers_is_refused(served: Served, headers: tuple[str, ...]) -> None:
+    status, _ = served.send(served.head("/", *headers))
+    assert status in (400, 431)  # 400: it came in parts, and was refused before the last
+    assert served.get()[0] == 200
+
+
 @pytest.mark.parametrize("body", ["[" * 4000, '{"do": "\\ud800"}', '{"do": NaN}', "[1]", "{", "\xff"])
 def test_a_request_that_is_no_json_object_is_refused(served: Served, body: str) -> None:
     headers = ("Content-Type: application/json", f"Content-Length: {len(body)}")
@@ -218,6 +228,27 @@ def test_metrics_have_help_and_type_of_each_name(served: Served) -> None:
     status, text = served.get("/metrics")
     assert status == 200
     assert "# TYPE railyard_gpus gauge\nrailyard_gpus 0\n" in text
+
+
+def test_a_server_that_is_stopped_or_dies_is_named_and_interrupts_nothing() -> None:
+    before = set(psutil.Process().children())
+    announced = list[str]()
+    watch.announce(lambda interruption: announced.append(str(interruption)))
+    begun_ns = time.monotonic_ns()
+    with opened_page("", None) as opened:
+        assert opened.task
+        task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
+        with page.served(task, {"name": "quickstart"}):
+            (server,) = set(psutil.Process().children()) - before
+            server.suspend()
+            wait_until(lambda: len(announced) == 1, "the line about its stop", 10.0)
+            server.kill()
+            wait_until(lambda: len(announced) == 2, "the line about its end", 10.0)
+            watch.check()
+    watch.announce(lambda _: None)
+    assert announced[0].startswith("the live page is stopped: the run goes on without it")
+    assert announced[1] == "the live page died: the run goes on without it"
+    assert not watch.since(begun_ns)
 
 
 def test_nothing_listens_after_the_page_is_closed() -> None:

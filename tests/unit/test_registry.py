@@ -82,6 +82,13 @@ def test_suspicious_syntax_of_a_plugin_prints_nothing(animals: Registry[object],
     ("text", "message"),
     [
         ("x = 1\nraise KeyError('y')\n", "--plugin: '{file}' can't be loaded: line 2: KeyError: 'y'"),
+        ("raise GeneratorExit\n", "--plugin: '{file}' can't be loaded: line 1: GeneratorExit:"),
+        ("import sys\nsys.exit(0)\n", "--plugin: '{file}' can't be loaded: line 2: SystemExit: 0"),
+        (
+            "import pytest\npytest.importorskip('no_such_module')\n",
+            "--plugin: '{file}' can't be loaded: line 2: Skipped: could not import 'no_such_module': "
+            "No module named 'no_such_module'",
+        ),
         ("def f(:\n", "--plugin: '{file}' can't be loaded: line 1: SyntaxError: invalid syntax"),
         (CAT + CAT, "{file}:10: 'cat' is already registered as animal, at {file}:4"),
         (CAT.replace("speak", "say"), "{file}:4: 'cat' is not a whole animal: the method speak(text) is missing"),

@@ -73,6 +73,16 @@ def test_footer_names_the_other_file_that_a_page_needs(page: str, clicked: str) 
     assert 'no other file than the recorded run, <a href="live.html">live.html</a>.' in clicked
 
 
+def test_a_recorded_page_of_another_name_is_no_link() -> None:
+    """The records of a folder may be anyone's."""
+    run = sample_run(2, 2, 1)
+    run.provenance["live_page"] = "javascript:alert(1)//live.html"
+    text = shown.render(run)
+    assert "no network and no other file." in text
+    assert 'src="javascript' not in text
+    assert 'href="javascript' not in text
+
+
 def test_reading_explains_what_was_measured_alone(page: str, clicked: str) -> None:
     titles = {
         name: re.findall(r"<tr><td>(\w+)", text[text.index('id="reading"') :])

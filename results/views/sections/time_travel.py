@@ -3,6 +3,7 @@
 from typing import Any
 
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import LIVE_PAGE
 from railyard.results.views.report import Section, section
 
 
@@ -15,7 +16,7 @@ class _TimeTravel(Section):
     template = "time_travel.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
-        return "live_page" in analysis.run.provenance
+        return analysis.run.provenance.get("live_page") == LIVE_PAGE
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        return {"page": analysis.run.provenance["live_page"]}
+        return {"page": LIVE_PAGE}
