@@ -1,6 +1,6 @@
 """Fabric kinds that are graphs: plan, flows, routes, faults and predictions of the example, and refused graphs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
 
@@ -212,3 +212,63 @@ def test_kind_that_is_a_graph_takes_no_assigned_uplinks(plan: Plan) -> None:
     assert plan.spec.definition.policies == ("spine", "pxn", "rd")
     with pytest.raises(BadInput, match="must be 239 or less for kind leaf-spine: a switch has no more ports"):
         parse_fabric({"kind": "leaf-spine", "domains": 240, "rails": 2})
+
+
+class Rails(FabricKind):
+    """rail-only, as a graph of switches that nothing joins."""
+
+    default_policy = "dr"
+
+    def network(self, size: Size) -> Network:
+        cables = tuple(Cable(gpu.name, f"rail{gpu.rank}") for gpu in size.gpus)
+        return Network(tuple(f"rail{rank}" for rank in range(size.rails)), cables)
+
+
+class Ring(FabricKind):
+    """A switch for each domain, in a ring."""
+
+    default_policy = "spine"
+
+    def network(self, size: Size) -> Network:
+        names = [f"ring{domain}" for domain in range(size.domains)]
+        pairs = dict.fromkeys(frozenset((a, b)) for a, b in zip(names, [*names[1:], names[0]], strict=True))
+        down = [Cable(gpu.name, names[gpu.domain]) for gpu in size.gpus]
+        return Network(tuple(names), (*down, *(Cable(min(pair), max(pair), 2.0) for pair in pairs)))
+
+
+@pytest.fixture
+def more_kinds() -> Iterator[None]:
+    """The two kinds, until the end of the test."""
+    FABRIC_KINDS.add("rails-as-graph", Rails())
+    FABRIC_KINDS.add("ring", Ring())
+    yield
+    FABRIC_KINDS.remove("rails-as-graph")
+    FABRIC_KINDS.remove("ring")
+
+
+@pytest.mark.usefixtures("more_kinds")
+def test_rail_only_as_a_graph_has_the_routes_of_rail_only() -> None:
+    graph, built_in = (
+        make_plan(parse_fabric({"kind": kind, "domains": 3, "rails": 3}), RAIL_BPS)
+        for kind in ("rails-as-graph", "rail-only")
+    )
+    assert all(source_routes(graph, gpu) == source_routes(built_in, gpu) for gpu in graph.gpus)
+    assert all(neighbours(graph, gpu) == neighbours(built_in, gpu) for gpu in graph.gpus)
+    for kind, target in (("rail-switch-crash", "rail1"), ("link-down", "d0g1"), ("hb-port-down", "d1g1")):
+        fault = Fault(kind, target)
+        reachable = [bounds(plan, [fault]).lower.reachable for plan in (graph, built_in)]
+        assert reachable[0] == reachable[1]
+        changed = [detours(plan, broken_by(fault.impact(plan), plan)) for plan in (graph, built_in)]
+        assert changed[0] == changed[1], fault
+
+
+@pytest.mark.usefixtures("more_kinds")
+def test_ring_has_two_ways_and_uses_the_longer_one_after_a_cut() -> None:
+    plan = make_plan(parse_fabric({"kind": "ring", "domains": 4, "rails": 2}), RAIL_BPS)
+    assert follow(plan, Gpu(0, 0), Gpu(2, 1), frozenset(), frozenset()) == {f"ring{n}" for n in range(4)}
+    cut = frozenset({frozenset({"ring0", "ring1"})})
+    assert follow(plan, Gpu(0, 0), Gpu(1, 0), frozenset(), cut) == {f"ring{n}" for n in range(4)}
+    assert plan.graph.islands(cut=cut) == frozenset()
+    apart = {"ring1", "ring3"}
+    groups = plan.graph.islands(apart)
+    assert {frozenset(gpu.domain for gpu in group) for group in groups} == {frozenset({0}), frozenset({2})}
