@@ -17,6 +17,7 @@ from railyard.core.sandbox.run_queue import runs_at_once
 from railyard.core.units import format_size, format_time
 from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
 from railyard.experiments.options import console
+from railyard.topologies.measure import other_programs
 
 PURPOSE = "Set up machines"
 TIMEOUT_S: Final = 60.0
@@ -48,14 +49,18 @@ def command(
         require(machine)
     except MissingRequirement as error:
         problem = str(error)
+    with console(stderr=True).status("watching other programs"):
+        others = other_programs.watch(machine.cores)
     with console(stderr=True).status("measuring the switches"):
         frames = None if problem else frames_per_s()
     shares = None if students is None else class_size(students, machine.cores, psutil.virtual_memory().total)
     if as_json:
         found = {**provenance.machine_data(machine, frames), "runs": not problem, "problem": problem}
+        found["other_programs"] = others._asdict()
         print(json.dumps(found | ({"class": shares._asdict()} if shares else {}), indent=1))
     else:
         provenance.print_machine(machine, console(), frames)
+        console().print(f"Other programs {others}.", style="yellow" if others.disturb else "", highlight=False)
         if shares:
             console().print(class_text(shares), highlight=False)
     return 3 if problem else 0
