@@ -28,6 +28,7 @@ from railyard.experiments.options import (
 )
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import command_line, load_any
+from railyard.topologies.measure import other_programs
 
 PURPOSE = "Run experiments"
 
@@ -156,7 +157,9 @@ def run(
             inherited.append(several["machine_net"])
         task["command"] = command_line(name, overrides, seed, plugin_files)
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
+        watched = other_programs.Watch(machine.cores)
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=inherited)
+        others = watched.end()
         problem = spare.problem(where)
         if status == 128 + signal.SIGKILL:
             problem = _killed(where)
@@ -166,6 +169,8 @@ def run(
         print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
     if problem:
         return print_error(problem, status or 1)
+    if others.disturb and not (quiet or as_json):
+        print(f"other programs used {others.amount}, while it ran")
     report = where.path / "report.html"
     if not (quiet or as_json) and report.exists():
         print(f"{report}")

@@ -12,6 +12,7 @@ def test_programs_of_one_name_count_together() -> None:
     assert others.busiest == "ffmpeg"
     assert (others.share, others.busiest_share) == pytest.approx((0.4, 0.3))
     assert others.disturb
+    assert others.amount == "40% of all cores, most of it ffmpeg (30%)"
     assert str(others) == "use 40% of all cores, most of it ffmpeg (30%): runs would be disturbed until they end"
 
 

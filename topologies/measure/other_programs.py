@@ -31,18 +31,35 @@ class OtherPrograms(NamedTuple):
         """True if intervals that are measured now would be degraded."""
         return self.share > FOREIGN_LIMIT
 
-    def __str__(self) -> str:
+    @property
+    def amount(self) -> str:
+        """Share of all cores, and the busiest program's."""
         most = f", most of it {self.busiest} ({self.busiest_share:.0%})" if self.busiest else ""
+        return f"{self.share:.0%} of all cores{most}"
+
+    def __str__(self) -> str:
         if not self.disturb:
-            return f"use {self.share:.0%} of all cores{most}: no run is disturbed"
-        return f"use {self.share:.0%} of all cores{most}: runs would be disturbed until they end"
+            return f"use {self.amount}: no run is disturbed"
+        return f"use {self.amount}: runs would be disturbed until they end"
+
+
+class Watch:
+    """Watch of the programs that run at its begin and its end; those of a run in a sandbox have ended by then."""
+
+    def __init__(self, cores: float) -> None:
+        self._cores, self._started = cores, time.monotonic()
+        self._before = _sample()
+
+    def end(self) -> OtherPrograms:
+        """Return what they used since the begin."""
+        return between(self._before, _sample(), time.monotonic() - self._started, self._cores)
 
 
 def watch(cores: float, seconds: float = WATCHED_S) -> OtherPrograms:
     """Return what other programs use of the cores, watched for so many seconds."""
-    before, started = _sample(), time.monotonic()
+    watched = Watch(cores)
     time.sleep(seconds)
-    return between(before, _sample(), time.monotonic() - started, cores)
+    return watched.end()
 
 
 def between(before: Sample, after: Sample, seconds: float, cores: float) -> OtherPrograms:
