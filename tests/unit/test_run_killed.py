@@ -1,0 +1,14 @@
+"""What `run` prints about a run that was killed: it names a folder that `report` can finish, if there is one."""
+
+from pathlib import Path
+
+from railyard.core.safe_files import Folder
+from railyard.experiments.commands.run import _killed
+from railyard.results.runs.journal import NAME
+
+
+def test_a_killed_run_names_its_folder_only_if_report_can_finish_it(tmp_path: Path) -> None:
+    with Folder(tmp_path) as folder:
+        assert _killed(folder).endswith("before it recorded anything: start it again")
+        folder.write(NAME, b"{}\n")
+        assert _killed(folder).endswith(f"report {tmp_path} finishes its folder")
