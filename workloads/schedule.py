@@ -428,7 +428,10 @@ def payload_rates(hb_bps: int, rail_bps: int, mtu: int) -> Rates:
 
 @dataclass(frozen=True)
 class Scale:
-    """`shape` is step 1; the factors are step 2. `real` is the published job, at its full size, in real bytes."""
+    """`shape` is step 1; the factors are step 2. `real` is the published job, at its full size, in real bytes.
+
+    `full_compute_s`: computing of `real` (`Iteration.compute_s`) if all of it were kept; None if that isn't known.
+    """
 
     workload: str
     platform: str
@@ -438,6 +441,7 @@ class Scale:
     shape: Mapping[str, Factor] = field(default_factory=dict)
     compute_kept: float = 1.0
     real: Iteration | None = None
+    full_compute_s: float | None = None
 
     @property
     def time_factor(self) -> float:

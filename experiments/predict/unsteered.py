@@ -3,7 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import product
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -15,9 +17,10 @@ from railyard.experiments.predict.output import Predicted
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
-from railyard.results.theory.predict import PathSeconds, equation, hash_choices, latency, predict_schedule
+from railyard.results.theory.predict import PathSeconds, equation, full_step_s, hash_choices, latency, predict_schedule
 from railyard.results.theory.stated import stated
 from railyard.results.views import format as fmt
+from railyard.results.views.computing import computing_lines
 from railyard.topologies.prediction import WHOLE, NotCompared, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Rates, Schedule, payload_rates
@@ -160,7 +163,27 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
             time, longer = fmt.seconds(row.predicted_by_uplink), row.predicted_by_uplink / row.predicted
             line = f"{row.fabric}, {row.phase or row.workload}: {time} expected, {longer:.2f} of the above"
             console.print(f"{line}, since flows collide on uplinks", highlight=False, soft_wrap=True)
+    for line in computing_lines(*_scales(spec)):
+        console.print(line, highlight=False, soft_wrap=True)
     print_rates(spec, console)
+
+
+def _scales(spec: ExperimentSpec) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Return how each workload is scaled on each fabric, and the labels of fabrics with that of their baseline."""
+    scales = []
+    fabrics = list(zip(spec.labels, spec.gpu_fabrics, strict=True))
+    for label, fabric in fabrics:
+        plan = nominal_plan(fabric)
+        for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+            scale = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed).scale
+            full_s = full_step_s(scale, plan.spec)
+            scales.append({**scale.as_dict(), "workload": name, "fabric": label, "full_step_s": full_s})
+    size = attrgetter("domains", "rails", "rail_rate", "hb_rate", "mtu", "platform")
+    compared = []
+    for (label, fabric), (other_label, other) in product(fabrics, fabrics):
+        if fabric.definition.baseline == other.kind and size(fabric) == size(other):
+            compared.append((label, other_label))
+    return scales, compared
 
 
 def print_rates(spec: ExperimentSpec, console: Console) -> None:

@@ -45,6 +45,7 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
 )
+from railyard.results.theory.predict import full_step_s
 from railyard.topologies.capacity import Capacity, auto_rail_bps, max_rail_bps
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.background.flows import Background, reserved
@@ -233,7 +234,8 @@ def make_workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed:
         is_iteration, is_independent = workload.is_iteration, workload.is_independent
         scaled = Workload(name, built.schedule, built.scale, is_iteration, built.measured_files, is_independent)
         found.append(scaled)
-        run.scale.append({**built.scale.as_dict(), "workload": name, "fabric": label})
+        full_s = full_step_s(built.scale, plan.spec)
+        run.scale.append({**built.scale.as_dict(), "workload": name, "fabric": label, "full_step_s": full_s})
     return found
 
 

@@ -361,6 +361,16 @@ def _durations(parts: Mapping[int, _Part]) -> list[float]:
     return found
 
 
+def full_step_s(scale: Scale, fabric: FabricSpec) -> float | None:
+    """Return the seconds of the published job at its full size with all of its computing, by Eq. 6; None without one.
+
+    On fabrics of two kinds its ratio is what the paper states (Rail-only IV-B): the share of the whole step.
+    """
+    if scale.real is None or scale.full_compute_s is None:
+        return None
+    return predict_iteration(replace(scale.real, compute_s=scale.full_compute_s), scale.real_rates, fabric)
+
+
 def project_to_full_size(
     scale: Scale, schedule: Schedule, seconds: Mapping[str, float], fabric: FabricSpec
 ) -> dict[str, float]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from railyard.results.theory.predict import (
     PathSeconds,
     explained_ratios,
+    full_step_s,
     idle_credit,
     latency,
     phase_times,
@@ -30,6 +31,19 @@ ONLY = FabricSpec(kind="rail-only")
 OPTIMIZED = FabricSpec(kind="rail-optimized")
 MOE, *_ = build(parse_workload({"kind": "moe"}), ONLY, RAIL, HB)
 ALL = [name for name, algorithm in ALGORITHMS.items() if algorithm.collective]
+
+
+@pytest.mark.parametrize(("platform", "longer"), [("a100", 0.009), ("h100", 0.017)])
+def test_the_full_step_has_all_of_its_computing(platform: str, longer: float) -> None:
+    """Rail-only IV-B: so much longer the whole step takes on rail-only, however much computing is kept."""
+    hb_bps = 1_200_000_000 if platform == "a100" else 900_000_000
+    for kept in (1.0, 0.02, 0.0):
+        workload = parse_workload({"kind": "moe", "compute": kept, "duration": "3s"})
+        seconds = []
+        for kind in ("rail-only", "rail-optimized"):
+            fabric = FabricSpec(kind=kind, domains=4, rails=4, platform=platform)
+            seconds.append(full_step_s(build(workload, fabric, 100_000_000, hb_bps).scale, fabric) or 0.0)
+        assert seconds[0] / seconds[1] - 1 == pytest.approx(longer, abs=5e-4)
 
 
 def test_payload_is_what_headers_leave() -> None:

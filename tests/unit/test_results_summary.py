@@ -68,6 +68,19 @@ def test_a_time_without_a_prediction_shows_the_reason() -> None:
     assert judge(run).verdict == "ok"
 
 
+def test_the_part_of_computing_that_is_kept_stands_beside_the_times() -> None:
+    run = two_fabrics()
+    scaled = {"workload": "moe", "platform": "a100", "compute_kept": 0.02, "factors": {}}
+    seconds = {"rail-only": 1.009, "rail-optimized": 1.0}
+    run.scale = [{**scaled, "fabric": fabric, "full_step_s": s} for fabric, s in seconds.items()]
+    line = "moe: computing: 2% kept; full step: +0.9% on rail-only by the formulas (a100)"
+    console = Console(file=StringIO(), width=100)
+    print_summary(run, console)
+    assert isinstance(console.file, StringIO)
+    assert line in console.file.getvalue()
+    assert summarise(run)["headline"]["computing"] == [line]
+
+
 def test_slowdown_is_rail_only_over_rail_optimized() -> None:
     (slow,) = summarise(two_fabrics())["headline"]["slowdown"]
     assert (slow["of"], slow["over"]) == ("rail-only", "rail-optimized")

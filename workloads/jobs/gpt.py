@@ -270,7 +270,10 @@ class GptSpec(Training):
         real, emulated = published_job.shape(published_layers), emulated_job.shape(layers)
         shape = {name: Factor(real[name], emulated[name]) for name in real}
         iteration = gpt_iteration(published_job)
-        scale = setting.scale(self.label(), factor, shape=shape, compute_kept=self.compute, real=iteration)
+        flops = setting.platform.flops * self.efficiency
+        full_s = gpt_job(model, self.label(), published, published_layers, flops).compute_s
+        kept = {"compute_kept": self.compute, "full_compute_s": full_s}
+        scale = setting.scale(self.label(), factor, shape=shape, real=iteration, **kept)
         return Built(gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale)
 
 

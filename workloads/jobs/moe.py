@@ -224,5 +224,12 @@ class MoeSpec(Training):
             "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
         }
         real = moe_iteration(with_algorithm(published_job))
-        scale = setting.scale(self.label(), factor, shape=shape, compute_kept=self.compute, real=real)
+        scale = setting.scale(
+            self.label(),
+            factor,
+            shape=shape,
+            compute_kept=self.compute,
+            real=real,
+            full_compute_s=model.gpu_flops / flops,
+        )
         return Built(moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale)

@@ -23,6 +23,7 @@ from railyard.results.plots.style import Plot
 from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
+from railyard.results.views.computing import computing_lines
 from railyard.results.views.format import workload_label
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text
@@ -124,6 +125,7 @@ class _Workloads(Section):
             # whole workloads, and phases whose kind of traffic is a headline (all but TP, PP and DP)
             chosen = [r for r in timed if not r.phase or any(traffic_kind(kind).is_headline for kind in r.kinds)]
             yield times_table(chosen or timed, list(analysis.labels.values()), analysis.slowdowns)
+        yield from _computing_lines(analysis.run)
         for fabric in [fabric for fabric in analysis.run.fabrics if fabric.kind in FABRIC_KINDS]:
             kind = FABRIC_KINDS[fabric.kind]
             if (planes := len(kind.carrying(kind.all_planes))) > 1:
@@ -178,6 +180,9 @@ class _Workloads(Section):
                 line = Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"), doubt)
                 console.print(line, highlight=False)
 
+            for line_of_computing in _computing_lines(analysis.run):
+                console.print(line_of_computing, highlight=False)
+
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         columns = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
         totals = {name: sum(getattr(row, name) for row in analysis.run.bytes) for name in columns}
@@ -187,9 +192,14 @@ class _Workloads(Section):
             cross_rail.setdefault(label, {})[workload_label(row.interval)] = row.cross_rail_bytes
         return {
             "times": [row.as_dict() for row in analysis.times],
+            "computing": list(_computing_lines(analysis.run)),
             "slowdown": slowdowns_table(analysis.slowdowns).to_dicts(),
             "bytes": {**totals, "cross_rail_bytes": cross_rail},
         }
+
+
+def _computing_lines(run: Run) -> Iterator[str]:
+    return computing_lines(run.scale, [(own.label, other.label) for own, other in pairs(run)])
 
 
 def filled_formulas(run: Run, names: Mapping[Place, str], rows: Sequence[Row]) -> list[Markup]:
