@@ -206,8 +206,17 @@ class Steps:
         for event in sorted(new, key=lambda event: event.monotonic_ns):
             if event.source not in _HIDDEN and self._console:
                 after_s = (event.monotonic_ns - begun_ns) / 1e9
-                line = Text(f"  {after_s:9.4f} s  {words(event.what, event.detail)}", "dim")
+                line = Text(f"  {after_s:9.4f} s  {_in_words(event)}", "dim")
                 self._console.print(line, soft_wrap=not self._is_terminal, highlight=False)
+
+
+def _in_words(event: Event) -> str:
+    """Return an event in words, without what the step's line says: its fabric and interval."""
+    if event.source == "fault" and (target := event.detail.get("target")):
+        is_repair = event.what == "repair"
+        kind = str(event.detail.get("part", event.what)).partition(" ")[0] if is_repair else event.what
+        return words("repair" if is_repair else "inject", {"kind": kind, "target": target})
+    return words(event.what, {key: value for key, value in event.detail.items() if key != "fabric"})
 
 
 class _Bars(Progress):

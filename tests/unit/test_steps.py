@@ -139,12 +139,15 @@ def test_events_are_in_words_and_order_above_their_step() -> None:
         begun = time.monotonic_ns()
         run.events.append(Event(begun + 30, "controller", "rerouted", {"routes": 1, "detours": 0}))
         run.events.append(Event(begun + 20, "controller", "port-down", {"port": "d0g1", "switch": "rail1"}))
-        run.events.append(Event(begun + 10, "fault", "inject", {"kind": "link-down", "target": "d0g1", "repeat": 0}))
+        run.events.append(Event(begun + 10, "fault", "link-down", {"repeat": 0, "target": "d0g1"}))
+        repaired = {"fabric": "rail-only", "part": "link-down d0g1", "target": "d0g1"}
+        run.events.append(Event(begun + 40, "fault", "repair", repaired))
     *events, step = shown.getvalue().splitlines()
     assert [re.sub(r"^ +0\.\d{4} s  ", "", event) for event in events] == [
         "fault: link-down at d0g1",
         "rail1 lost the carrier of d0g1",
         "1 route changed; 0 detours in use",
+        "repaired: link-down at d0g1",
     ]
     assert step.startswith("[1/1]")
 
