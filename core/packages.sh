@@ -26,10 +26,11 @@ missing_packages() { # missing_packages EXTRA...
     for extra in "$@"; do
         case $extra in
         gloo | torchft | labs | cluster) ;; # Python packages only
+        mininet) programs+=(ovs-testcontroller:openvswitch-testcontroller telnet:telnet) ;;
         mpi) programs+=(mpirun:openmpi-bin) ;;
         browser) programs+=(chromium:chromium) ;;
         sshd) programs+=(sshd:openssh-server ssh-keygen:openssh-client) ;;
-        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mpi, sshd, torchft" >&2 && return 2 ;;
+        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mininet, mpi, sshd, torchft" >&2 && return 2 ;;
         esac
     done
     for pair in "${programs[@]}"; do
@@ -92,6 +93,7 @@ disable_services() { # disable_services PACKAGE...: those that these packages br
         case $package in
         openvswitch-switch) units=(openvswitch-switch.service ovs-record-hostname.service) ;;
         etcd-server) units=(etcd.service) ;;
+        openvswitch-testcontroller) units=(openvswitch-testcontroller.service) ;;
         openssh-server) units=(ssh.service) ;;
         *) continue ;;
         esac

@@ -12,6 +12,8 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import INSTALL, data_file, python_extra
 
 PURPOSE = "Set up machines"
+WITHOUT_PYTHON_PACKAGES: Final = frozenset({"mininet", "sshd"})
+"""Extras that are programs alone."""
 SCRIPT: Final = str(data_file("core/packages.sh"))
 
 
@@ -19,10 +21,10 @@ def command(
     extras: Annotated[
         list[str],
         typer.Argument(
-            metavar="[gloo] [mpi] [torchft]",
+            metavar="[gloo] [mininet] [mpi] [torchft]",
             default_factory=list,
             show_default=False,
-            help="Engines to compare with and training programs, too.",
+            help="Engines to compare with, training programs, and the default controller of stock Mininet, too.",
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed.")] = False,
@@ -46,7 +48,7 @@ def command(
             return status
     elif packages:
         print(f"would run: apt-get update; apt-get install -y --no-install-recommends {' '.join(packages)}")
-    for extra in extras:
+    for extra in sorted({*extras} - WITHOUT_PYTHON_PACKAGES):
         print(f"the Python packages for {extra}: {python_extra(extra)}")
     return 0
 

@@ -61,7 +61,7 @@ def test_unknown_extra_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["install", "mpich"]) == 2
     assert (
         capfd.readouterr().err
-        == "error: EXTRA: 'mpich' is not known: allowed are browser, cluster, gloo, labs, mpi, sshd, torchft\n"
+        == "error: EXTRA: 'mpich' is not known: allowed are browser, cluster, gloo, labs, mininet, mpi, sshd, torchft\n"
     )
 
 

@@ -5,19 +5,18 @@ with several rails. Everything here touches the kernel; plan.py, routing.py and 
 sandbox (core/sandbox).
 """
 
-import json
 import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import gpu_setup, namespaces, ovs, queues
+from railyard.topologies.build.iperf import iperf
 from railyard.topologies.build.mininet_import import without_setuptools
 from railyard.topologies.build.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
 from railyard.topologies.build.ovs import PrivateSwitch
@@ -31,7 +30,7 @@ from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.plan import PLAN_FILE, Plan, write_active_plan
 
 with without_setuptools():
-    from mininet.log import error, output
+    from mininet.log import error
     from mininet.net import Mininet
     from mininet.topo import Topo
 
@@ -62,15 +61,6 @@ HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
 FIRST_INDEX: Final = 1_000_000
 
 
-def iperf_rates(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the rates in bit/s, received and sent, of iperf3's JSON report. RailyardError if it reports an error."""
-    if "error" in report:
-        raise RailyardError(f"iperf3: {report['error']}")
-    received = report["end"]["sum_received"]["bits_per_second"]
-    sent = report["end"]["sum_sent"]["bits_per_second"]
-    return received, sent
-
-
 class FabricController(Protocol):
     """Interface of a controller to the builder."""
 
@@ -90,6 +80,8 @@ class EmulatedNet(Mininet):
     `hosts` are where traffic begins and ends, `switches` what is in the network; `ovs` has each switch's processes by
     name. `build_s`, `stop_s`: seconds that it took. A subclass says what its plan means for a namespace and a link.
     """
+
+    iperf = iperf
 
     def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
@@ -148,35 +140,6 @@ class EmulatedNet(Mininet):
             for switch in self.ovs.values():
                 switch.stop()
         self.stop_s = time.monotonic() - started
-
-    def iperf(
-        self,
-        hosts: Sequence[NamespaceNode] | None = None,
-        l4Type: str = "TCP",  # noqa: N803 (Mininet's name)
-        udpBw: str = "10M",  # noqa: N803
-        seconds: int = 5,
-        **_: object,
-    ) -> list[str]:
-        """Print and return the throughput from the first host to the second, by iperf3, as `99.1 Mbits/sec`.
-
-        `l4Type`: TCP or UDP. `udpBw`: the rate at which UDP is sent, as iperf3 has it. `seconds`: how long. Returns
-        [received, sent]; with UDP [udpBw, received, sent], as Mininet does. Mininet's own waits for a report on its
-        telnet probe, which today's iperf no longer gives.
-        """
-        client, server = hosts or (self.hosts[0], self.hosts[-1])
-        output(f"*** Iperf: testing {l4Type} bandwidth between {client.name} and {server.name}\n")
-        server_process = server.popen("iperf3 -s -1 --forceflush")
-        server_process.stdout.readline()
-        protocol = f"-u -b {udpBw}" if l4Type == "UDP" else ""
-        report = json.loads(client.cmd(f"iperf3 -J -t {seconds} {protocol} --connect-timeout 5000 -c {server.IP()}"))
-        server_process.terminate()  # it waits for good if the client's arguments were refused
-        server_process.wait()
-        received, sent = iperf_rates(report)
-        result = [f"{rate / 1e6:.1f} Mbits/sec" for rate in (received, sent)]
-        if l4Type == "UDP":
-            result.insert(0, udpBw)
-        output(f"*** Results: {result}\n")
-        return result
 
     def configLinkStatus(self, src: str, dst: str, status: str) -> None:  # noqa: N802
         """Set the links between two nodes `up` or `down`, at the switch's end.

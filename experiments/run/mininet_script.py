@@ -1,0 +1,134 @@
+"""A user's script for stock Mininet, inside a sandbox with an Open vSwitch of its own: `railyard mininet SCRIPT`.
+
+    launcher (commands/mininet.py) ── sandbox init: this program ── ovsdb-server, ovs-vswitchd, the script's own
+
+The script runs in this process, unchanged. What it uses of Mininet and this machine can't do is replaced before it
+starts, and a line on stderr says so: the kernel's datapath and the reference switch by Open vSwitch in userspace, the
+reference controller by Open vSwitch's. Delays and losses are left out where the kernel lacks netem.
+"""
+
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from railyard.core.host import Datapath
+from railyard.core.sandbox import init
+from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build.mininet_import import without_setuptools
+
+with without_setuptools():
+    from mininet import link, net, node
+
+    from railyard.topologies.build.iperf import iperf
+
+OVS_RUNDIR: Final = Path("/run/openvswitch")
+"""Open vSwitch's default folder, where stock Mininet looks for it. In a sandbox it is the run's own."""
+CONTROLLER: Final = "ovs-testcontroller"
+PROTOCOLS: Final = "OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13"  # it ends at the first packet of a switch with 1.5
+_PROGRAMS: Final = Path("/run/railyard/mininet-programs")  # before all others in PATH
+
+
+def main() -> int:
+    """Run the script of the task; return its exit status."""
+    task = init.prepare()
+    init.install_signal_handlers(interactive=True)
+    start_open_vswitch(task["datapath"])
+    for line in adapt(task["datapath"], task["datapath_reason"], task["has_netem"]):
+        print(f"railyard: {line}", file=sys.stderr)
+    os.chdir(task["folder"])
+    return run_script(task["script"], task["arguments"])
+
+
+def start_open_vswitch(datapath: Datapath) -> None:
+    """Start one Open vSwitch for all switches at its default paths, as a distribution's service does."""
+    ovs.prepare()
+    OVS_RUNDIR.mkdir(parents=True)
+    shutil.copy(ovs.EMPTY_DATABASE, OVS_RUNDIR / "conf.db")
+    socket = f"{OVS_RUNDIR}/db.sock"
+    _start_daemon("ovsdb-server", f"{OVS_RUNDIR}/conf.db", f"--remote=punix:{socket}")
+    namespaces.run(["ovs-vsctl", "--no-wait", "init"])
+    if datapath == "netdev-tso":
+        tso = "other_config:userspace-tso-enable=true"
+        namespaces.run(["ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", tso])
+    _start_daemon("ovs-vswitchd", f"unix:{socket}", ovs.NO_ROUTES)
+
+
+def _start_daemon(program: str, *arguments: str) -> None:
+    log = f"--log-file={OVS_RUNDIR}/{program}.log"
+    # --detach returns when the daemon is ready
+    namespaces.run([program, *arguments, "--pidfile", "--detach", log, *ovs.QUIET[:2]])
+
+
+def adapt(datapath: Datapath, reason: str, has_netem: bool) -> list[str]:
+    """Replace in Mininet what this machine lacks; return a line for each replacement."""
+    net.Mininet.inited = True  # or it would set sysctls of the whole machine
+    net.Mininet.iperf = iperf  # its own waits for a report that today's iperf doesn't print
+    notes = []
+    forced = {}
+    if datapath != "system":
+        notes.append(f"switches use Open vSwitch in userspace ({reason})")
+        forced["datapath"] = "user"
+    _set_switch_defaults({"protocols": PROTOCOLS}, forced)
+    if datapath == "netdev":
+        _turn_checksum_offload_off()
+    if shutil.which("ofdatapath") is None:
+        notes.append("UserSwitch is Open vSwitch in userspace (the reference switch ofdatapath is not installed)")
+        node.UserSwitch = partial(node.OVSSwitch, datapath="user")
+    if not has_netem:
+        notes.append("delay, jitter and loss of links are left out (this kernel lacks netem)")
+        link.TCIntf.delayCmds = staticmethod(_no_delay)
+    if shutil.which("controller") is None and (controller := shutil.which(CONTROLLER)):
+        notes.append(f"the reference controller is {CONTROLLER}")
+        _PROGRAMS.mkdir(parents=True)
+        (_PROGRAMS / "controller").symlink_to(controller)
+        os.environ["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
+    return notes
+
+
+def _set_switch_defaults(defaults: Mapping[str, str], forced: Mapping[str, str]) -> None:
+    stock: Callable[..., None] = node.OVSSwitch.__init__
+
+    def make_switch(self: Any, name: str, *args: Any, **params: Any) -> None:
+        stock(self, name, *args, **{**defaults, **params, **forced})
+
+    node.OVSSwitch.__init__ = make_switch
+
+
+def _turn_checksum_offload_off() -> None:
+    """Let hosts finish checksums themselves: a userspace switch without TSO would pass unfinished ones on."""
+    stock: Callable[..., Any] = node.Host.config
+
+    def configure(self: Any, **params: Any) -> Any:
+        result = stock(self, **params)
+        for interface in self.intfNames():
+            self.cmd(f"ethtool -K {interface} tx off")
+        return result
+
+    node.Host.config = configure
+
+
+def _no_delay(parent: str, **_: object) -> tuple[list[str], str]:
+    return [], parent
+
+
+def run_script(script: str, arguments: Sequence[str]) -> int:
+    """Run a Python file as `python SCRIPT ARGUMENTS` does; return its exit status."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            return 1
+        return stop.code or 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
