@@ -25,7 +25,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
-from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
+from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
 from railyard.failure.scenario.script import Script, inject, repair
 from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
@@ -55,6 +55,7 @@ class ActiveFault:
     selection: PairSelection
     run: Run
     traffic: Traffic
+    probe_port: int
     load: ExitStack = field(default_factory=ExitStack)
     begun_ns: int = 0
     injected_ns: int = 0
@@ -71,6 +72,7 @@ class LiveFabric:
         self._links: list[LinkCheck] = []
         self._faults: dict[int, ActiveFault] = {}
         self._heartbeats = ExitStack()
+        self._probe_ports = ProbePorts()
 
     def run(self, workload: dict[str, Any], repeats: int, seed: int) -> Run:
         """Run a workload `repeats` times and return its records. BadInput if it doesn't fit the fabric."""
@@ -145,10 +147,9 @@ class LiveFabric:
         if not self._faults and self._reroute:
             self._heartbeats.enter_context(heartbeats_running(session, HeartbeatsSpec(), self._new_run(self._spec)))
             time.sleep(SETTLE_S)
-        job = TrafficJob(
-            streams=(), probes=selection.probes, stream_bytes_per_s=0.0, port=7100 + 16 * len(self._faults)
-        )
-        fault = ActiveFault(spec, script, selection, run, Traffic(job))
+        port = self._probe_ports.take()
+        job = TrafficJob(streams=(), probes=selection.probes, stream_bytes_per_s=0.0, port=port)
+        fault = ActiveFault(spec, script, selection, run, Traffic(job), port)
         interval = replace(session.interval(), reroute=self._mode, part=spec.label)
         try:
             if spec.registry is not None:
@@ -187,7 +188,8 @@ class LiveFabric:
     def repair(self, number: int) -> Run:
         """Repair a fault, wait until its detours are withdrawn, and return its recovery."""
         fault = self._faults.pop(number)
-        with fault.load, fault.traffic, ExitStack() as last:
+        with ExitStack() as ports, fault.load, fault.traffic, ExitStack() as last:
+            ports.callback(self._probe_ports.release, fault.probe_port)  # after the probes have ended
             if not self._faults:
                 last.callback(self._heartbeats.close)
             if not fault.injected_ns:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Final, Protocol
 
 from railyard.core.errors import RailyardError
@@ -14,7 +13,7 @@ from railyard.failure.analysis.recovery_times import LATE_NS, first_packet_ms
 from railyard.failure.faults import Fault
 from railyard.failure.probes import traffic
 from railyard.failure.probes.sites import Site
-from railyard.failure.probes.traffic import Traffic, TrafficJob
+from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob
 from railyard.failure.scenario.pairs import monitored_pairs
 from railyard.topologies.plan import Plan
 
@@ -50,6 +49,7 @@ class Probes:
     fault: Fault
     traffic: Traffic
     is_kept: bool
+    port: int
 
 
 class FirstPackets:
@@ -62,7 +62,7 @@ class FirstPackets:
         self._plan, self._on_found = plan, on_found
         self._observers: list[threading.Thread] = []
         self._closing = threading.Event()
-        self._in_use, self._numbers = threading.Lock(), count(1)
+        self._in_use, self._ports = threading.Lock(), ProbePorts(PORT, MAX_PROBED)
         self._kept = self._start()
 
     def begin(self, fault: Fault) -> Probes | None:
@@ -70,17 +70,18 @@ class FirstPackets:
         pairs = monitored_pairs(fault, self._plan).probes
         if not pairs:
             return None
-        port = PORT + MAX_PROBED * (next(self._numbers) % 16)
+        port = self._ports.take()
         job = TrafficJob(streams=(), probes=pairs, stream_bytes_per_s=0.0, port=port)
         is_kept = self._in_use.acquire(blocking=False)
         try:
             found = Traffic(job, [Site(start=lambda *_: self._kept) if is_kept else Site()])
             found.start()
         except (RailyardError, OSError):  # such as a GPU that an earlier fault has removed
+            self._ports.release(port)
             if is_kept:
                 self._replace()
             return None
-        return Probes(fault, found, is_kept)
+        return Probes(fault, found, is_kept, port)
 
     @contextmanager
     def during(self, fault: Fault) -> Iterator[Callable[[int], None]]:
@@ -112,6 +113,7 @@ class FirstPackets:
         else:
             if probes.is_kept:
                 self._in_use.release()
+        self._ports.release(probes.port)
 
     def observe(self, probes: Probes, injected_ns: int, is_over: threading.Event) -> None:
         """Report in a thread when the probes arrive again; stop at the latest when `is_over`, the fault's repair."""

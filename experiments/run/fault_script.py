@@ -34,7 +34,16 @@ from railyard.failure.probes.sites import Site
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Action, Operator, Script
-from railyard.results.runs.records import CLOCK_UNCERTAINTY, Event, GoodputTrace, Measurement, Run
+from railyard.results.runs.records import (
+    CLOCK_UNCERTAINTY,
+    INJECTED_LATE,
+    LATE_S,
+    RUN,
+    Event,
+    GoodputTrace,
+    Measurement,
+    Run,
+)
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.replay.job import first_phases
@@ -156,10 +165,13 @@ class FaultInjector:
                     raise error from None  # it is why the script could not go on
                 raise
             done = replaying.result()
-        late = [run.fault for run in seen.faults if run.recovery.t_fault > done.end_ns]
+        late = [number for number, run in enumerate(seen.faults) if run.recovery.t_fault > done.end_ns]
         if late:
+            fault = seen.faults[late[0]].fault
+            late_s = seen.late_s[late[0]] if seen.late_s else 0.0
+            lateness = f", {late_s:.2f} s late," if late_s > LATE_S else ""
             raise CheckFailed(
-                f"{late[0].kind} at {late[0].target} was injected after the end of {workload.label}, which took "
+                f"{fault.kind} at {fault.target} was injected{lateness} after the end of {workload.label}, which took "
                 f"{done.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
             )
         return seen, done
@@ -173,6 +185,11 @@ class FaultInjector:
             self.run.recoveries.append(row)
             self.session.faults.append((Fault(row.fault, row.target), row.t_fault, row.t_repair))
             page.show_first_packet(row)
+        for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
+            if late_s > LATE_S:
+                text = f"{fault.fault.kind} {fault.fault.target} was injected {late_s:.2f} s late"
+                detail = {**interval.as_dict(), "seconds": late_s, "text": text}
+                self.run.events.append(Event(fault.recovery.t_fault, RUN, INJECTED_LATE, detail))
         first, row = seen.faults[0], seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once

@@ -11,10 +11,12 @@ import random
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, NamedTuple
 
 from pydantic import InstanceOf
@@ -42,6 +44,34 @@ PAUSE_NS: Final = 50_000
 CHUNK: Final = bytes(65536)
 
 
+FIRST_PORT: Final = 7100
+
+
+class ProbePorts:
+    """Ports of the probes of faults that are active at the same time: each has a range that no other has.
+
+    A range is free again when it is released, so a long session doesn't run out of ports.
+    """
+
+    def __init__(self, first: int = FIRST_PORT, size: int = 16) -> None:
+        """`first`: the lowest port. `size`: ports of each range."""
+        self._first, self._size = first, size
+        self._taken: set[int] = set()
+        self._lock = threading.Lock()
+
+    def take(self) -> int:
+        """Return the first port of the lowest range that is free."""
+        with self._lock:
+            number = next(number for number in count() if number not in self._taken)
+            self._taken.add(number)
+            return self._first + self._size * number
+
+    def release(self, port: int) -> None:
+        """Make the range of a port that `take` returned free."""
+        with self._lock:
+            self._taken.discard((port - self._first) // self._size)
+
+
 class TrafficJob(Message):
     """Listen for streams of `stream_bytes_per_s` each, and for pairs that get a probe a millisecond: Ready, or Failed.
 
@@ -51,7 +81,7 @@ class TrafficJob(Message):
     streams: tuple[Pair, ...]
     probes: tuple[Pair, ...]
     stream_bytes_per_s: float
-    port: int = 7100
+    port: int = FIRST_PORT
     here: frozenset[str] | None = None
 
     def has(self, gpu: Gpu) -> bool:

@@ -39,13 +39,14 @@ NOTHING: Final = nullcontext()
 @dataclass(frozen=True)
 class ScriptRun:
     """Results of a script. `faults` are in the script's order; `bps` is the goodput of all streams in bins of
-    `recovery_times.BIN_MS` from `begun_ns`.
+    `recovery_times.BIN_MS` from `begun_ns`. `late_s`: how long after it was due each fault was injected, s.
     """
 
     begun_ns: int
     faults: tuple[FaultRun, ...]
     connectivity_checks: tuple[ConnectivityCheck, ...]  # with those that were due and not taken
     bps: tuple[float, ...]
+    late_s: tuple[float, ...] = ()
 
 
 def run_script(
@@ -98,7 +99,8 @@ def run_script(
         log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(injected, ends_ns)))
     observed = ScriptObservations(net.plan, script, streams, probes, log, begun_ns, injected, repair_started, events())
     runs, total_goodput = evaluate_all(observed, selections)
-    return ScriptRun(begun_ns, runs, tuple(checks), total_goodput)
+    late_s = tuple(player.late_ns[number] / 1e9 for number in range(len(selections)))
+    return ScriptRun(begun_ns, runs, tuple(checks), total_goodput, late_s)
 
 
 def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:

@@ -216,7 +216,8 @@ class ScriptEnded(Exception):
 class Player:
     """Plays one script; its threads start with `play`. ValueError for a fault after a phase that `phases` lacks.
 
-    `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number. `actions`: their log.
+    `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number; `late_ns`: how long
+    after it was due an injection began. `actions`: their log.
     """
 
     def __init__(self, net: Fabric, script: Script, phases: PhaseEnds = NO_PHASES) -> None:
@@ -229,6 +230,7 @@ class Player:
         self.actions = ActionLog(script)
         self.injected_ns: dict[int, int] = {}
         self.repair_start_ns: dict[int, int] = {}
+        self.late_ns: dict[int, int] = {}
 
     def play(self, begun_ns: int) -> None:
         """Start; times of the script count from `begun_ns` (monotonic)."""
@@ -291,6 +293,7 @@ class Player:
             preparation.pop_all()
         self.injected_ns[number] = time.monotonic_ns()  # before, so that half an injection is repaired too
         self.injected_ns[number] = apply(self._net, fault)
+        self.late_ns[number] = self.injected_ns[number] - self._inject_at_ns(timed)
         self.actions.end(number, "inject", self.injected_ns[number])
 
     def _inject_at_ns(self, timed: Timed) -> int:

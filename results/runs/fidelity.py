@@ -28,6 +28,8 @@ from railyard.results.runs.allreduce import LostRails, lost_rails, watched_inter
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
     CLOCK_UNCERTAINTY,
+    INJECTED_LATE,
+    LATE_S,
     NOT_COMPARED,
     PROCESS,
     REPEATED,
@@ -120,12 +122,14 @@ CLOCKS: Final = Limit("clocks apart", 100e-6, math.inf, "s", "machine",
     "a transfer begins by one machine's clock and ends by another's; the shortest phases that are judged take ms")
 UNDERLAY: Final = Limit("underlay bytes off", 0.25, math.inf, "share", "machine",
     "headers are counted, acknowledgements and control add up to 10%; what is more shares interfaces with the cables")
+FAULT_LATE: Final = Limit("fault injected late", LATE_S, math.inf, "s", "machine",
+    "faults less than 50 ms apart count as simultaneous; a later one meets another state of the fabric or workload")
 BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
     "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS,
     NEEDLESS, DROPS, PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED,
-    PROCESS_MISSING, BACKGROUND, CLOCKS, UNDERLAY)
+    PROCESS_MISSING, FAULT_LATE, BACKGROUND, CLOCKS, UNDERLAY)
 # fmt: on
 
 
@@ -430,6 +434,8 @@ def _of_event(event: Event) -> Iterator[Finding]:
     where = IntervalId.of(event.detail)
     if event.source == PROCESS and event.what != BACKGROUND_SENT:
         yield Finding(where, PROCESS_MISSING, 1.0, str(event.detail["text"]))
+    elif (event.source, event.what) == (RUN, INJECTED_LATE):
+        yield Finding(where, FAULT_LATE, float(event.detail["seconds"]), str(event.detail["text"]))
     elif event.source == PROCESS:
         sent, requested = event.detail["sent"], event.detail["requested"]
         missing = max(0.0, 1 - sent / requested) if requested else 0.0

@@ -79,6 +79,15 @@ def test_fault_is_rerouted_and_repaired(fabric: ry.Fabric) -> None:
     assert run_queue.tickets() == []
 
 
+def test_faults_that_overlap_are_probed_on_ports_of_their_own(fabric: ry.Fabric) -> None:
+    first = fabric.fault("link-down", "d0g0")
+    with fabric.fault("link-down", "d0g1") as second:
+        first.repair()
+        with fabric.fault("link-down", "d1g0") as third:
+            assert third.recovery.first_packet_ms is not None
+        assert second.recovery.first_packet_ms is not None
+
+
 def test_program_has_pipes_signals_and_an_exit_status(fabric: ry.Fabric) -> None:
     code = "import sys; print(sys.stdin.readline().strip(), file=sys.stderr); print('done')"
     with fabric.processes("d1g0").popen(["python", "-c", code], stdin=-1, stdout=-1, stderr=-1) as process:

@@ -87,6 +87,15 @@ def test_faults_are_injected_and_repaired_at_their_times(world: World) -> None:
     assert [act.operation for act in player.actions.done].count("repair") == 3
 
 
+@pytest.mark.usefixtures("world")
+def test_player_knows_how_late_an_injection_was() -> None:
+    player = Player(NET, Script("one", (timed("a", 0.1, 0.05),)))
+    player.play(time.monotonic_ns() - S)  # as if nothing ran for a second
+    while not player.is_over(0.01):
+        pass
+    assert player.late_ns[0] >= 0.9 * S
+
+
 def test_fault_without_effect_ends_the_script_after_repairs(world: World) -> None:
     world.toothless.add("b")
     player = Player(NET, Script("two", (timed("a", 0.1, 60), timed("b", 0.2, 60), timed("c", 60, 1))))

@@ -17,6 +17,7 @@ from railyard.failure.analysis.evaluate import FaultRun, recovered
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed
+from railyard.results.runs.fidelity import FAULT_LATE, judge
 from railyard.results.runs.records import Run
 from railyard.workloads.replay.run import Aborted, Replay
 from railyard.workloads.schedule import Schedule
@@ -109,6 +110,16 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
         (2 * SECOND, "fault", "link-down"),
         (4 * SECOND, "fault", "repair"),
     ]
+
+
+@pytest.mark.parametrize("late_s", [0.04, 0.31])
+def test_a_late_injection_is_named_and_degrades(monkeypatch: pytest.MonkeyPatch, late_s: float) -> None:
+    scene = Scene(monkeypatch, replace(script_of((fault_run(),)), late_s=(late_s,)))
+    scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 4, 1, None, lambda _: None)
+    found = [finding for finding in judge(scene.run).evidence if finding.limit is FAULT_LATE]
+    expected = ["link-down d0g1 was injected 0.31 s late"] if late_s > 0.05 else []
+    assert [finding.text for finding in found] == expected
+    assert all(finding.verdict == "degraded" for finding in found)
 
 
 def test_script_records_a_row_per_fault_and_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
