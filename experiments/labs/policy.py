@@ -29,6 +29,14 @@ def own(s: Setting) -> PolicyRow:
     return row_of(s.records("measured"), OWN)
 
 
+def over_dr(s: Setting) -> float:
+    """Return how many times as long the transfers took under dr. NotDone if one of the two times is invalid."""
+    ratio = own(s).over_dr
+    if ratio is None:
+        raise NotDone("the times of dr and mine must both be valid")
+    return ratio
+
+
 def predicted_s(s: Setting, policy: str) -> float:
     """Return the predicted time of the variant's transfers under a shipped policy, s."""
     return health.predicted_s(policy, *(text for text in s.overrides(Policy.runs[0]) if "policies" not in text))
@@ -256,11 +264,11 @@ one is clearly better, and not again within the dwell time of 200 ms. If the run
         Question(
             "over_dr",
             "How many times as long did they take under `dr`?",
-            lambda s: own(s).over_dr or 0.0,
+            over_dr,
             "Divide the two medians, or see the column `dr / this`",
             "It crosses a hot rail.",
             within=0.03,
-            mistakes=(Mistake(lambda s: 1 / (own(s).over_dr or 1.0), "This is the inverse"),),
+            mistakes=(Mistake(lambda s: 1 / over_dr(s), "This is the inverse"),),
         ),
         Question(
             "changes",

@@ -277,7 +277,7 @@ class Outlier(NamedTuple):
 class Agreement:
     """How many medians of times were compared with a formula, and those outside FAITHFUL_RATIO, worst first.
 
-    `invalid`: how many more were not, since the machine was measured, and not the fabric.
+    `invalid`: how many more have a formula and were not compared, since the machine was measured, and not the fabric.
     """
 
     compared: int
@@ -285,12 +285,20 @@ class Agreement:
     invalid: int = 0
 
     @property
+    def verdict(self) -> Verdict:
+        """The worst of: invalid times, which were not compared, and outliers; ok if there are none."""
+        if self.invalid:
+            return "invalid"
+        return "degraded" if self.outliers else "ok"
+
+    @property
     def text(self) -> str:
-        """`6 of 8 within 0.97-1.05, worst 1.080 (moe moe-a2a on rail-optimized)`."""
-        left_out = f"; {self.invalid} more are invalid" if self.invalid else ""
-        if not self.compared:
-            return f"no time has a formula to compare with{left_out}"
-        within = f"{self.compared - len(self.outliers)} of {self.compared} within {'{:g}-{:g}'.format(*FAITHFUL_RATIO)}"
+        """`6 of 8 within 0.97-1.05, worst 1.080 (moe moe-a2a on rail-optimized)`; invalid times are among the 8."""
+        left_out = f"; {self.invalid} invalid, not compared" if self.invalid else ""
+        number = self.compared + self.invalid
+        if not number:
+            return "no time has a formula to compare with"
+        within = f"{self.compared - len(self.outliers)} of {number} within {'{:g}-{:g}'.format(*FAITHFUL_RATIO)}"
         worst = next(iter(self.outliers), None)
         return (f"{within}, worst {ratio(worst.ratio)} ({worst.what})" if worst else within) + left_out
 

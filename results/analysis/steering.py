@@ -157,7 +157,7 @@ class PolicyRow:
 
     `times`: s, a repeat each. `predicted` (s) is the median of the repeats', whose traffic may differ; `ratio` the
     median of measured over predicted. `changes_per_s`: routes of all pairs. `most_changed`: None without a dwell time.
-    `verdict`: the worst of its times, and of those that it is set against.
+    `verdict`: the worst of its times. Ratios to times that are invalid are not known.
     """
 
     fabric: str
@@ -227,19 +227,23 @@ def _row(
         times=tuple(own.value),
         predicted=_median(own.predicted),
         ratio=_median(own.ratio),
-        over_dr=_median(by_policy[BASELINE_POLICY].value / own.value) if BASELINE_POLICY in by_policy else None,
-        over_oracle=_median(own.value / by_policy[ORACLE_POLICY].value) if ORACLE_POLICY in by_policy else None,
+        over_dr=_quotient(by_policy.get(BASELINE_POLICY), own),
+        over_oracle=_quotient(own, by_policy.get(ORACLE_POLICY)),
         changes_per_s=routes / duration_s if duration_s else None,
         most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
         reaction_ms=none_if_nan(reactions_ms.median()),
         worst_reaction_ms=none_if_nan(reactions_ms.max()),
-        verdict=worst_verdict(
-            verdict
-            for name in (policy, BASELINE_POLICY, ORACLE_POLICY)
-            if name in by_policy
-            for verdict in by_policy[name].verdict
-        ),
+        verdict=worst_verdict(own.verdict),
     )
+
+
+def _quotient(times: pd.DataFrame | None, others: pd.DataFrame | None) -> float | None:
+    """Return the median of one policy's times over another's; None if one is missing or a time is invalid."""
+    if times is None or others is None:
+        return None
+    if "invalid" in (worst_verdict(times.verdict), worst_verdict(others.verdict)):
+        return None
+    return _median(times.value / others.value)
 
 
 def _median(values: pd.Series) -> float | None:

@@ -319,6 +319,11 @@ def _sample(value: float | None, r: Recovery) -> Sample:
     return Sample(value, what, r.interval, stats.pairs_probed(r))
 
 
+def measured_targets(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the targets of which anything was measured: the rows of tables, and those that are counted."""
+    return [o for o in outcomes if o.samples or o.not_judged]
+
+
 def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the targets that were missed, by name and fabric; those with a claim are checks, and not among them."""
     return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and not o.target.claim]

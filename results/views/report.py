@@ -22,7 +22,7 @@ from railyard.core.registry import Registry
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import link_findings, place, repeats
 from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, worst_verdict
-from railyard.results.runs.targets import missed_targets
+from railyard.results.runs.targets import Outcome, measured_targets, missed_targets
 from railyard.results.views import format as fmt
 from railyard.results.views.table import Table
 
@@ -142,7 +142,7 @@ def render(analysis: Analysis) -> str:
         ("started", run.started_utc),
         ("took", fmt.seconds(run.duration_s)),
         *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
-        ("fabrics", str(len(run.fabrics))),
+        ("fabrics", str(len({*(fabric.label for fabric in run.fabrics), *(rails.label for rails in run.rails)}))),
         *((("policies", str(len(run.policies))),) if run.is_steered else ()),
         *((name, str(len(run.spec[name]))) for name in ("workloads", "faults") if run.spec.get(name)),
     ]
@@ -238,6 +238,19 @@ def _present_verdict(analysis: Analysis, interval: IntervalId) -> Verdict:
     return analysis.judgement.intervals.get(interval, "invalid")
 
 
+def _targets_line(outcomes: Sequence[Outcome]) -> Text:
+    """Return how many of the targets in the table are met, which are not, and which could not be judged."""
+    met = sum(o.met is True for o in outcomes)
+    missed = [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False]
+    values = sum(o.not_judged for o in outcomes)
+    unjudged = sum(o.met is None for o in outcomes)
+    line = Text(f"recovery targets met: {met} of {len(outcomes)}")
+    line.append(f"; not: {'; '.join(missed)}" if missed else "", "bold red")
+    if values:
+        line.append(f"; not judged: {unjudged} targets, {values} values, the machine was disturbed", "yellow")
+    return line
+
+
 def print_summary(analysis: Analysis, console: Console) -> None:
     """Print the summary. Lines are wrapped at a terminal's width and stay whole without one, as in a CI log."""
 
@@ -265,13 +278,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     for check in analysis.checks:
         mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
         print_line(Text.assemble(mark, check.name, (f": {check.detail}", "dim")))
-    if analysis.agreement.compared:
+    if analysis.agreement.compared or analysis.agreement.invalid:
         print_line(Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text))
-    measured = [o for o in analysis.target_outcomes if o.met is not None and not o.target.claim]
-    if measured:
-        names = missed_targets(measured)
-        line = Text(f"recovery targets met: {len(measured) - len(names)} of {len(measured)}")
-        left_out = sum(o.not_judged for o in analysis.target_outcomes)
-        line.append(f"; not: {'; '.join(names)}" if names else "", "bold red")
-        line.append(f"; not judged: {left_out} values, the machine was disturbed" if left_out else "", "yellow")
-        print_line(line)
+    if any(o.samples for o in analysis.target_outcomes):
+        print_line(_targets_line(measured_targets(analysis.target_outcomes)))

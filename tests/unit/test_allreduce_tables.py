@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,12 @@ def test_point_that_lost_a_rail_is_marked_with_the_reason(run: Run) -> None:
     assert "157.0\u00a0ms ?" in page
     assert "tcp0 lost while nothing was cut, in operations that count" in page
     assert "tcp0 lost while nothing was cut, measured anew" in page
+
+
+def test_report_counts_fabrics_of_rails(run: Run) -> None:
+    labels = {rails.label for rails in run.rails}
+    assert labels
+    assert re.search(rf"fabrics\W.{{0,20}}\b{len(labels)}\b", re.sub(r"<[^>]+>", " ", shown.render(run)))
 
 
 def test_throughput_is_of_the_size_of_the_paper(run: Run) -> None:

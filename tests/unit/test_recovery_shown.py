@@ -423,6 +423,8 @@ def test_last_line_names_missed_recovery_targets() -> None:
     run = recovery_run()
     assert re.fullmatch(r"recovery targets met: (\d+) of \1", screen(run, 100)[-1])
     assert summarise(run)["targets_missed"] == []
+    (table,) = (SECTIONS["failures"]().parts(Analysis(run))["targets"],)
+    assert screen(run, 100)[-1].endswith(f" of {len(table.rows)}"), "it counts the rows of the table"
     late = [replace(t, replaced_ms=200.0) for t in run.replacements]
     run = replace(run, replacements=late)
     missed = "optical replacement by an idle GPU, beyond the time its links are down, on rail-only"

@@ -100,6 +100,9 @@ def test_what_is_derived_from_an_invalid_interval_says_so() -> None:
         "rail-optimized": "invalid",
     }
     assert summary["agreement"] == {"compared": 1, "within": 1, "outliers": [], "invalid": 1}
+    agreement = Analysis(run).agreement
+    assert agreement.text == "1 of 2 within 0.97-1.05; 1 invalid, not compared"
+    assert agreement.verdict == "invalid", "no green box"
     (line,) = (line for line in screen(run) if "slower by" in line)
     assert line.endswith("invalid")
 

@@ -77,6 +77,16 @@ def test_a_load_of_the_runs_own_is_not_repeated() -> None:
     assert measured(run_of(), [replace(QUIET, cpu_busy=0.99), QUIET]) == 1
 
 
+@pytest.mark.parametrize(("load", "text"), [(QUIET, "1.000 s, 1.000 of its prediction"), (BUSY, "1.000 s")])
+def test_a_step_has_a_ratio_only_if_its_time_is_valid(load: Load, text: str) -> None:
+    run = run_of()
+    run.spec["attempts"] = 1
+    measured(run, [load])
+    before = Run("mine", {}, {}, "now").sizes()
+    assert outcome(run, run.since(before))[1].startswith(text)
+    assert ("of its prediction" in outcome(run, run.since(before))[1]) == (load is QUIET)
+
+
 def test_a_long_interval_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("railyard.experiments.run.progress.MAX_REPEATED_S", -1.0)
     assert measured(run_of(), [BUSY, QUIET]) == 1

@@ -297,7 +297,7 @@ def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
         Column("of", lambda o: o.worst.of),
         text("source", lambda o: o.target.source),
     ]
-    shown = [o for o in outcomes if o.samples or o.not_judged]
+    shown = goals.measured_targets(outcomes)
     if any(o.verdict != "ok" for o in shown):
         columns.append(text("fidelity", "verdict"))
     return Table(columns, shown, title)
