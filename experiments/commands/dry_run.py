@@ -90,6 +90,8 @@ def print_all(spec: ExperimentSpec, console: Console) -> None:
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
             built = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
             factor = f"bytes times {built.scale.bytes_factor:.4g}"
+            if built.scale.compute_kept < 1:
+                factor += f", computing: {100 * built.scale.compute_kept:.3g}% kept"
             console.print(f"[bold]{name}[/] on {label}, {_size(fabric)}: {factor}", highlight=False)
             _print_schedule(built.schedule, console)
             for note in built.notes:

@@ -1,4 +1,4 @@
-"""How much of a workload's computing an emulation keeps, and what the full step would take by the formulas."""
+"""Lines on the part of computing that an emulation keeps, with the full step by the formulas."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

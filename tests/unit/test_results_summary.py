@@ -68,7 +68,7 @@ def test_a_time_without_a_prediction_shows_the_reason() -> None:
     assert judge(run).verdict == "ok"
 
 
-def test_the_part_of_computing_that_is_kept_stands_beside_the_times() -> None:
+def test_the_part_of_computing_that_is_kept_is_shown() -> None:
     run = two_fabrics()
     scaled = {"workload": "moe", "platform": "a100", "compute_kept": 0.02, "factors": {}}
     seconds = {"rail-only": 1.009, "rail-optimized": 1.0}
