@@ -1,6 +1,9 @@
 """Tables of the documentation that list what the code has: keys of files, and headings of the program's tables."""
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,89 @@ def test_model_file_of_the_page_is_a_model() -> None:
     path = ROOT / "docs" / "examples" / "models" / "mine.yaml"
     assert f"```yaml\n{path.read_text(encoding='utf-8')}```" in WORKLOADS
     assert isinstance(load_model(str(path)), KINDS["gpt"])
+
+
+MAKERS = {"Column", "text", "texts", "text_table", "plain_table", "add_column"}
+"""Functions that take the heading of a column, or several."""
+VIEWS = ("results/views", "experiments/predict", "experiments/run", "experiments/commands")
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+PLAIN_WORDS = {
+    *("at", "cores", "ended", "figure", "for", "kernel", "kind", "longest", "max", "measured", "metric", "min"),
+    *("operation", "reason", "repeat", "repeats", "run", "runs", "size", "steps", "switches", "times", "to", "took"),
+    *("training", "value", "what", "workload", "faults", "gpus", "source"),
+}
+"""Headings that mean what a dictionary, or the page of the experiment's YAML, says."""
+
+
+def literals(node: ast.expr, names: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the texts that an expression stands for: a literal, several, or the variable of a comprehension."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Tuple | ast.List):
+        for element in node.elts:
+            yield from literals(element, names)
+    elif isinstance(node, ast.Name):
+        yield from names.get(node.id, ())
+
+
+def titles_of(loop: ast.comprehension) -> tuple[str, list[str]]:
+    """Return the variable of a comprehension, the first if it has several, and the texts that it stands for."""
+    if not isinstance(loop.target, ast.Tuple):
+        return ast.unparse(loop.target), list(literals(loop.iter, {}))
+    elements = loop.iter.elts if isinstance(loop.iter, ast.Tuple) else []
+    first = [element.elts[0] for element in elements if isinstance(element, ast.Tuple)]
+    return ast.unparse(loop.target.elts[0]), [text for element in first for text in literals(element, {})]
+
+
+def makers_in(tree: ast.Module) -> set[str]:
+    """Return the functions of a module that pass a parameter on as a heading, and those that they call for it."""
+    makers = set(MAKERS)
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        parameters = {argument.arg for argument in function.args.args}
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            is_maker = ast.unparse(call.func) in MAKERS and call.args
+            if is_maker and isinstance(call.args[0], ast.Name) and call.args[0].id in parameters:
+                makers.add(function.name)
+    return makers
+
+
+def headings_of(path: Path) -> Iterator[str]:
+    """Yield the headings of columns, and of groups of columns, that a module has as literals."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    makers = makers_in(tree)
+    names: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.comprehension):
+            name, texts = titles_of(node)
+            names[name] = texts
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            names.setdefault(ast.unparse(node.target), list(literals(node.value, {})))
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if name in makers:
+            arguments = call.args if name in ("texts", "plain_table") else call.args[:1]
+            groups = [keyword.value for keyword in call.keywords if keyword.arg == "group"]
+            for argument in (*arguments, *groups):
+                yield from literals(argument, names)
+
+
+@cache
+def headings() -> set[str]:
+    """Return all headings of tables, without their units; not those in capitals, which lists of commands have."""
+    paths = (path for folder in VIEWS for path in (ROOT / folder).rglob("*.py"))
+    texts = (text.replace("-\n", "-").replace("\n", " ") for path in paths for text in headings_of(path))
+    lower = (re.sub(r",? ms$", "", text).strip().lower() for text in texts if len(text) < 3 or not text.isupper())
+    return {text.replace("pre-dicted", "predicted") for text in lower} - {""}
+
+
+def test_glossary_has_every_heading_of_a_table() -> None:
+    """A cell of the glossary may have several headings, and a heading a comma."""
+    cells = [line.split("|")[1].strip().lower() for line in GLOSSARY.splitlines() if line.startswith("|")]
+    terms = [f", {cell}," for cell in cells]
+    missing = {heading for heading in headings() if not any(f", {heading}," in term for term in terms)}
+    assert missing == PLAIN_WORDS & headings()
+
+
+@pytest.mark.parametrize("column", ["m/p", "detected", "worst 100", "h(d1)", "rail-only's path", "slow motion"])
+def test_headings_of_helpers_and_loops_are_read(column: str) -> None:
+    assert column in headings()
