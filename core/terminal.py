@@ -9,7 +9,7 @@ from rich.table import Column, Table
 
 _GAP: Final = 2  # columns between two columns of a table, at most
 _WIDE: Final = 10_000
-_MAX_KEYS: Final = 3
+_MAX_KEYS: Final = 4
 
 
 class FittingTable(Table):

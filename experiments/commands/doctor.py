@@ -59,8 +59,8 @@ def command(
         found["other_programs"] = others._asdict()
         print(json.dumps(found | ({"class": shares._asdict()} if shares else {}), indent=1))
     else:
-        provenance.print_machine(machine, console(), frames)
         console().print(f"Other programs {others}.", style="yellow" if others.disturb else "", highlight=False)
+        provenance.print_machine(machine, console(), frames)  # its last line says whether runs work
         if shares:
             console().print(class_text(shares), highlight=False)
     return 3 if problem else 0

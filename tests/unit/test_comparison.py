@@ -207,7 +207,7 @@ def test_compare_reads_git_revisions(
     ("arguments", "line"),
     [
         (["nowhere", "nowhere"], "error: A: 'nowhere' is no run's folder, no folder of runs"),
-        (["x" * 300, "."], "xxx' is no run's folder, no folder of runs"),
+        (["x" * 300, "."], "error: A: ... is no run's folder, no folder of runs"),
         (["x:" + "y" * 5000, "."], "is no git revision of a folder"),
         ([".", "."], "error: A: '.' is no run's folder, no folder of runs"),
         ([".", ".", "--limit", "0"], "Invalid value for '--limit'"),

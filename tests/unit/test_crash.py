@@ -59,7 +59,7 @@ def test_a_defect_without_a_temporary_folder_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "line"),
     [
-        ("raise KeyboardInterrupt", 130, ""),
+        ("raise KeyboardInterrupt", 130, "stopped by Ctrl-C"),
         ("raise SystemExit(5)", 5, ""),
         ("raise GeneratorExit", 70, "GeneratorExit"),
         ("raise MemoryError", 3, "not enough memory"),

@@ -230,7 +230,7 @@ def test_metrics_have_help_and_type_of_each_name(served: Served) -> None:
     assert "# TYPE railyard_gpus gauge\nrailyard_gpus 0\n" in text
 
 
-def test_a_server_that_is_stopped_or_dies_is_named_and_interrupts_nothing() -> None:
+def test_a_stopped_or_dead_server_is_named_and_ends_no_run() -> None:
     before = set(psutil.Process().children())
     announced = list[str]()
     watch.announce(lambda interruption: announced.append(str(interruption)))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from railyard.failure.probes.traffic import FIRST_PORT, ProbePorts
 
 
-def test_a_fault_after_a_repair_has_not_the_port_of_the_one_that_is_active() -> None:
+def test_a_fault_after_a_repair_gets_no_port_of_an_active_fault() -> None:
     ports = ProbePorts()
     first, second = ports.take(), ports.take()
     ports.release(first)

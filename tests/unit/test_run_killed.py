@@ -7,7 +7,7 @@ from railyard.experiments.commands.run import _killed
 from railyard.results.runs.journal import NAME
 
 
-def test_a_killed_run_names_its_folder_only_if_report_can_finish_it(tmp_path: Path) -> None:
+def test_a_killed_run_names_a_folder_that_report_can_finish(tmp_path: Path) -> None:
     with Folder(tmp_path) as folder:
         assert _killed(folder).endswith("before it recorded anything: start it again")
         folder.write(NAME, b"{}\n")

@@ -324,6 +324,7 @@ ROWS: Final = (
 )
 ONLY_LABELS: Final[dict[tuple[type, str], str]] = {
     **{(of, "kind"): "says which class reads the rest" for of in (*KINDS, GptModel, MoeModel)},
+    **{(of, "name"): "the label of its results" for of in KINDS},
     (GptModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "heads"): "attention's FLOPs don't depend on them, and no tensor parallelism shares them out here",
