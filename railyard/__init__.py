@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from railyard.experiments.api.fabric import Fabric, Fault, MakeFault, fabric
     from railyard.experiments.api.processes import MakeRanks, Process
     from railyard.experiments.api.results import Results, load
-    from railyard.experiments.api.specs import FabricSpec
+    from railyard.experiments.api.specs import FabricSpec, load_plugin
     from railyard.experiments.api.timing import timing
     from railyard.workloads.spec import Workload
 
@@ -50,6 +50,7 @@ _EXPORTS: Final = {
     "fabric": "experiments.api.fabric.fabric",
     "run": "experiments.api.experiment.run",
     "FabricSpec": "experiments.api.specs.FabricSpec",
+    "load_plugin": "experiments.api.specs.load_plugin",
     "MachineLacks": "core.errors.MissingRequirement",
     "RailyardError": "core.errors.RailyardError",
     "Results": "experiments.api.results.Results",
@@ -59,7 +60,7 @@ _EXPORTS: Final = {
 __version__ = "0.1.0"
 __all__ = [
     "BadInput", "CheckFailed", "Fabric", "FabricSpec", "Fault", "MachineLacks", "MakeFault", "MakeRanks", "Process",
-    "RailyardError", "Results", "fabric", "load", "run", "timing",
+    "RailyardError", "Results", "fabric", "load", "load_plugin", "run", "timing",
 ]  # fmt: skip
 
 

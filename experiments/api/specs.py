@@ -3,10 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from inspect import Parameter, Signature
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from railyard.core import plugins
 from railyard.core.config import find_problems
 from railyard.core.errors import BadInput
 from railyard.topologies import spec
@@ -42,6 +45,18 @@ class FabricSpec(spec.FabricSpec):
             super().__init__(**given)
         except ValidationError as error:
             raise BadInput(*find_problems(error)[0]) from error
+
+
+def load_plugin(file: str | PathLike[str]) -> None:
+    """Load a Python file with definitions, here and in all processes that are started later.
+
+    BadInput names the file, and the line at fault. A file that is loaded already is not loaded again.
+    """
+    try:
+        path = Path(file)
+    except TypeError:
+        raise BadInput("file", file, "must be the path of a Python file") from None
+    plugins.load(path, "file")
 
 
 def class_name(name: str) -> str:

@@ -1,6 +1,8 @@
 """The exported names: specifications, workloads by their Python names, errors, and results of a saved run."""
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from inspect import signature
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import railyard as ry
+from railyard.core import plugins
 from railyard.experiments.api import specs
 from railyard.results.runs import store
 from railyard.topologies import spec
@@ -18,6 +21,7 @@ from tests.unit import api_examples
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
 
+ROOT = api_examples.ROOT
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 
@@ -32,6 +36,33 @@ def test_every_workload_and_collective_is_exported() -> None:
     assert len(names) == len(WORKLOADS.names()) + len(collectives())
     assert {"AllToAll", "AllReduce", "Gpt", "Moe", "DataParallel"} <= names.keys() <= set(dir(ry))
     assert all(hasattr(ry, name) for name in ry.__all__)
+
+
+def test_plugin_is_loaded_here_and_in_later_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.ENVIRONMENT, "")
+    path = ROOT / "docs" / "examples" / "ring_attention.py"
+    ry.load_plugin(path)
+    try:
+        assert dict(getattr(ry, "RingAttention")(bytes="1MB", compute="200ms"))["bytes"] == 1_000_000  # noqa: B009
+        assert os.environ[plugins.ENVIRONMENT] == str(path)
+    finally:
+        WORKLOADS.remove("ring-attention")
+        del plugins._loaded[path]
+        vars(ry).pop("RingAttention", None)
+
+
+@pytest.mark.parametrize("file", ["missing.py", 3, "docs/examples/models/mine.yaml"])
+def test_plugin_that_is_no_python_file_is_refused(file: str) -> None:
+    with pytest.raises(ry.BadInput) as error:
+        ry.load_plugin(file)
+    assert error.value.field == "file"
+
+
+def test_page_has_every_name_and_method_of_a_process() -> None:
+    text = api_examples.PAGE.read_text(encoding="utf-8")
+    methods = [name for name in vars(ry.Process) if not name.startswith("_")]
+    assert [name for name in (*methods, "pid", "node", "args", "returncode") if f"`{name}" not in text] == []
+    assert [name for name in ry.__all__ if not re.search(rf"(ry\.|`){name}\b", text)] == []
 
 
 def test_constructor_takes_the_keys_of_the_yaml() -> None:

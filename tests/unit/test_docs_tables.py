@@ -5,16 +5,22 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from railyard.core.config import ConfigModel
+from railyard.failure.faults.support import links, processes
 from railyard.topologies.platforms import Platform
 from railyard.workloads.models.catalogue import KINDS, Layer, load_model
 from railyard.workloads.placement.layout import Parallelism
+from railyard.workloads.schedule import Program
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+NOT_FOR_PLUGINS = {"set_groups", "link_state", "loss_rules"}
+"""What only the other helpers of faults call."""
 MODEL_KEYS = "### Keys of a model file"
 PLATFORM_KEYS = "### Keys of a platform file"
 
@@ -129,3 +135,20 @@ def test_glossary_has_every_heading_of_a_table() -> None:
 @pytest.mark.parametrize("column", ["m/p", "detected", "worst 100", "h(d1)", "rail-only's path", "slow motion"])
 def test_headings_of_helpers_and_loops_are_read(column: str) -> None:
     assert column in headings()
+
+
+def public_names(owner: object, module: str) -> set[str]:
+    """Return the public classes and functions that a module defines, or the methods of a class."""
+    members = vars(owner).items()
+    is_class = isinstance(owner, type)
+    return {
+        name
+        for name, member in members
+        if name[0] != "_" and (is_class or getattr(member, "__module__", "") == module) and not name.isupper()
+    }
+
+
+@pytest.mark.parametrize("owner", [links, processes, Program], ids=lambda owner: owner.__name__)
+def test_extending_names_what_plugins_may_use(owner: ModuleType | type) -> None:
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", EXTENDING))))
+    assert public_names(owner, owner.__name__) - named == NOT_FOR_PLUGINS & public_names(owner, owner.__name__)
