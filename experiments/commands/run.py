@@ -169,9 +169,9 @@ def run(
         print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
     if problem:
         return print_error(problem, status or 1)
-    if others.disturb and not (quiet or as_json):
-        print(f"other programs used {others.amount}, while it ran")
     report = where.path / "report.html"
-    if not (quiet or as_json) and report.exists():
+    if not (quiet or as_json) and report.exists():  # without one, nothing was measured that they could disturb
+        if others.disturb:
+            print(f"other programs used {others.amount}, while it ran")
         print(f"{report}")
     return status
