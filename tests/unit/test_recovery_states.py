@@ -139,3 +139,10 @@ def test_a_fault_that_affected_nobody_has_not_recovered() -> None:
     assert not Recovered.UNAFFECTED
     assert not Recovered.NO
     assert Recovered("True") is Recovered.YES
+
+
+def test_a_side_that_lost_no_probe_shows_no_time() -> None:
+    run = replace(sample_run(2, 2, 1), recoveries=[replace(faulted("on"), source_side_ms=0.0)])
+    table = faults.terminal_table(recovery_rows(run), judge(run))
+    at = [column.title for column in table.columns].index("1st packet ms")
+    assert table.cells[0][at] == "no probe lost"

@@ -371,7 +371,10 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         return Column(title, on(cell))
 
     def first_packet(line: Line) -> str:
-        return missing_first_packet(line.row) or median_p95_ms(line.first)
+        if state := missing_first_packet(line.row):
+            return state
+        # 0 in every repeat: no probe of this side was lost
+        return FirstPacket.NONE_LOST if line.first.most == 0 else median_p95_ms(line.first)
 
     def limits(line: Line) -> str:
         return line.target.limits_text.removesuffix(_MS) if line.target else fmt.NOTHING
