@@ -16,18 +16,25 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from distributed import Client, Future, KilledWorker, Scheduler, SSHCluster, Worker
-from distributed.client import FutureCancelledError
+from distributed import Client, Future, SSHCluster
 from distributed.comm import CommClosedError, connect
-from distributed.core import Server
-from distributed.scheduler import NoValidWorkerError
 from distributed.security import Security
-from tornado.ioloop import PeriodicCallback
 
 import railyard
-from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.sweep import machine
-from railyard.experiments.sweep.machine import Outcome, Task
+from railyard.core.errors import BadInput, MissingRequirement, printable
+from railyard.experiments.sweep import machine, worker
+from railyard.experiments.sweep.answers import (
+    FACTS,
+    MOST_LINE,
+    OUTCOME,
+    BadAnswer,
+    Facts,
+    Outcome,
+    Refused,
+    read,
+    refuse_pickles,
+)
+from railyard.experiments.sweep.machine import Task
 
 RESOURCE: Final = "railyard"
 GONE: Final = "its worker is gone"
@@ -36,12 +43,19 @@ TIMEOUT_S: Final = 10.0  # for the scheduler to answer, and for workers to come
 ANSWER_S: Final = 30.0  # for the scheduler to answer later: as long as Dask gives a connection
 GONE_S: Final = 60.0  # without a worker, after which a sweep ends
 _START: Final = f"dask worker SCHEDULER --resources {RESOURCE}=1"
-QUIET_S: Final = 10.0
-"""Between two heartbeats, and the like, of a worker: Dask does some 50 times per second, beside what is measured."""
 _UNTIL_EOF: Final = """sh -c '"$@" & exec >&- 2>&-; cat >/dev/null; kill $!' sh"""
 """Begins a command that ends with the connection that started it, also if the sweep was killed: its input ends."""
-_HEARTBEAT: Final = "railyard-heartbeat"
-_LOST: Final = (KilledWorker, FutureCancelledError, NoValidWorkerError, asyncio.CancelledError)
+
+
+class Lost(Exception):
+    """A call that a worker has not done: why, in a line."""
+
+
+class _Client(Client):  # type: ignore[misc]
+    """A client that shows no events: what they print, any worker may have sent."""
+
+    def subscribe_topic(self, topic: str, handler: object) -> None:
+        """Ask for no events. Dask's own handlers unpickle them, and print them unescaped."""
 
 
 class Cluster:
@@ -50,7 +64,8 @@ class Cluster:
     def __init__(self, where: str) -> None:
         """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version."""
         self._where, self._sweep = where, secrets.token_hex(8)
-        logging.disable(logging.ERROR)  # Dask has tracebacks for workers that come and go, and for a lost scheduler
+        refuse_pickles()
+        logging.disable(logging.CRITICAL)  # Dask has tracebacks for workers that come and go, and for a lost scheduler
         with ExitStack() as undo:
             address: Any = where
             if where.startswith("ssh:"):
@@ -58,11 +73,11 @@ class Cluster:
             else:
                 _check_answers(where)
             try:
-                self._client = undo.enter_context(Client(address, timeout=TIMEOUT_S, set_as_default=False))
+                self._client = undo.enter_context(_Client(address, timeout=TIMEOUT_S, set_as_default=False))
             except (OSError, TimeoutError) as error:
                 raise _no_answer(where) from error
-            with suppress(ImportError):  # a scheduler may be on a machine without Railyard
-                self._client.run_on_scheduler(_let_scheduler_be_quiet)
+            with suppress(Exception):  # a scheduler may be on a machine without Railyard
+                self._client.run_on_scheduler(worker.let_scheduler_be_quiet)
             self._machines: dict[str, str] = {}  # worker -> machine
             self._is_lost = False  # whether the scheduler didn't answer
             self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
@@ -83,7 +98,7 @@ class Cluster:
             return sorted(set(self._machines.values()))
         self._asked = time.monotonic()
         found = self._ask_for_workers()
-        alive = {address for address, worker in found.items() if worker["resources"].get(RESOURCE)}
+        alive = {address for address, facts in found.items() if facts["resources"].get(RESOURCE)}
         if alive:
             self._seen = time.monotonic()
         elif time.monotonic() > self._seen + GONE_S:
@@ -97,7 +112,7 @@ class Cluster:
     def _ask_for_workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers; `scheduler_info` would wait for it without a limit."""
         with suppress(OSError, TimeoutError):
-            if self._client.status == "running":
+            if self._client.status == "running" and not self._client.scheduler_comm.comm.closed():
                 known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
                 return dict(known["workers"])
         raise self._without_scheduler()
@@ -109,25 +124,20 @@ class Cluster:
         return MissingRequirement(f"--on: the Dask scheduler at {self._where} no longer answers", remedy)
 
     def _identify(self, workers: Sequence[str]) -> None:
-        try:
-            answers = self._client.run(_join, workers=list(workers), on_error="return")
-            self._client.run(_be_quiet, workers=list(workers), nanny=True, on_error="ignore")
-        except (OSError, TimeoutError):
-            return  # gone in the meantime; asked again if not
-        for address, answer in answers.items():
-            if isinstance(answer, OSError):
-                continue
-            version = answer.get("version") if isinstance(answer, dict) else f"none ({type(answer).__name__})"
-            if version != railyard.__version__:
-                what = f"--on: the worker {address} has Railyard {version}, and this is {railyard.__version__}"
-                raise MissingRequirement(what, "install the same version there")
-            self._machines[address] = str(answer["machine"])
+        for address in workers:
+            try:
+                answers = self._client.run(worker.join, workers=[address], on_error="return")
+                self._client.run(worker.be_quiet, workers=[address], nanny=True, on_error="ignore")
+            except (OSError, TimeoutError, Refused):
+                continue  # gone in the meantime; asked again if not
+            if address in answers:
+                self._machines[address] = _machine_of(address, answers[address])
 
     def submit(self, name: str, task: Task) -> "Run":
         """Start a task on a worker of a machine."""
         workers = [address for address, own in self._machines.items() if own == name]
         own = replace(task, sweep=self._sweep)
-        future = self._client.submit(machine.execute, own, workers=workers, resources={RESOURCE: 1}, pure=False)
+        future = self._client.submit(worker.do, own, workers=workers, resources={RESOURCE: 1}, pure=False)
         return Run(future, workers, self._machines)
 
     def start(self, name: str, function: Callable[..., Any], *arguments: object) -> "Started":
@@ -140,14 +150,14 @@ class Cluster:
         found = self._client.scheduler_info(n_workers=-1)["workers"]
         names = dict[str, str]()
         for address, name in self._machines.items():
-            given = str(found.get(address, {}).get("name", address))
+            given = printable(str(found.get(address, {}).get("name", address)))
             names[name] = name.rpartition("-")[0] if given == address else given
         return names
 
     def lost(self, error: Exception) -> str:
         """Return why a run was lost; raise another error than that of a lost worker."""
-        if isinstance(error, _LOST):
-            return GONE
+        if isinstance(error, Lost):
+            return str(error)
         if isinstance(error, CommClosedError):  # while it handed out the result
             raise self._without_scheduler() from None
         raise error
@@ -176,10 +186,10 @@ class Started:
     def result(self, within_s: float) -> str:
         """Return what the function has returned; that its worker is gone, or that it isn't done in time."""
         try:
-            return str(self._future.result(timeout=within_s))
+            return printable(str(_result(self._future, within_s))[:MOST_LINE])
         except TimeoutError:
             return "an agent is still there"
-        except _LOST:
+        except (Lost, CommClosedError):
             return f"an agent: {GONE}"
 
 
@@ -192,42 +202,45 @@ class Run:
 
     def done(self) -> bool:
         """Return whether it has ended, or all of its workers have."""
-        return bool(self._future.done()) or not any(worker in self._alive for worker in self._workers)
+        return bool(self._future.done()) or not any(address in self._alive for address in self._workers)
 
     def result(self) -> Outcome:
         """Return what became of it. One of the errors for which `Cluster.lost` has a reason if its workers are gone."""
-        if not any(worker in self._alive for worker in self._workers) and not self._future.done():
+        if not any(address in self._alive for address in self._workers) and not self._future.done():
             self._future.cancel()
-            raise FutureCancelledError(self._future.key, GONE)
-        outcome: Outcome = self._future.result()
+            raise Lost(GONE)
+        answer = _result(self._future)
         self._future.release()  # Dask would do the run again if the worker that has its result died
+        outcome: Outcome = read(OUTCOME, answer)
         return outcome
 
 
-def _join(dask_worker: Worker) -> dict[str, Any]:
-    """Let a worker be quiet, and return the facts of its machine."""
-    _be_quiet(dask_worker)
-    return machine.identify()
+def _result(future: Future, within_s: float | None = None) -> object:
+    """Return what a worker has returned. Lost if it has not: why it raised an error, only a pickle would say."""
+    try:
+        return future.result(timeout=within_s)
+    except (TimeoutError, CommClosedError):
+        raise
+    except Refused as error:
+        raise Lost("it answered with a pickled object, which isn't read") from error
+    except (Exception, asyncio.CancelledError) as error:
+        raise Lost(GONE) from error
 
 
-def _be_quiet(dask_worker: Server) -> None:
-    """Let a worker, nanny or scheduler do every 10 s what it does periodically, and not measure itself."""
-    callbacks = dask_worker.periodic_callbacks
-    for name in ("profile", "tick", "ticks"):
-        if name in callbacks:
-            callbacks[name].stop()
-    for callback in callbacks.values():
-        callback.callback_time = max(callback.callback_time, QUIET_S * 1000)
-    if (
-        isinstance(dask_worker, Worker) and _HEARTBEAT not in callbacks
-    ):  # each of Dask's own sets when the next one comes
-        callbacks["heartbeat"].stop()
-        callbacks[_HEARTBEAT] = PeriodicCallback(dask_worker.heartbeat, QUIET_S * 1000)
-        callbacks[_HEARTBEAT].start()
-
-
-def _let_scheduler_be_quiet(dask_scheduler: Scheduler) -> None:
-    _be_quiet(dask_scheduler)
+def _machine_of(address: str, answer: object) -> str:
+    """Return the name of a worker's machine. MissingRequirement if it is of another version."""
+    worker_name = f"--on: the worker {printable(address)}"
+    if isinstance(answer, Exception):  # such as an ImportError, which only a pickle would say
+        what = f"{worker_name} has another version of Railyard, or none, and this is {railyard.__version__}"
+        raise MissingRequirement(what, "install the same version there")
+    try:
+        facts: Facts = read(FACTS, answer)
+    except BadAnswer as error:
+        raise MissingRequirement(f"{worker_name}: {error}", "end it") from error
+    if facts["version"] != railyard.__version__:
+        what = f"{worker_name} has Railyard {facts['version']}, and this is {railyard.__version__}"
+        raise MissingRequirement(what, "install the same version there")
+    return facts["machine"]
 
 
 def _no_answer(where: str) -> MissingRequirement:
@@ -263,10 +276,12 @@ def _by_ssh(where: str) -> SSHCluster:
         own = socket.gethostbyname(hosts[0])
         if not own.startswith("127."):
             options["host"] = own  # without it, a host that has no route to the Internet gives out 127.0.0.1
-    worker = {"nthreads": 1, "resources": {RESOURCE: 1}}
+    options_of_workers = {"nthreads": 1, "resources": {RESOURCE: 1}}
     python = f"{_UNTIL_EOF} {shlex.quote(sys.executable)}"
     try:
-        return SSHCluster([hosts[0], *hosts], worker_options=worker, scheduler_options=options, remote_python=python)
+        return SSHCluster(
+            [hosts[0], *hosts], worker_options=options_of_workers, scheduler_options=options, remote_python=python
+        )
     except Exception as error:
         what = f"--on: Dask can't be started on {', '.join(hosts)}: {' '.join(str(error).split())[:120]}"
         raise MissingRequirement(what, f"try: ssh {hosts[0]} true") from error

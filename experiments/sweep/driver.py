@@ -13,8 +13,9 @@ from rich.text import Text
 from railyard.core.errors import MissingRequirement
 from railyard.core.installation import PROGRAM
 from railyard.experiments.spec import loading
+from railyard.experiments.sweep.answers import BadAnswer, Outcome
 from railyard.experiments.sweep.folder import FAILED, MACHINES, SweepFolder
-from railyard.experiments.sweep.machine import Outcome, Task
+from railyard.experiments.sweep.machine import Task
 from railyard.experiments.sweep.spec import Cell, cell_name
 from railyard.results.views import format as fmt
 
@@ -181,12 +182,13 @@ class Driver:
         name, label, cell = run.machine, run.label, run.cell
         try:
             outcome = run.pending.result()
+            problem = self._keep(run, outcome)
         except Exception as error:
             del self._ended[0]
-            self._lose(run, queue, progress, self._machines.lost(error))
+            why = str(error) if isinstance(error, BadAnswer) else self._machines.lost(error)
+            self._lose(run, queue, progress, why)
             return
         seconds = (outcome.end_ns - outcome.start_ns) / 1e9
-        problem = self._keep(run, outcome)
         del self._ended[0]
         if cell is None:
             if problem:
@@ -208,7 +210,9 @@ class Driver:
             self._write_at = start + max(_WRITE_EVERY_S, took_s / _WRITE_SHARE)
 
     def _keep(self, run: _Running, outcome: Outcome) -> str:
-        """Put a run in the folder; return why it isn't kept, or "" if it is."""
+        """Put a run in the folder; return why it isn't kept, or "" if it is. BadAnswer if it can't be one."""
+        if outcome.machine["machine"] != run.machine:
+            raise BadAnswer(f"its answer is of the machine {outcome.machine['machine']}")
         if outcome.status in _NOT_KEPT:
             return "stopped"
         if outcome.folder is None:

@@ -11,7 +11,6 @@ A run appears in the folder by a rename, so it is there whole or not at all, and
 import io
 import re
 import secrets
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -23,7 +22,7 @@ from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder
 from railyard.experiments.run.folder import IN_USE
-from railyard.experiments.sweep.machine import Outcome
+from railyard.experiments.sweep.answers import BadAnswer, Outcome, files
 from railyard.experiments.sweep.spec import Sweep
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import csv_row
@@ -138,14 +137,16 @@ class SweepFolder:
             return {}
 
     def install(self, name: str, outcome: Outcome, parent: str = RUNS, **record: Any) -> None:
-        """Put a run that has ended in its place; an earlier one is removed."""
+        """Put a run that has ended in its place; an earlier one is removed. BadAnswer if its files can't be one's."""
         part = f"{_PART}{name}-{secrets.token_hex(4)}"
         plain = {**outcome.machine, "start_ns": outcome.start_ns, "end_ns": outcome.end_ns, **record}
         with Folder(self.path / parent, make=True) as folder:
-            with tarfile.open(fileobj=io.BytesIO(outcome.folder or b"")) as tar:
-                for member in tar:
-                    if file := tar.extractfile(member) if member.isfile() else None:
-                        folder.write(f"{part}/{member.name.removeprefix('./')}", file.read())
+            try:
+                for name_of_file, content in files(outcome.folder or b""):
+                    folder.write(f"{part}/{name_of_file}", content)
+            except BadAnswer:
+                folder.remove_tree(part)
+                raise
             folder.write(f"{part}/{RECORD}", to_json(plain))
             if name in folder.names():
                 folder.rename(name, f"{part}-old")

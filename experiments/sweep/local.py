@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from railyard.experiments.sweep.machine import Outcome, Task, execute, identify, stop
+from railyard.experiments.sweep.answers import Outcome
+from railyard.experiments.sweep.machine import Task, execute, identify, stop
 
 
 class Local:

@@ -8,6 +8,7 @@ it.
 import io
 import os
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -29,10 +30,11 @@ from railyard.core.config import dump_yaml
 from railyard.core.host import usable_cores
 from railyard.core.installation import program_command
 from railyard.core.plugins import ENVIRONMENT
+from railyard.core.safe_files import MOST_BYTES
 from railyard.core.sandbox import run_queue
 from railyard.core.sandbox.launcher import die_with_parent
+from railyard.experiments.sweep.answers import MOST_LINE, Facts, Outcome
 
-_MAX_LINE: Final = 300
 _running: Final[dict["subprocess.Popen[bytes]", str]] = {}  # the sweep of each run
 _stopped: Final = defaultdict[str, threading.Event](threading.Event)  # set for each sweep that was stopped
 
@@ -51,27 +53,16 @@ class Task:
     no_queue: bool = False
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A run that has ended: its exit status, last line on stderr, CLOCK_MONOTONIC times, machine, and tarred folder."""
-
-    status: int
-    line: str
-    start_ns: int
-    end_ns: int
-    machine: dict[str, Any]
-    folder: bytes | None
-
-
-def identify() -> dict[str, Any]:
+def identify() -> Facts:
     """Return the facts of this machine: its name, kernel, cores, and the version of Railyard on it.
 
     A network namespace counts as a machine, since it has a queue of its own. Its name changes when it is started again.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     own = f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
+    host = re.sub("[^A-Za-z0-9.-]", "-", socket.gethostname())[:64].lstrip(".-") or "host"
     return {
-        "machine": f"{socket.gethostname()}-{sha256(own.encode()).hexdigest()[:6]}",
+        "machine": f"{host}-{sha256(own.encode()).hexdigest()[:6]}",
         "kernel": platform.release(),
         "cores": usable_cores(),
         "version": railyard.__version__,
@@ -93,7 +84,7 @@ def _tell(line: str) -> None:
     run_queue.show(f"{line} (--no-queue starts at once)")
 
 
-def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
+def _alone(task: Task, held: Sequence[int], machine: Facts) -> Outcome:
     prefix = f"railyard-sweep-{os.geteuid()}-{machine['machine']}-"
     try:
         with scratch.folder(prefix) as work:
@@ -102,7 +93,7 @@ def _alone(task: Task, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
         return Outcome(3, f"{machine['machine']}: {error.strerror or error}", 0, 0, machine, None)
 
 
-def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -> Outcome:
+def _run(task: Task, work: Path, held: Sequence[int], machine: Facts) -> Outcome:
     for name, source in task.plugins.items():
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_bytes(source)
@@ -119,7 +110,11 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: dict[str, Any]) -
     end_ns = time.monotonic_ns()
     lines = stderr.decode(errors="replace").strip().splitlines() or [""]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Outcome(status, lines[-1].removeprefix("error: ")[:_MAX_LINE], start_ns, end_ns, machine, _packed(out))
+    folder = _packed(out)
+    if folder and len(folder) > MOST_BYTES:
+        line = f"its folder has {len(folder):,} bytes, more than {MOST_BYTES:,}"
+        return Outcome(1, line, start_ns, end_ns, machine, None)
+    return Outcome(status, lines[-1].removeprefix("error: ")[:MOST_LINE], start_ns, end_ns, machine, folder)
 
 
 def start(argv: Sequence[str], environment: Mapping[str, str], held: Sequence[int]) -> "subprocess.Popen[bytes]":

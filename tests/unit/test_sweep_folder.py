@@ -17,9 +17,10 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.commands import sweep as command
+from railyard.experiments.sweep.answers import Facts, Outcome
 from railyard.experiments.sweep.driver import MAX_LOST, Driver
 from railyard.experiments.sweep.folder import MACHINES, SweepFolder
-from railyard.experiments.sweep.machine import Outcome, Task, identify
+from railyard.experiments.sweep.machine import Task, identify
 from railyard.experiments.sweep.spec import Sweep, load
 from railyard.results.runs import sources, store
 from railyard.results.runs.fidelity import judge
@@ -59,7 +60,7 @@ def run_data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def outcome(data: bytes | None, machine: str = "m1", status: int = 0) -> Outcome:
-    return Outcome(status, "a line" if status else "", 1, 2_000_000_001, {**identify(), "machine": machine}, data)
+    return Outcome(status, "a line" if status else "", 1, 2_000_000_001, Facts(**{**identify(), "machine": machine}), data)
 
 
 class Simulated:
