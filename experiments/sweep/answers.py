@@ -1,4 +1,4 @@
-"""What the worker of a machine answers: JSON that is checked, whoever sent it.
+"""Answers of a machine's worker: JSON that is checked, whoever sent it.
 
 Everyone who can join the scheduler can be a worker, so the process that calls `sweep --on` reads an answer as data: no
 pickle, a bounded size, and fields of these types. What a text says is the worker's word all the same.

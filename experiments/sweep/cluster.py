@@ -166,7 +166,7 @@ class Cluster:
         """End the runs under way; return whether the scheduler still answers."""
         if self._is_lost or self._client.status != "running":
             return False
-        with suppress(OSError, TimeoutError):
+        with suppress(OSError, TimeoutError, Refused):
             self._client.run(machine.stop, self._sweep, on_error="ignore")
             return True
         return False

@@ -1,4 +1,4 @@
-"""What runs in a Dask worker for a sweep. It answers with bytes, since the sweep reads no objects of a worker."""
+"""Functions that a sweep calls in a Dask worker. They return bytes, since the sweep reads no objects of a worker."""
 
 from typing import Final
 

@@ -60,7 +60,9 @@ def run_data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def outcome(data: bytes | None, machine: str = "m1", status: int = 0) -> Outcome:
-    return Outcome(status, "a line" if status else "", 1, 2_000_000_001, Facts(**{**identify(), "machine": machine}), data)
+    return Outcome(
+        status, "a line" if status else "", 1, 2_000_000_001, Facts(**{**identify(), "machine": machine}), data
+    )
 
 
 class Simulated:
