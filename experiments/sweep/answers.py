@@ -1,4 +1,4 @@
-"""Answers of a machine's worker: JSON that is checked, whoever sent it.
+"""Answers of a machine's worker: JSON that is checked, from every sender.
 
 Everyone who can join the scheduler can be a worker, so the process that calls `sweep --on` reads an answer as data: no
 pickle, a bounded size, and fields of these types. What a text says is the worker's word all the same.
@@ -109,7 +109,7 @@ def refuse_pickles() -> None:
     """Let no pickle make or call anything in this process from now on, but bytes; plain data can't do anything.
 
     Dask pickles exceptions, warnings and some of its messages, and no option turns off that a client reads them. The
-    interpreter asks before an unpickler finds a class or a function, in C and in Python, whoever calls it.
+    interpreter asks before an unpickler finds a class or a function, in C and in Python, for every caller.
     """
     sys.addaudithook(_audit)
 

@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
@@ -71,24 +72,29 @@ cluster.close()
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Iterator[str]:
+def folder() -> Iterator[Path]:
+    """Make a folder that every user can write to, which pytest's own can't be."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@pytest.fixture
+def hostile(folder: Path) -> Iterator[str]:
     """Return the address of a scheduler with a worker of another user that attacks."""
     pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
-    tmp_path.chmod(0o777)
-    for parent in list(tmp_path.parents)[:2]:
-        parent.chmod(0o711)
-    preload = tmp_path / "hostile.py"
-    preload.write_text(HOSTILE.replace("{folder}", str(tmp_path)))
-    address_file = tmp_path / "scheduler.json"
+    preload = folder / "hostile.py"
+    preload.write_text(HOSTILE.replace("{folder}", str(folder)))
+    address_file = folder / "scheduler.json"
     scheduler = ["dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file"]
     worker = ["dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--resources", "railyard=1"]
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     with ExitStack() as stack:
-        start(stack, tmp_path, [], *scheduler, str(address_file))
-        eventually(address_file.exists, 30)
+        start(stack, folder, [], *scheduler, str(address_file))
+        eventually(lambda: address_file.exists() and address_file.stat().st_size > 0, 30)
         address = str(json.loads(address_file.read_text())["address"])
-        start(stack, tmp_path, user, *worker, address, "--preload", str(preload))
-        eventually((tmp_path / "ready").exists, 60)
+        start(stack, folder, user, *worker, address, "--preload", str(preload))
+        eventually((folder / "ready").exists, 60)
         yield address
 
 
@@ -100,7 +106,7 @@ def start(stack: ExitStack, folder: Path, enter: list[str], program: str, *argum
     stack.callback(process.kill)
 
 
-def test_no_attack_of_a_worker_runs_code_in_the_sweep(hostile: str, tmp_path: Path) -> None:
+def test_no_attack_of_a_worker_runs_code_in_the_sweep(hostile: str, folder: Path) -> None:
     attacks = ["result", "exception", "event", "junk"]
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, hostile, *attacks], cwd=ROOT, capture_output=True, text=True, check=False,
@@ -115,7 +121,7 @@ def test_no_attack_of_a_worker_runs_code_in_the_sweep(hostile: str, tmp_path: Pa
     ], (done.stdout, done.stderr)
     _, pid, is_stopped = lines[4].split()
     assert is_stopped == "False"
-    assert [path.name for path in tmp_path.glob(f"*-{pid}")] == []
+    assert [path.name for path in folder.glob(f"*-{pid}")] == []
     assert "forged" not in done.stdout + done.stderr
 
 
@@ -123,7 +129,12 @@ GUARD = """
 import pickle, sys
 from distributed.protocol import dumps, loads, to_serialize
 from distributed.protocol.serialize import ToPickle
+import socket
+from pathlib import Path
+from railyard.core.worker import Message, Pipe
 from railyard.experiments.sweep.answers import Refused, refuse_pickles
+class Made(Message):
+    path: Path
 class Evil:
     def __reduce__(self):
         return print, ("code ran",)
@@ -142,14 +153,17 @@ for load in (pickle.loads, pickle._loads):
     except Refused:
         print("refused")
 print(loads([bytes(frame) for frame in bytes_message]))
+sender, receiver = [Pipe(end, (Made,)) for end in socket.socketpair()]
+sender.send(Made(path=Path("of its own")))
+print(receiver.receive().path)
 """
 
 
 def test_every_pickle_that_calls_something_is_refused() -> None:
-    """In messages of Dask, whatever its deserializers are, and in those of Python itself."""
+    """In messages of Dask, whatever its deserializers are, and in those of Python itself; not in Railyard's own."""
     pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
     done = subprocess.run([sys.executable, "-c", GUARD], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["refused"] * 4 + ["{'a': b'data'}"]
+    assert done.stdout.splitlines() == ["refused"] * 4 + ["{'a': b'data'}", "of its own"]
 
 
 def changed(**values: object) -> bytes:
@@ -177,7 +191,7 @@ def test_a_bad_answer_is_refused_in_a_line(answer: object, problem: str) -> None
     assert str(refused.value).isprintable()
 
 
-def test_a_good_answer_is_read_and_its_line_has_no_control_character() -> None:
+def test_a_good_answer_is_read_without_control_characters() -> None:
     outcome = Outcome(3, "\x1b[31mno room", 1, 2, identify(), b"\x00\xff")
     assert read(OUTCOME, OUTCOME.dump_json(outcome)) == outcome
     assert outcome.line == "\\x1b[31mno room"
