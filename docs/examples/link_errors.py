@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.format import percent
 from railyard.results.runs.records import LinkCheck
-from railyard.results.views.format import percent
 from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text
 

@@ -24,7 +24,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, p
 from railyard.experiments.spec.replacements import with_spares
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
-from railyard.results.views.format import NOTHING
+from railyard.results.format import NOTHING
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 from railyard.topologies.spec import FabricSpec

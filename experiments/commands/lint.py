@@ -19,7 +19,7 @@ from railyard.core.input_paths import NameOrPath, from_folder
 from railyard.experiments import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.results.views.format import percent, rows_with_room, size
+from railyard.results.format import percent, rows_with_room, size
 from railyard.topologies.platforms import PLATFORMS, PlatformName
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import (

@@ -22,8 +22,8 @@ from railyard.experiments.options import (
 )
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
+from railyard.results.format import digits, rows_with_room
 from railyard.results.published.catalogue import FIGURES, Cell, Figure
-from railyard.results.views.format import digits, rows_with_room
 
 PURPOSE = "Compute and check, without packets"
 

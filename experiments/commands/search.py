@@ -9,9 +9,9 @@ import typer
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.terminal import FittingTable
 from railyard.experiments import options
+from railyard.results.format import digits
 from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import weigh
-from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import GptModel
 

@@ -12,7 +12,7 @@ from railyard.core.units import format_rate
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plans
 from railyard.experiments.spec.faults import RailFaultSpec, check_faults
-from railyard.results.views import format as fmt
+from railyard.results import format as fmt
 from railyard.topologies.capacity import Capacity
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.plan import MultirailPlan, frames_needed, nominal_plan

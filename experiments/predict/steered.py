@@ -18,11 +18,11 @@ from railyard.experiments.predict.output import Predicted
 from railyard.experiments.predict.steered_times import InitialState, completion_s, initial_states
 from railyard.experiments.predict.unsteered import print_rates
 from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.results import format as fmt
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
 from railyard.results.plots.times import POLICY_COLOURS
 from railyard.results.theory.predict import predict_schedule
-from railyard.results.views import format as fmt
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.schedule import payload_rates
 

@@ -15,11 +15,11 @@ from railyard.core.units import format_rate
 from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.theory.predict import PathSeconds, equation, full_step_s, hash_choices, latency, predict_schedule
 from railyard.results.theory.stated import stated
-from railyard.results.views import format as fmt
 from railyard.results.views.computing import computing_lines
 from railyard.topologies.prediction import WHOLE, NotCompared, StatedTime
 from railyard.topologies.spec import FabricSpec

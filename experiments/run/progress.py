@@ -18,9 +18,9 @@ from railyard.experiments.live.words import words
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import first_packets_text
+from railyard.results.format import digits, how_often, percent, rate, seconds
 from railyard.results.runs.fidelity import disturbance, judge, load_findings
 from railyard.results.runs.records import NOT_COMPARED, REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
-from railyard.results.views.format import digits, how_often, percent, rate, seconds
 
 REFRESH_S: Final = 0.25
 _BAR_WIDTH: Final = 20  # columns: with its figures a bar fits 60

@@ -17,7 +17,7 @@ from railyard.experiments.sweep.answers import BadAnswer, Outcome
 from railyard.experiments.sweep.folder import FAILED, MACHINES, SweepFolder
 from railyard.experiments.sweep.machine import Task
 from railyard.experiments.sweep.spec import Cell, cell_name
-from railyard.results.views import format as fmt
+from railyard.results import format as fmt
 
 SENTINEL: Final = "sentinel"  # the experiment that each machine runs first
 MAX_LOST: Final = 3  # times that a run's worker may be lost before the run counts as failed

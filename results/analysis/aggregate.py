@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import pandas as pd
 
 from railyard.core.records import IntervalId
+from railyard.results.format import ratio, workload_label
 from railyard.results.runs.records import (
     NOT_COMPARED,
     THROUGHPUT,
@@ -22,7 +23,6 @@ from railyard.results.runs.records import (
     Verdict,
     worst_verdict,
 )
-from railyard.results.views.format import ratio, workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
 Grouped = TypeVar("Grouped")

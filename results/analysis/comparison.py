@@ -20,9 +20,9 @@ from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE
 from railyard.results.analysis.recovery import MIN_REPEATS_FOR_MEDIAN, STEPS
 from railyard.results.analysis.thresholds import CONFIDENCE, LIMIT
+from railyard.results.format import workload_label
 from railyard.results.runs.fidelity import LAG, Judgement, judge
 from railyard.results.runs.records import Run, Verdict
-from railyard.results.views.format import workload_label
 
 Change = Literal["slower", "not enough data", "faster", "same"]
 MIN_VALUES: Final = MIN_REPEATS_FOR_MEDIAN

@@ -19,10 +19,10 @@ import pandas as pd
 from railyard.core.records import ConnectivityCheck, Record, Recovered, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
+from railyard.results.format import NOTHING, milliseconds
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.record_files import columns_of
 from railyard.results.runs.records import GoodputTrace, Replacement, Run, Verdict, worst_verdict
-from railyard.results.views.format import NOTHING, milliseconds
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
 MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be

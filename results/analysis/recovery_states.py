@@ -12,8 +12,8 @@ from typing import Any, Final
 from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.recovery import Figure, RecoveryRow, median_p95_ms
+from railyard.results.format import milliseconds
 from railyard.results.runs.record_files import to_plain
-from railyard.results.views.format import milliseconds
 
 
 class FirstPacket(StrEnum):

@@ -11,10 +11,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from railyard.core.units import size_name
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
+from railyard.results.format import percent, rate, seconds
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark
 from railyard.results.runs.allreduce import AllreduceResults
-from railyard.results.views.format import percent, rate, seconds
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
+from railyard.results.format import rate, short
 from railyard.results.plots import style
 from railyard.results.runs.records import FabricRun
-from railyard.results.views.format import rate, short
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 
 _MAX_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest

@@ -25,10 +25,10 @@ from railyard.results.analysis.recovery import (
     side_values,
 )
 from railyard.results.analysis.recovery_states import first_packets_text
+from railyard.results.format import milliseconds, rate
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
 from railyard.results.runs.records import Event, GoodputTrace
-from railyard.results.views.format import milliseconds, rate
 
 COLOUR: Final = {"on": style.INK, "off": style.MUTED}
 """Colours by rerouting. Neither is a fabric's; lines are also dashed with rerouting off."""

@@ -18,8 +18,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 
+from railyard.results.format import rate, seconds, short
 from railyard.results.plots.svg import compact
-from railyard.results.views.format import rate, seconds, short
 
 mpl.rcdefaults()  # Matplotlib has read a matplotlibrc in the working folder, which may be anybody's, as in /tmp
 INK: Final = "#101112"

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from railyard.core.units import parse_rate, parse_size
+from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark
-from railyard.results.views import format as fmt
 
 Named = tuple[str, Mapping[str, Any]]  # a fabric or a workload: its label, and its part of the resolved experiment
 Looks = Mapping[str, tuple[str, str, Any]]  # a line -> colour, marker and dashes

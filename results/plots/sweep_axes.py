@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate, parse_size, parse_time
+from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style as plots
 from railyard.results.plots.sweep import Place, draw_legend, draw_panel, looks_of
-from railyard.results.views import format as fmt
 
 MAX_FIGURES: Final = 24
 MAX_PANELS: Final = 12  # of a figure

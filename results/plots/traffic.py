@@ -14,10 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from railyard.results.analysis.aggregate import kind_bytes, one_repeat
+from railyard.results.format import percent, short, size
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
 from railyard.results.runs.records import Flow
-from railyard.results.views.format import percent, short, size
 from railyard.topologies.addresses import gpu_of_name
 
 _RAMP: Final = ("#d6e6f4", "#6aaed6", "#2070b4", "#083471")

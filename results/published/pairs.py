@@ -12,10 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from railyard.results.format import percent, size
 from railyard.results.plots import style
 from railyard.results.plots.traffic import byte_image
 from railyard.results.published.catalogue import Cell
-from railyard.results.views.format import percent, size
 from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic
 
 K = TypeVar("K", bound=str)

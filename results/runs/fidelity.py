@@ -24,6 +24,7 @@ from railyard.results.analysis.aggregate import (
     slowdowns,
     unexplained,
 )
+from railyard.results.format import digits, interval_label, percent, rate, size
 from railyard.results.runs.allreduce import LostRails, lost_rails, watched_interval
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
@@ -46,7 +47,6 @@ from railyard.results.runs.records import (
     Verdict,
     worst_verdict,
 )
-from railyard.results.views.format import digits, interval_label, percent, rate, size
 
 INTERRUPTED: Final = "interrupted: only what was measured until then is here"
 Origin = Literal["machine", "network", "run"]

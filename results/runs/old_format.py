@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
+from railyard.results.format import workload_label
 from railyard.results.runs import allreduce
 from railyard.results.runs.records import GoodputTrace, Rails, Run
-from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.workloads.background.spec import GridSpec
 from railyard.workloads.jobs.training import training_name

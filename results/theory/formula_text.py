@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from railyard.results import format as fmt
 from railyard.results.theory.predict import equation, hash_choices, iteration_terms, predict_phase
 from railyard.results.theory.stated import stated
-from railyard.results.views import format as fmt
 from railyard.topologies.prediction import WHOLE, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS

@@ -11,9 +11,9 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from railyard.core.errors import printable
+from railyard.results import format as fmt
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import RUN, STEP
-from railyard.results.views import format as fmt
 from railyard.results.views.report import repeated_lines
 
 _MARKS: Final = re.compile(r"([\\`*_\[\]<>|#])")

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.console import Console
 
+from railyard.results import format as fmt
 from railyard.results.analysis.comparison import Compared, Comparison
-from railyard.results.views import format as fmt
 from railyard.results.views.ci import markdown_cell
 from railyard.results.views.table import Column, Table, text
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from railyard.results.views import format as fmt
+from railyard.results import format as fmt
 
 
 def computing_lines(scales: Iterable[Mapping[str, Any]], compared: Sequence[tuple[str, str]]) -> Iterator[str]:

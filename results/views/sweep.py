@@ -14,12 +14,12 @@ from typing import Any, Final, cast
 import pandas as pd
 from markupsafe import Markup
 
+from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import TIME_METRICS, Spread
 from railyard.results.analysis.recovery import STEP_NAMES, STEPS
 from railyard.results.plots import sweep_axes
 from railyard.results.plots.style import Plot
 from railyard.results.runs.records import VERDICTS, Verdict
-from railyard.results.views import format as fmt
 from railyard.results.views.report import templates
 from railyard.results.views.table import Column, Table, text
 

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from rich import box
 
 from railyard.core.terminal import FittingTable
+from railyard.results.format import NOTHING, quantity
 from railyard.results.runs.records import NOT_COMPARED
-from railyard.results.views.format import NOTHING, quantity
 
 _CLASSES: Final = {"not met": "bad", "✗": "bad", "degraded": "degraded", "invalid": "invalid"}
 _CLASSES.update(dict.fromkeys(NOT_COMPARED, "degraded"))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from railyard.results.format import seconds
 from railyard.results.theory.formula_text import formula_texts
 from railyard.results.theory.predict import predict_schedule
-from railyard.results.views.format import seconds
 from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.collectives.algorithm import ALGORITHMS

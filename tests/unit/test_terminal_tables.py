@@ -16,7 +16,7 @@ from rich.console import Console
 from railyard.core.terminal import FittingTable
 from railyard.experiments import cli
 from railyard.experiments.predict.output import Predicted
-from railyard.results.views.format import rows_with_room
+from railyard.results.format import rows_with_room
 from tests.unit.recovery_sample import screen
 from tests.unit.results_sample import sample_run
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.records import IntervalId, Recovered, Recovery
+from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.recovery import Figure, RecoveryRow, Side, median_and_p95, median_p95_ms, verdict
@@ -26,7 +27,6 @@ from railyard.results.plots import recovery
 from railyard.results.runs import targets as goals
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.targets import PUBLISHED_SYSTEMS, Outcome, Published, Target, times_slower
-from railyard.results.views import format as fmt
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.table import Column, Table, text
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.recovery import ReplacementRow, ScriptRow, checks_text
@@ -17,7 +18,6 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.plots import recovery as fault_script
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.views import format as fmt
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.sections.faults import CONTROLLER_STEPS
 from railyard.results.views.table import Column, Table, text, texts

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.format import NOTHING, seconds
 from railyard.results.runs import training
 from railyard.results.runs.records import worst_verdict
-from railyard.results.views.format import NOTHING, seconds
 from railyard.results.views.report import Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text
 

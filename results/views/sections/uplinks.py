@@ -12,9 +12,9 @@ from rich.console import Console
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.format import ratio, workload_label
 from railyard.results.plots import style
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Measurement
-from railyard.results.views.format import ratio, workload_label
 from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text
 
