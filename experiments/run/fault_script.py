@@ -19,7 +19,12 @@ from railyard.experiments.machines.faults import ClusterOperator
 from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
 from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.session import FabricSession, repeat_suffix, surviving_interruptions
+from railyard.experiments.run.session import (
+    FabricSession,
+    record_late_injection,
+    repeat_suffix,
+    surviving_interruptions,
+)
 from railyard.experiments.run.traffic import Workload, expected, record
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
@@ -34,16 +39,7 @@ from railyard.failure.probes.sites import Site
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Action, Operator, Script
-from railyard.results.runs.records import (
-    CLOCK_UNCERTAINTY,
-    INJECTED_LATE,
-    LATE_S,
-    RUN,
-    Event,
-    GoodputTrace,
-    Measurement,
-    Run,
-)
+from railyard.results.runs.records import CLOCK_UNCERTAINTY, LATE_S, Event, GoodputTrace, Measurement, Run
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.replay.job import first_phases
@@ -186,10 +182,8 @@ class FaultInjector:
             self.session.faults.append((Fault(row.fault, row.target), row.t_fault, row.t_repair))
             page.show_first_packet(row)
         for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
-            if late_s > LATE_S:
-                text = f"{fault.fault.kind} {fault.fault.target} was injected {late_s:.2f} s late"
-                detail = {**interval.as_dict(), "seconds": late_s, "text": text}
-                self.run.events.append(Event(fault.recovery.t_fault, RUN, INJECTED_LATE, detail))
+            t_fault = fault.recovery.t_fault
+            record_late_injection(self.run, interval, fault.fault, t_fault, t_fault - round(late_s * 1e9))
         first, row = seen.faults[0], seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once

@@ -16,7 +16,7 @@ from railyard.experiments.live import page
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.rail_results import InjectedFault, cut, nic_rates
 from railyard.experiments.run.rail_session import MultirailSession, built
-from railyard.experiments.run.session import surviving_interruptions
+from railyard.experiments.run.session import record_late_injection, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.failure.scenario.script import apply, confirm, prepare, repair
@@ -140,9 +140,11 @@ def _inject_and_repair(
     except ProgramFailed as error:
         what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
         raise MissingRequirement(what, "use Linux 5.16") from error
-    sleep_until(begun + fault.at)
+    due_s = begun + fault.at
+    sleep_until(due_s)
     t_fault = apply(session.net, fault.fault)
     page.show_fault("inject", fault.fault, t_fault)
+    record_late_injection(session.run, injected.interval, fault.fault, t_fault, round(due_s * 1e9))
     try:
         confirm(session.net, fault.fault)
         sleep_until(t_fault / 1e9 + fault.repair)

@@ -23,7 +23,13 @@ from railyard.core.wait import sleep_until, wait_until
 from railyard.experiments.live import page
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
-from railyard.experiments.run.session import FabricSession, built, repeat_suffix, surviving_interruptions
+from railyard.experiments.run.session import (
+    FabricSession,
+    built,
+    record_late_injection,
+    repeat_suffix,
+    surviving_interruptions,
+)
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.failure.faults import Fault
@@ -51,7 +57,8 @@ TIMEOUT_MARGIN_S: Final = 30.0
 
 @dataclass
 class ReplacementTimeline:
-    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name.
+    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name; `due_ns`: when the
+    fault was to be injected.
 
     The job and the fault have a thread each, so that this one acts on the controller's event at once. No heartbeats are
     sent: a GPU that dies for good loses its carrier, and the switch reports that to the controller.
@@ -61,6 +68,7 @@ class ReplacementTimeline:
     job: ReplacementJob
     seed: int
     at: dict[str, int] = field(default_factory=dict)
+    due_ns: int = 0
 
     def step(self, what: str, at_ns: int | None = None) -> int:
         """Record a step that happened now, or at that time; return when."""
@@ -100,6 +108,7 @@ class ReplacementTimeline:
                 if iteration.done():
                     iteration.result()  # raises what ended it before it started
                 middle_s = started.result() / 1e9 + iteration_s * FAULT_POSITION
+                self.due_ns = round(middle_s * 1e9)
                 sleep_until(middle_s)
                 cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
@@ -220,6 +229,7 @@ def run_replacement(
     timeline.step("job-resumed", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
+    record_late_injection(run, during, replacement.fault, timeline.at["fault"], timeline.due_ns)
     ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
     optical = session.plan.spec.optical
     row = Replacement(

@@ -23,6 +23,8 @@ from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.faults import Fault
 from railyard.results.runs.fidelity import link_findings
 from railyard.results.runs.records import (
+    INJECTED_LATE,
+    LATE_S,
     PROCESS,
     REPEATED,
     RUN,
@@ -50,6 +52,15 @@ def record_interruptions(run: Run, interval: IntervalId) -> None:
     detail = interval.as_dict()
     for one in presence.take():
         run.events.append(Event(one.start_ns, PROCESS, "interrupted", {**detail, "text": str(one)}))
+
+
+def record_late_injection(run: Run, interval: IntervalId, fault: Fault, injected_ns: int, due_ns: int) -> None:
+    """Record as an event of an interval that a fault was injected late, if it was by more than LATE_S."""
+    seconds = (injected_ns - due_ns) / 1e9
+    if seconds > LATE_S:
+        text = f"{fault.kind} {fault.target} was injected {seconds:.2f} s late"
+        detail = {**interval.as_dict(), "seconds": seconds, "text": text}
+        run.events.append(Event(injected_ns, RUN, INJECTED_LATE, detail))
 
 
 @contextmanager

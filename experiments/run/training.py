@@ -25,7 +25,14 @@ from railyard.core.records import IntervalId
 from railyard.experiments.live import page
 from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.session import FabricSession, built, check_links, repeat_suffix, surviving_interruptions
+from railyard.experiments.run.session import (
+    FabricSession,
+    built,
+    check_links,
+    record_late_injection,
+    repeat_suffix,
+    surviving_interruptions,
+)
 from railyard.experiments.run.training_traffic import TrafficMeter
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec
@@ -303,6 +310,7 @@ class TrainingRun:
         is_job = self.training.definition.restarts == "job"  # of which nothing notices a fault after its restart
         until = job.restarts[0] if is_job and job.restarts else results.OPEN_END_NS
         self._record_events(interval, fault, job, t_fault, t_repair)
+        record_late_injection(self.run, interval, fault.fault, t_fault, round(inject_s * 1e9))
         if job.meter and reference.pace:
             rows = [
                 (results.STALLED, results.stalled_s(job.meter.sent, reference.pace, t_fault), "s", ""),

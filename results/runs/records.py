@@ -150,10 +150,10 @@ class Rails:
 
 
 PROCESS: Final = "process"
+"""Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 INJECTED_LATE: Final = "injected-late"
 """A fault was injected after it was due: an event of the source RUN."""
 LATE_S: Final = 0.05  # an injection is late from here on: faults that are less apart count as simultaneous
-"""Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 LIVE: Final = "live"
 """Source of events on what was clicked on the live page: faults, traffic, and `HOLDS`."""
 HOLDS: Final = ("pause", "resume")
