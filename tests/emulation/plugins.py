@@ -1,5 +1,6 @@
 """Runs of a small experiment with one of the example plugins of docs/examples."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,25 @@ from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
 RUN_S = 240.0
+EXAMPLES = ROOT / "docs/examples"
+
+
+def recovery_spec(fabric: dict[str, Any], faults: Sequence[dict[str, Any]], algorithm: str = "auto") -> dict[str, Any]:
+    """Return an experiment with an all-to-all on a small fabric, and a script of these faults."""
+    return {
+        "name": "small",
+        "attempts": 1,
+        "fabrics": [{"domains": 3, "rails": 2, "rail_rate": "10Mbit", **fabric}],
+        "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": algorithm, "duration": "300ms"}],
+        "scripts": [{"name": "faults", "faults": list(faults)}],
+        "reroute": ["on"],
+    }
 
 
 def run_with_plugin(plugin: str, spec: dict[str, Any], folder: Path, slow: float) -> Run:
     """Run an experiment in a program of its own; what it stored. Its verdict depends on the machine's load."""
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(ROOT / "docs/examples" / plugin)]
+    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(EXAMPLES / plugin)]
     argv += ["--out", str(folder / "out")]
     done = finished(argv, RUN_S * slow)
     assert (folder / "out/summary.json").exists(), done.stdout + done.stderr

@@ -56,27 +56,34 @@ with tempfile.TemporaryFile(dir="/var/tmp") as file:
 Disturbance = Callable[[Program], AbstractContextManager[None]]
 
 
+@contextmanager
+def control_group(name: str) -> Iterator[Path]:
+    """Make a control group for CPU time. At its end, its processes go to the group above it."""
+    group = cpu_cgroups()[0] / f"railyard-test-{name}-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        raise NotPossible(f"no control group can be made here: {error}") from None
+    try:
+        yield group
+    finally:
+        while members := (group / "cgroup.procs").read_text().split():
+            move(map(int, members), group.parent)
+        group.rmdir()
+
+
 def quota(cores: float) -> Disturbance:
     """Limit the program to this many cores, as `docker --cpus` does, by a cgroup of version 1 or 2."""
 
     @contextmanager
     def disturb(program: Program) -> Iterator[None]:
-        group = cpu_cgroups()[0] / f"railyard-test-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError as error:
-            raise NotPossible(f"no CPU quota can be set here: {error}") from None
-        try:
+        with control_group("quota") as group:
             if (group / "cpu.max").exists():
                 (group / "cpu.max").write_text(f"{round(cores * 100_000)} 100000")
             else:
                 (group / "cpu.cfs_quota_us").write_text(str(round(cores * 100_000)))
             move([process.pid for process in processes_of(program)], group)
             yield
-        finally:
-            while members := (group / "cgroup.procs").read_text().split():
-                move(map(int, members), group.parent)
-            group.rmdir()
 
     return disturb
 
@@ -132,18 +139,10 @@ def elsewhere(code: str) -> Disturbance:
 
     @contextmanager
     def disturb(program: Program) -> Iterator[None]:
-        group = cpu_cgroups()[0] / f"railyard-test-others-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError as error:
-            raise NotPossible(f"no control group can be made here: {error}") from None
-        try:
-            with others(f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n{code}")(program):
+        with control_group("others") as group:
+            enter_group = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
+            with others(f"{enter_group}\n{code}")(program):
                 yield
-        finally:
-            while members := (group / "cgroup.procs").read_text().split():
-                move(map(int, members), group.parent)
-            group.rmdir()
 
     return disturb
 

@@ -5,7 +5,6 @@ spine0 and spine1 join leaf0 (d0g0, d0g1), leaf1 (d1g0, d1g1) and leaf2 (d2g0, d
 
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,37 +13,19 @@ from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.oracle.reachability import bounds
 from railyard.topologies.addresses import Pair
 from tests.emulation.fabrics import Fabric, build
-from tests.emulation.plugins import assert_recovered, run_with_plugin
-from tests.emulation.programs import ROOT
+from tests.emulation.plugins import EXAMPLES, assert_recovered, recovery_spec, run_with_plugin
 
-SPEC: dict[str, Any] = {
-    "name": "leaves",
-    "attempts": 1,
-    "fabrics": [{"kind": "leaf-spine", "domains": 3, "rails": 2, "rail_rate": "10Mbit"}],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "duration": "300ms"}],
-    "scripts": [
-        {
-            "name": "three",
-            "faults": [
-                {"kind": "uplink-down", "target": "leaf0-spine1", "at": "500ms", "repair": "1s"},
-                {"kind": "link-down", "target": "d0g0", "at": "2500ms", "repair": "1s"},
-                {"kind": "rail-switch-crash", "target": "leaf1", "at": "4500ms", "repair": "1500ms"},
-            ],
-        }
-    ],
-    "reroute": ["on"],
-}
-
-
-@pytest.fixture
-def leaf_spine() -> None:
-    """The plugin, in this process and in those that it starts."""
-    plugins.load(ROOT / "docs/examples/leaf_spine.py")
+FAULTS_IN_TURN = (
+    {"kind": "uplink-down", "target": "leaf0-spine1", "at": "500ms", "repair": "1s"},
+    {"kind": "link-down", "target": "d0g0", "at": "2500ms", "repair": "1s"},
+    {"kind": "rail-switch-crash", "target": "leaf1", "at": "4500ms", "repair": "1500ms"},
+)
 
 
 @pytest.mark.long
 def test_plugin_graph_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
-    run = run_with_plugin("leaf_spine.py", SPEC, tmp_path, slow)
+    spec = recovery_spec({"kind": "leaf-spine"}, FAULTS_IN_TURN)
+    run = run_with_plugin("leaf_spine.py", spec, tmp_path, slow)
     assert {fabric.kind for fabric in run.fabrics} == {"leaf-spine"}
     assert {link.link_class for link in run.links} == {"hb", "rail", "uplink"}
     assert_recovered(run, faults=3)
@@ -56,8 +37,8 @@ def delivered(fabric: Fabric) -> set[Pair]:
 
 
 @pytest.mark.sandbox
-@pytest.mark.usefixtures("leaf_spine")
 def test_cut_link_of_a_leaf_is_rerouted_as_the_oracle_says() -> None:
+    plugins.load(EXAMPLES / "leaf_spine.py")  # for the processes that the fabric starts, too
     fabric = build("leaf-spine", 3, 2)
     every_pair = set(permutations(fabric.gpus, 2))
     assert delivered(fabric) == every_pair

@@ -5,50 +5,30 @@ d0g0 d0g1    d1g0 d1g1    d2g0 d2g1      three HB domains; rail<g> joins d0g<g>,
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from railyard.core import plugins
 from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import Fabric, build
-from tests.emulation.plugins import assert_recovered, run_with_plugin
-from tests.emulation.programs import ROOT
+from tests.emulation.plugins import EXAMPLES, assert_recovered, recovery_spec, run_with_plugin
 
-SPEC: dict[str, Any] = {
-    "name": "spare",
-    "attempts": 1,
-    "fabrics": [{"kind": "rail-spare", "domains": 3, "rails": 2, "rail_rate": "10Mbit"}],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "duration": "300ms"}],
-    "scripts": [
-        {
-            "name": "two",
-            "faults": [
-                {"kind": "rail-switch-crash", "target": "rail1", "at": "500ms", "repair": "1500ms"},
-                {"kind": "link-down", "target": "d0g0", "at": "3s", "repair": "1s"},
-            ],
-        }
-    ],
-    "reroute": ["on"],
-}
-
-
-@pytest.fixture
-def rail_spare() -> None:
-    """The plugin, in this process and in those that it starts."""
-    plugins.load(ROOT / "docs/examples/rail_spare.py")
+FAULTS_IN_TURN = (
+    {"kind": "rail-switch-crash", "target": "rail1", "at": "500ms", "repair": "1500ms"},
+    {"kind": "link-down", "target": "d0g0", "at": "3s", "repair": "1s"},
+)
 
 
 @pytest.mark.long
 def test_plugin_fabric_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
-    run = run_with_plugin("rail_spare.py", SPEC, tmp_path, slow)
+    run = run_with_plugin("rail_spare.py", recovery_spec({"kind": "rail-spare"}, FAULTS_IN_TURN), tmp_path, slow)
     assert {fabric.kind for fabric in run.fabrics} == {"rail-spare"}
     assert_recovered(run, faults=2)
 
 
 @pytest.mark.sandbox
-@pytest.mark.usefixtures("rail_spare")
 def test_spare_carries_nothing_until_a_rail_switch_dies() -> None:
+    plugins.load(EXAMPLES / "rail_spare.py")  # for the processes that the fabric starts, too
     fabric = build("rail-spare", 3, 2)
     assert fabric.net.pingAll(timeout="5") == 0
     assert by_spare(fabric, Gpu(1, 0)) == 0

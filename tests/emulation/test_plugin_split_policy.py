@@ -4,33 +4,20 @@ d0g0 d0g1 d0g2    d1g0 d1g1 d1g2    d2g0 d2g1 d2g2      three HB domains, rail<g
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.emulation.plugins import assert_recovered, run_with_plugin
+from tests.emulation.plugins import assert_recovered, recovery_spec, run_with_plugin
 
-FABRIC = {"kind": "rail-only", "domains": 3, "rails": 3, "rail_rate": "10Mbit", "policy": "split"}
-SPEC: dict[str, Any] = {
-    "name": "split",
-    "attempts": 1,
-    "fabrics": [FABRIC],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "300ms"}],
-    "scripts": [
-        {
-            "name": "two",
-            "faults": [
-                {"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "1s"},
-                {"kind": "rail-switch-crash", "target": "rail2", "at": "2500ms", "repair": "1500ms"},
-            ],
-        }
-    ],
-    "reroute": ["on"],
-}
+FAULTS_IN_TURN = (
+    {"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "1s"},
+    {"kind": "rail-switch-crash", "target": "rail2", "at": "2500ms", "repair": "1500ms"},
+)
 
 
 @pytest.mark.long
 def test_plugin_policy_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
-    run = run_with_plugin("split_policy.py", SPEC, tmp_path, slow)
+    spec = recovery_spec({"kind": "rail-only", "rails": 3, "policy": "split"}, FAULTS_IN_TURN, algorithm="direct")
+    run = run_with_plugin("split_policy.py", spec, tmp_path, slow)
     assert {fabric.policy for fabric in run.fabrics} == {"split"}
     assert_recovered(run, faults=2)

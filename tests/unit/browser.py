@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 WIDTHS = (390, 768, 1440)
 SCREENS = tuple(zip(WIDTHS, ("light", "dark", "light"), strict=True))
 """Each width and each colour scheme once: no colour depends on the width, and no layout on the scheme."""
+DESKTOP = {"width": max(WIDTHS), "height": 900}
 SMALLEST_PX = 9
 
 # of every element with text of its own, its size on the screen, with the scale of the figure that it is in
@@ -54,6 +56,13 @@ def opened(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
     finally:
         tab.close()
     assert problems == []
+
+
+@pytest.fixture(scope="module")
+def tab(chromium: Any, report: Path) -> Iterator[Any]:
+    """The file of a test module's fixture `report`, on a wide screen."""
+    with opened(chromium, report.as_uri(), viewport=DESKTOP) as found:
+        yield found
 
 
 def assert_fits(tab: Any, width: int) -> None:

@@ -3,7 +3,7 @@
 Needs `script/bootstrap browser`, and is skipped by name where Chromium or a library is missing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +14,11 @@ from railyard.core.records import Record
 from railyard.results.runs.records import Run
 from tests.unit import shown
 from tests.unit.allreduce_sample import run_of, sample
-from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened
+from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened, tab
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
-__all__ = ["chromium"]
+__all__ = ["chromium", "tab"]
 
 R = TypeVar("R", bound=Record)
 # of every table that is wider than its box, its heading and both widths
@@ -53,12 +53,6 @@ def report(request: pytest.FixtureRequest, chromium: Any, tmp_path_factory: pyte
     path: Path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(shown.render(runs[request.param]()), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def tab(chromium: Any, report: Path) -> Iterator[Any]:
-    with opened(chromium, report.as_uri(), viewport={"width": 1440, "height": 900}) as found:
-        yield found
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)

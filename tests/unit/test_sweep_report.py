@@ -1,7 +1,7 @@
 """The report of a sweep: its figures over the axes, its tables and its CSV; in Chromium as the other reports."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from railyard.results.plots import sweep_axes
 from railyard.results.plots.sweep_axes import AxisPoint, figures_of
 from railyard.results.runs.store import RESULT_COLUMNS
 from railyard.results.views import sweep as views
-from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened
+from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened, tab
 from tests.unit.test_report_browser import OVERFULL
 
-__all__ = ["chromium"]
+__all__ = ["chromium", "tab"]
 AXES = ("fabrics.*.rail_rate", "domains", "seed")
 RATES = {"20Mbit": 20, "100Mbit": 100, "1Gbit": 1000}
 MACHINES = [{"machine": "m1", "kernel": "6.1", "cores": 2, "seconds": 0.4, "verdict": "ok"}]
@@ -117,12 +117,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sweep") / "report.html"
     path.write_bytes(page(results()))
     return path
-
-
-@pytest.fixture(scope="module")
-def tab(chromium: Any, report: Path) -> Iterator[Any]:
-    with opened(chromium, report.as_uri(), viewport={"width": 1440, "height": 900}) as found:
-        yield found
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
