@@ -199,6 +199,11 @@ class FabricGraph:
                 living.add_edge(a, b)
         return living
 
+    @cached_property
+    def is_hashed(self) -> bool:
+        """Return whether any switch hashes flows to a leaf over several next switches."""
+        return any(len(options) > 1 for by_leaf in self.next_switches().values() for options in by_leaf.values())
+
     def groups(
         self, dead: Collection[str] = frozenset(), cut: Collection[Ends] = frozenset()
     ) -> frozenset[frozenset[Gpu]]:

@@ -18,6 +18,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
+from railyard.results.theory.ecmp import has_choice
 from railyard.results.theory.predict import PathSeconds, equation, full_step_s, hash_choices, latency, predict_schedule
 from railyard.results.theory.stated import stated
 from railyard.results.views.computing import computing_lines
@@ -76,7 +77,7 @@ def _of_schedule(
 ) -> Iterator[Prediction]:
     """Yield the whole, if it has a prediction or a reason for none, then each phase. `where`: the first columns."""
     times = predict_schedule(schedule, rates, fabric)
-    loaded = predict_schedule(schedule, rates, fabric, "expected") if fabric.spine_count > 1 else {}
+    loaded = predict_schedule(schedule, rates, fabric, "expected") if has_choice(fabric) else {}
     steps = {phase: round(n) for phase, n in latency(schedule, PathSeconds(1, 1, 1)).items()}
     own = stated(schedule, rates, fabric)
     equations = {p.name: equation(p, rates, fabric, hash_choices(p, schedule, fabric)) for p in schedule.phases}

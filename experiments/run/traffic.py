@@ -26,7 +26,7 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
 )
-from railyard.results.theory.ecmp import imbalance, uplink_imbalance
+from railyard.results.theory.ecmp import has_choice, imbalance, uplink_imbalance
 from railyard.results.theory.formula_text import formula_texts
 from railyard.results.theory.predict import (
     PathSeconds,
@@ -225,8 +225,9 @@ def record(
     schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
     explained = explained_ratios(schedule, schedule_rates, fabric, loads) if exact else {}
     at_uplinks = share_uplinks(schedule, fabric) if exact else {}
-    has_choice = exact and fabric.spine_count > 1
-    by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected") if has_choice else {}
+    by_uplink = {}
+    if exact and has_choice(fabric):
+        by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected")
 
     plan, messages = session.plan, defaultdict[str, list[int]](list)
     rail_credit_s = idle_credit_s(plan.rail_link(Gpu(0, 0)).rate_bps, fabric.mtu)

@@ -4,15 +4,17 @@ Rates are of payload, in bytes a second.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from math import inf
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railyard.results.theory.ecmp import Spread, uplink_imbalance
+from railyard.topologies.graph import FabricGraph
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.matrix.traffic_matrix import Way, ways
@@ -36,7 +38,8 @@ def bottleneck_s(
 
     - a port carries its bytes of all stages, forwarded ones included, at its rate; so do all uplinks of a rail switch
       together, if their shares are even; else the busiest of them, which `spread` says (ecmp.py);
-    - so does each cable between the switches of a graph, with even shares of all shortest paths;
+    - so does each cable between the switches of a graph, with even shares of all shortest paths; with the spread
+      "expected" each pair is one flow on one of them, and the result is the mean over random hashes;
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
     With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the path
@@ -46,12 +49,19 @@ def bottleneck_s(
     """
     planes = len(fabric.definition.carrying(fabric.definition.all_planes))
     rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
+    if fabric.definition.is_graph:
+        rate["uplinks"] = inf  # it has no rail switches: `_uplinks_s` counts its cables
     routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
     rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0 if spread != "even" else 1.0
     has_paths = any(is_multipath(routes) for _, routes in routed)
     if planes == 1 and not has_paths:
         ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
-        return max(ports_s, _uplinks_s(routed, x, y, rates, fabric)) if fabric.definition.is_graph else ports_s
+        if not fabric.definition.is_graph:
+            return ports_s
+        flows = _flows_between_leaves(routed, x, y, fabric)
+        if spread == "expected":
+            return fmean(max(ports_s, seconds) for seconds in _hashed_uplinks_s(flows, rates, fabric.graph))
+        return max(ports_s, _even_uplinks_s(flows, rates, fabric.graph))
     rng = np.random.default_rng(0)
     bounds = []
     for _ in range(max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))):
@@ -60,7 +70,10 @@ def bottleneck_s(
         if has_paths:
             draw = rng.random((x * y, x * y))  # a flow has the same path in every stage
             hashed = [(sizes, _hashed(routes, draw[sizes.src, sizes.dst])) for sizes, routes in routed]
-        bounds.append(_bound_s(hashed, x, y, rate, planes, plane))
+        ports_s = _bound_s(hashed, x, y, rate, planes, plane)
+        if fabric.definition.is_graph:
+            ports_s = max(ports_s, _even_uplinks_s(_flows_between_leaves(hashed, x, y, fabric), rates, fabric.graph))
+        bounds.append(ports_s)
     return fmean(bounds)
 
 
@@ -116,28 +129,86 @@ def _bound_s(
     return max(*port_s, float(gpu_s.max(initial=0)))
 
 
-def _uplinks_s(
-    stages: Iterable[tuple[Sizes, Sequence[Way]]], x: int, y: int, rates: Rates, fabric: FabricSpec
-) -> float:
-    """Return the seconds of the busiest cable between switches of a graph, with even shares of all shortest paths.
+class LeafFlows(NamedTuple):
+    """Flows between GPUs of different leaves of a graph: the numbers of both leaves, and bytes, one element each."""
+
+    near: NDArray[np.int64]
+    far: NDArray[np.int64]
+    bytes: NDArray[np.float64]
+
+
+def _flows_between_leaves(
+    stages: Iterable[tuple[Sizes, Sequence[Way]]], x: int, y: int, fabric: FabricSpec
+) -> LeafFlows:
+    """Return a flow for each pair of GPUs whose bytes cross switches, with the bytes of all stages.
 
     Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
     """
-    graph = fabric.graph
+    graph, gpus = fabric.graph, fabric.domains * fabric.rails
     number = {switch: n for n, switch in enumerate(graph.leaves)}
-    shape = fabric.domains, fabric.rails
-    leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus]).reshape(shape)
-    sent = np.zeros((len(number), len(number)))
+    leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus])
+    offsets = product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x))
+    first_gpus = [domain * fabric.rails + rank for domain, rank in offsets]
+    pairs, sizes = [np.empty(0, np.int64)], [np.empty(0)]
     for (_, _, size), routes in stages:
         for share, enter, leave in routes:
-            crosses = enter != leave
-            (d1, g1), (d2, g2) = np.divmod(enter[crosses], x), np.divmod(leave[crosses], x)
-            part = (share * size)[crosses]
-            for d, g in product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x)):
-                np.add.at(sent, (leaf_of[d1 + d, g1 + g], leaf_of[d2 + d, g2 + g]), part)
+            used = (enter != leave) & (share > 0)
+            ends = [end[used] // x * fabric.rails + end[used] % x for end in (enter, leave)]
+            pairs += [(ends[0] + first) * gpus + ends[1] + first for first in first_gpus]
+            sizes += [(share * size)[used]] * len(first_gpus)
+    flows, place = np.unique(np.concatenate(pairs), return_inverse=True)
+    near, far = leaf_of[flows // gpus], leaf_of[flows % gpus]
+    crosses = near != far
+    return LeafFlows(near[crosses], far[crosses], np.bincount(place, np.concatenate(sizes), len(flows))[crosses])
+
+
+def _even_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> float:
+    """Return the seconds of the busiest cable between switches of a graph, with even shares of all shortest paths."""
+    sent = np.zeros((len(graph.leaves), len(graph.leaves)))
+    np.add.at(sent, (flows.near, flows.far), flows.bytes)
     loads: defaultdict[tuple[str, str], float] = defaultdict(float)
     for near, far in np.argwhere(sent).tolist():
-        for link, part_of_pair in graph.shares(graph.leaves[near], graph.leaves[far]).items():
-            loads[link] += part_of_pair * float(sent[near, far])
+        for link, share in graph.shares(graph.leaves[near], graph.leaves[far]).items():
+            loads[link] += share * float(sent[near, far])
     seconds = (load / (graph.uplinks[frozenset(link)] * rates.rail) for link, load in loads.items())
     return max(seconds, default=0.0)
+
+
+def _hashed_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> Iterator[float]:
+    """Yield the seconds of the busiest cable for random hashes: each switch sends a flow to one of the next switches.
+
+    Hashes of two switches are taken to be independent of each other.
+    """
+    number = {switch: n for n, switch in enumerate(graph.switches)}
+    leaves = np.array([number[leaf] for leaf in graph.leaves])
+    counts, following = _next_switches(graph, number)
+    link_rate = np.full((len(number), len(number)), inf)
+    for ends, rate in graph.uplinks.items():
+        a, b = (number[name] for name in ends)
+        link_rate[a, b] = link_rate[b, a] = rate * rates.rail
+    is_joined = counts[leaves[flows.near], flows.far] > 0
+    rng = np.random.default_rng(0)
+    for _ in range(max(8, min(HASH_DRAWS, 2**22 // max(1, len(flows.bytes))))):
+        loads = np.zeros(link_rate.size)
+        here, target, size = leaves[flows.near][is_joined], flows.far[is_joined], flows.bytes[is_joined]
+        while len(here):
+            choice = (rng.random(len(here)) * counts[here, target]).astype(np.int64)
+            there = following[here, target, choice]
+            loads += np.bincount(here * len(number) + there, size, len(loads))
+            goes_on = there != leaves[target]
+            here, target, size = there[goes_on], target[goes_on], size[goes_on]
+        yield float((loads / link_rate.ravel()).max())
+
+
+def _next_switches(graph: FabricGraph, number: Mapping[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many next switches lead from a switch to a leaf, and their numbers, by the numbers of both."""
+    by_switch = graph.next_switches()
+    most = max(len(options) for by_leaf in by_switch.values() for options in by_leaf.values())
+    counts = np.zeros((len(number), len(graph.leaves)), np.int64)
+    following = np.zeros((*counts.shape, most), np.int64)
+    for name, by_leaf in by_switch.items():
+        for place, leaf in enumerate(graph.leaves):
+            options = [number[option] for option in by_leaf.get(leaf, ())]
+            counts[number[name], place] = len(options)
+            following[number[name], place, : len(options)] = options
+    return counts, following

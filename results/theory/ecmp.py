@@ -42,6 +42,11 @@ def is_hashed(fabric: FabricSpec) -> bool:
     return fabric.spine_count > 1 and any(len(fabric.uplinks(rank)) < others for rank in range(fabric.rails))
 
 
+def has_choice(fabric: FabricSpec) -> bool:
+    """Return whether switches have several ways to a GPU, from which a hash or the policy chooses one for each flow."""
+    return fabric.graph.is_hashed if fabric.definition.is_graph else fabric.spine_count > 1
+
+
 def hashes(flows: int, uplinks: int) -> Iterator[Numbers]:
     """Yield the uplink of each flow, for all hashes if they are few, else for random ones from a fixed seed."""
     if uplinks**flows <= HASH_DRAWS:

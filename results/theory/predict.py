@@ -16,7 +16,7 @@ import numpy as np
 
 from railyard.results.theory import equations
 from railyard.results.theory.bottleneck import bottleneck_s, is_multipath
-from railyard.results.theory.ecmp import Spread, is_hashed
+from railyard.results.theory.ecmp import Spread, has_choice, is_hashed
 from railyard.results.theory.stated import phase_pairs, stated
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
@@ -30,7 +30,7 @@ BUSIEST: Final = 0.99  # of the most bytes that a GPU of a phase has: parts are 
 
 def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> float:
     """Return the seconds of `phase.repeats` runs: the bottleneck-link bound of its algorithm's stages."""
-    spread = spread if fabric.spine_count > 1 else "even"
+    spread = spread if has_choice(fabric) else "even"
     return phase.repeats * _run_s(replace(phase, name="", kind="", repeats=1), rates, fabric, spread)
 
 

@@ -14,6 +14,7 @@ from railyard.core.plugins import BadDefinition
 from railyard.failure.faults import Fault
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.scenario.pairs import affected_pairs, broken_by
+from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.results.theory.predict import explained_ratios, predict_phase
 from railyard.topologies.addresses import Gpu, gpu_at, role_of
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
@@ -21,6 +22,7 @@ from railyard.topologies.graph import Cable, Network, Size
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import ON_RAIL, neighbours, source_routes
 from railyard.topologies.spec import parse_fabric
+from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.schedule import Phase, Rates, Schedule
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "leaf_spine.py"
@@ -140,6 +142,29 @@ def test_prediction_counts_cables_between_switches(oversubscription: float, fact
     fabric = parse_fabric(keys)
     phase = Phase("x", "", data_bytes=300, collective="all-to-all", x=2, y=3)
     assert predict_phase(phase, RATES, fabric) == pytest.approx(factor * 4 * 300 / 100.0)
+
+
+@pytest.mark.parametrize("spines", [1, 2])
+def test_no_rail_switch_bounds_a_graph(spines: int) -> None:
+    """A GPU's 1000 bytes fill its own cable of 100 bytes/s; the cables of its leaf carry as much together."""
+    plugins.load(EXAMPLE)
+    fabric = parse_fabric({"kind": "leaf-spine", "domains": 2, "rails": 4, "spines": spines, "oversubscription": 4})
+    assert bottleneck_s([Sizes.of({(0, 5): 1000.0})], 4, 2, RATES, fabric) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("flows", "expected"),
+    [
+        ({(0, 5): 1000.0}, 20.0),  # on either of two cables of 50 bytes/s
+        ({(0, 5): 1000.0, (1, 4): 1000.0}, 30.0),  # on the same cable in half of all cases
+        ({(0, 1): 1000.0}, 1.0),  # over the HB domain
+    ],
+)
+def test_expected_time_on_a_graph_is_the_mean_over_hashes(flows: dict[tuple[int, int], float], expected: float) -> None:
+    plugins.load(EXAMPLE)
+    fabric = parse_fabric({"kind": "leaf-spine", "domains": 2, "rails": 4, "spines": 2, "oversubscription": 4})
+    stages = [Sizes.of(flows)]
+    assert bottleneck_s(stages, 4, 2, RATES, fabric, "expected") == pytest.approx(expected, rel=0.05)
 
 
 def test_only_what_fills_the_fabric_is_compared(plan: Plan) -> None:

@@ -6,7 +6,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Event, Measurement, Run
+from railyard.results.views.report import SECTIONS
 from tests.unit.results_sample import sample_run
 from tests.unit.shown import print_summary, render, summarise
 
@@ -45,5 +47,13 @@ def test_report_and_terminal_say_that_flows_collide(run: Run) -> None:
 
 def test_a_run_without_spines_has_no_uplinks_to_show(run: Run) -> None:
     assert '<section id="uplinks">' in render(run)
-    bare = replace(run, measurements=[m for m in run.measurements if m.metric != UPLINK_IMBALANCE])
+    times = [replace(m, predicted_by_uplink=None) for m in run.measurements if m.metric != UPLINK_IMBALANCE]
+    bare = replace(run, measurements=times)
     assert '<section id="uplinks">' not in render(bare)
+
+
+def test_collisions_on_cables_of_a_graph_are_named_without_counters(run: Run) -> None:
+    graph = replace(run, measurements=[m for m in run.measurements if m.metric != UPLINK_IMBALANCE])
+    sentence = "moe on rail-optimized: flows collide on cables between switches. So the time is expected to be 1.250 of"
+    (found,) = SECTIONS["uplinks"]().headline(Analysis(graph))
+    assert str(found).startswith(sentence)

@@ -1,4 +1,4 @@
-"""Uplinks of rail switches in the report: how unevenly flows loaded them, and what that is expected to cost."""
+"""Uplinks of switches in the report: how unevenly flows loaded them, and what that is expected to cost."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,10 @@ from railyard.results.views.table import Column, Table, text
 
 @dataclass(frozen=True)
 class _Row:
-    """A fabric and workload, all repeats. `loads`: each uplink over the mean of its switch and direction, by name."""
+    """A fabric and workload, all repeats. `loads`: each uplink over the mean of its switch and direction, by name.
+
+    Of a kind that is a graph, whose uplinks are not counted, `measured` is empty and `expected` None.
+    """
 
     fabric: str
     workload: str
@@ -34,7 +37,7 @@ class _Row:
 
 @section("uplinks")
 class _Uplinks(Section):
-    """Loads of the uplinks of rail switches."""
+    """Loads of the uplinks of rail switches, and what collisions on cables between the switches of a graph cost."""
 
     title = "Uplinks"
     order = 55
@@ -46,16 +49,22 @@ class _Uplinks(Section):
     def headline(self, analysis: Analysis) -> Iterator[str]:
         for row in _rows(analysis):
             if row.expected_time and row.expected_time > 1.005:
+                cause = "flows collide on cables between switches"
+                if row.measured:
+                    busiest = ratio(median(row.measured))
+                    cause = f"flows collide on uplinks, the busiest of which had {busiest} of the mean"
+                    cause += f", {ratio(row.expected)} expected"
                 yield (
-                    f"{row.workload} on {row.fabric}: flows collide on uplinks, the busiest of which had "
-                    f"{ratio(median(row.measured))} of the mean, {ratio(row.expected)} expected. So the time is "
-                    f"expected to be {ratio(row.expected_time)} of the formula's; it was {ratio(row.time)}."
+                    f"{row.workload} on {row.fabric}: {cause}. So the time is expected to be "
+                    f"{ratio(row.expected_time)} of the formula's; it was {ratio(row.time)}."
                 )
 
     def tables(self, analysis: Analysis) -> list[Table]:
         columns = (
             *(text("fabric"), text("workload")),
-            Column("busiest uplink over mean", lambda row: median(row.measured), unit="ratio"),
+            Column(
+                "busiest uplink over mean", lambda row: median(row.measured) if row.measured else None, unit="ratio"
+            ),
             Column("expected", unit="ratio"),
             Column("time over formula", "time", unit="ratio"),
             Column("expected with collisions", "expected_time", unit="ratio"),
@@ -71,20 +80,26 @@ class _Uplinks(Section):
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         names = ("fabric", "workload", "measured", "expected")
-        return {"uplink_imbalance": [{name: getattr(row, name) for name in names} for row in _rows(analysis)]}
+        counted = [row for row in _rows(analysis) if row.measured]
+        return {"uplink_imbalance": [{name: getattr(row, name) for name in names} for row in counted]}
 
 
 def _rows(analysis: Analysis) -> Sequence[_Row]:
     run, found = analysis.run, []
     loads = {IntervalId.of(e.detail): e.detail["bytes"] for e in run.events if e.what == UPLINK_BYTES}
-    timed = [m for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
     by_work = defaultdict[tuple[str, str, IntervalId], list[Measurement]](list)
     for m in run.measurements:
         if m.metric == UPLINK_IMBALANCE:
             by_work[m.fabric, m.policy, m.interval.work].append(m)
+    timed_by_work = defaultdict[tuple[str, str, IntervalId], list[Measurement]](list)
+    for m in run.measurements:
+        if m.metric in TIME_METRICS and not m.phase and m.predicted:
+            timed_by_work[m.fabric, m.policy, m.interval.work].append(m)
+            if (m.predicted_by_uplink or 0.0) > m.predicted:  # of a graph, whose uplinks are not counted
+                by_work.setdefault((m.fabric, m.policy, m.interval.work), [])
     for (fabric, policy, work), rows in by_work.items():
         intervals = [row.interval for row in rows]
-        times: list[Measurement] = [m for m in timed if m.interval in intervals and m.predicted]
+        times = timed_by_work[fabric, policy, work]
         with_collisions = [(m.predicted_by_uplink or m.predicted or 0) / (m.predicted or 1) for m in times]
         by_uplink = [
             {f"{switch} spine{n}": size * len(sizes) / (sum(sizes) or 1) for n, size in enumerate(sizes)}
@@ -97,7 +112,7 @@ def _rows(analysis: Analysis) -> Sequence[_Row]:
                 analysis.labels[fabric, policy],
                 workload_label(work),
                 tuple(row.value for row in rows),
-                rows[0].predicted,
+                rows[0].predicted if rows else None,
                 median(m.ratio or 0 for m in times) if times else None,
                 median(with_collisions) if with_collisions else None,
                 {name: tuple(part[name] for part in by_uplink if name in part) for name in names},
