@@ -33,6 +33,12 @@ class Outcome:
     refused: Mapping[Gpu, OSError]
 
 
+def refusal(gpu: Gpu, route: Route, code: int, count: int) -> OSError:
+    """Return the error of a GPU whose kernel refused `count` routes, the first one with this error number."""
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return OSError(code, f"{gpu.name}: route to {route.prefix}: {os.strerror(code)}{more}")
+
+
 class RouteAgent:
     """Changes main-table routes of any GPU of the fabric but those `elsewhere`. Not to be shared by threads."""
 
@@ -97,8 +103,7 @@ class RouteAgent:
             done += len(asked) - len(refusals)
             if refusals:
                 place, code = refusals[0]
-                more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
-                refused[gpu] = OSError(code, f"{gpu.name}: route {asked[place]}: {os.strerror(code)}{more}")
+                refused[gpu] = refusal(gpu, asked[place], code, len(refusals))
         return Outcome(done, refused)
 
     def _carry_out(self, gpu: Gpu, asked: list[Route], puts: int) -> list[tuple[int, int]]:

@@ -256,7 +256,7 @@ class FailoverManager:
         )
         refused = dict[Gpu, dict[str, Route]]()
         for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces: the others' routes are changed
-            self._emit("refused", {"gpu": gpu.name, "why": str(error)})
+            self._emit("refused", {"gpu": gpu.name, "why": error.strerror or str(error)})
             try:  # what is in force there, so that the next call asks for the rest again
                 refused[gpu] = self._router.routes_at(gpu, DETOUR_METRIC)
             except OSError:  # unknown, so as they were

@@ -118,7 +118,7 @@ class Agents:
         routes = {gpu: (change.remove, change.put) for gpu, change in changes.items() if change.remove or change.put}
         outcome = self._routes.change_all(routes)
         for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces; the others' routes matter more
-            self._emit("refused", {"gpu": gpu.name, "why": str(error)})
+            self._emit("refused", {"gpu": gpu.name, "why": error.strerror or str(error)})
         with self._condition:
             for gpu, change in changes.items():
                 if change.recheck_ns is not None:

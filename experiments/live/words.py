@@ -9,7 +9,7 @@ from typing import Any, Final
 from railyard.core.installation import data_file
 
 _SENTENCES: Final = re.compile(r"const SENTENCES = (\{.*?\n\});", re.DOTALL)
-_BLANK: Final = re.compile(r"\{(\*|\w+)(?::(\w+))?\}")
+_BLANK: Final = re.compile(r"\{(\*|\w+)(!?)(?::(\w+))?\}")
 
 
 @cache
@@ -19,6 +19,11 @@ def _sentences() -> dict[str, list[str]]:
     assert match, "words.js has the sentences as JSON"
     sentences: dict[str, list[str]] = json.loads(match[1])
     return sentences
+
+
+def sentence_names() -> frozenset[str]:
+    """Return the names of all events that have a sentence."""
+    return frozenset(_sentences())
 
 
 def words(what: str, detail: Mapping[str, Any]) -> str:
@@ -36,22 +41,25 @@ def _is_plain(value: object) -> bool:
 
 def _filled(sentence: str, detail: Mapping[str, Any]) -> str:
     """Return the sentence with its details, "" if it lacks one."""
-    parts = [_part(key, noun, detail) for key, noun in _BLANK.findall(sentence)]
+    parts = [_part(key, bool(mark), noun, detail) for key, mark, noun in _BLANK.findall(sentence)]
     if not all(parts):
         return ""
     following = iter(parts)
     return _BLANK.sub(lambda _: next(following), sentence)
 
 
-def _part(key: str, noun: str, detail: Mapping[str, Any]) -> str:
+def _part(key: str, is_nonzero: bool, noun: str, detail: Mapping[str, Any]) -> str:
+    """Return the text of a detail, "" if it is missing, or 0 where it `is_nonzero`."""
     if key == "*":
         return ", ".join(map(str, detail.values()))
     if key not in detail:
         return ""
     value = detail[key]
+    if is_nonzero and value == 0:
+        return ""
     if noun:
         ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
         return f"{value} {noun}{'' if value == 1 else ending}"
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    return str(value) if value not in ("", None, 0) else ""
+    return str(value) if value is not None else ""

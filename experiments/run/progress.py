@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from railyard.core.host_load import LoadMeter
-from railyard.core.records import IntervalId
+from railyard.core.records import INTERVAL_FIELDS, IntervalId
 from railyard.experiments.live import page
-from railyard.experiments.live.words import words
+from railyard.experiments.live.words import sentence_names, words
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import first_packets_text
@@ -206,17 +206,22 @@ class Steps:
         for event in sorted(new, key=lambda event: event.monotonic_ns):
             if event.source not in _HIDDEN and self._console:
                 after_s = (event.monotonic_ns - begun_ns) / 1e9
-                line = Text(f"  {after_s:9.4f} s  {_in_words(event)}", "dim")
+                line = Text(f"  {after_s:9.4f} s  {event_text(event)}", "dim")
                 self._console.print(line, soft_wrap=not self._is_terminal, highlight=False)
 
 
-def _in_words(event: Event) -> str:
+def event_text(event: Event) -> str:
     """Return an event in words, without what the step's line says: its fabric and interval."""
     if event.source == "fault" and (target := event.detail.get("target")):
         is_repair = event.what == "repair"
         kind = str(event.detail.get("part", event.what)).partition(" ")[0] if is_repair else event.what
         return words("repair" if is_repair else "inject", {"kind": kind, "target": target})
-    return words(event.what, {key: value for key, value in event.detail.items() if key != "fabric"})
+    if event.source == "script":
+        return words("script", {"name": event.what, "faults": len(event.detail["faults"])})
+    name_with_source = f"{event.source}-{event.what}"
+    name = name_with_source if name_with_source in sentence_names() else event.what
+    left_out = frozenset({"fabric"}) if name in sentence_names() else frozenset(INTERVAL_FIELDS)
+    return words(name, {key: value for key, value in event.detail.items() if key not in left_out})
 
 
 class _Bars(Progress):
