@@ -67,9 +67,14 @@ class Spread:
         return self.median / self.predicted if self.predicted and self.verdict not in NOT_COMPARED else None
 
     @property
+    def displayed_ratio(self) -> float | None:
+        """The ratio for tables and figures: None if the row is invalid too. Data files have `ratio` and the verdict."""
+        return None if self.verdict == "invalid" else self.ratio
+
+    @property
     def ratio_with_latency(self) -> float | None:
-        """Measured over the prediction with latency; None without one, or if that isn't compared."""
-        return None if self.ratio is None or not self.with_latency else self.median / self.with_latency
+        """Measured over the prediction with latency, for tables; None without one, if invalid or not compared."""
+        return None if self.displayed_ratio is None or not self.with_latency else self.median / self.with_latency
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
@@ -135,9 +140,31 @@ class Slowdown:
         return worst_verdict(self.row.by_fabric[name].verdict for name in (self.rail_only, self.rail_optimized))
 
     @property
+    def invalid_fabrics(self) -> tuple[str, ...]:
+        """The fabrics whose time is invalid: with one of them the fabrics are not compared."""
+        names = (self.rail_only, self.rail_optimized)
+        return tuple(name for name in names if self.row.by_fabric[name].verdict == "invalid")
+
+    @property
+    def not_compared(self) -> str:
+        """The reason why the two times are not compared; "" if they are."""
+        match self.invalid_fabrics:
+            case ():
+                return ""
+            case (fabric,):
+                return f"the time on {fabric} is invalid"
+            case fabrics:
+                return f"the times on {' and '.join(fabrics)} are invalid"
+
+    @property
+    def displayed(self) -> float | None:
+        """The measured value for tables and figures; None if the times are not compared."""
+        return None if self.not_compared else self.measured
+
+    @property
     def off(self) -> float:
         """The share by which it is off what the formulas explain; 0 if it isn't compared with them."""
-        is_compared = self.predicted and self.of_times not in NOT_COMPARED
+        is_compared = self.predicted and self.of_times not in (*NOT_COMPARED, "invalid")
         return unexplained(self.measured / self.predicted, *self.explained) if is_compared and self.predicted else 0.0
 
     @property

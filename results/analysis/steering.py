@@ -175,6 +175,11 @@ class PolicyRow:
     verdict: Verdict = "ok"
 
     @property
+    def displayed_ratio(self) -> float | None:
+        """The ratio for tables: None if the row is invalid."""
+        return None if self.verdict == "invalid" else self.ratio
+
+    @property
     def median(self) -> float:
         """Median of the times (s)."""
         return median(self.times)

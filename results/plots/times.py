@@ -89,7 +89,7 @@ def _bar(
 
 def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     """Measured over predicted, a dot a repeat; the band is what a faithful run reaches. None: nothing was predicted."""
-    chosen = [r for r in rows if any(s.ratio for s in r.by_fabric.values())]
+    chosen = [r for r in rows if any(s.displayed_ratio for s in r.by_fabric.values())]
     if not chosen:
         return None
     palette, markers = style.colours(fabrics), style.markers(fabrics)
@@ -100,7 +100,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         axes.axvline(1, color=style.MUTED, lw=1)
         for number, row in enumerate(chosen):
             for place, (fabric, spread) in enumerate(row.by_fabric.items()):
-                if spread.ratio and spread.predicted:
+                if spread.displayed_ratio and spread.predicted:
                     y = number + (place - (len(row.by_fabric) - 1) / 2) * 0.3
                     dots = [v / spread.predicted for v in spread.values]
                     drawn = axes.plot(
@@ -109,8 +109,8 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
                     what = f"{names[number]} on {fabric}"
                     mark(drawn, fabric, *(f"{what}, repeat {n}: {ratio(dot)}" for n, dot in enumerate(dots)))
                     if len(dots) > 1:
-                        drawn = axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
-                        mark(drawn, fabric, f"{what}, median: {ratio(spread.ratio)}")
+                        drawn = axes.plot([spread.displayed_ratio], [y], "|", ms=11, mew=2.2, color=palette[fabric])
+                        mark(drawn, fabric, f"{what}, median: {ratio(spread.displayed_ratio)}")
         axes.set_yticks(range(len(chosen)), names)
         axes.set(ylim=(len(chosen) - 0.4, -0.6), xlabel="measured / predicted")
         low, high = axes.get_xlim()
@@ -120,7 +120,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         if any(len(s.values) > 1 for r in chosen for s in r.by_fabric.values()):
             handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
         style.top_legend(figure, handles)
-        each = [", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen]
+        each = [", ".join(f"{f} {ratio(s.displayed_ratio)}" for f, s in r.by_fabric.items()) for r in chosen]
         alt_text = "; ".join(f"{name} {of_fabrics}" for name, of_fabrics in zip(names, each, strict=True))
         return style.finish(figure, "ratios", f"Measured over predicted: {alt_text}")
 

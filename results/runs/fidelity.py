@@ -233,7 +233,7 @@ def judge(run: Run) -> Judgement:
     compared = _slowdowns(run, Judgement("ok", (), (), intervals, rows))
     findings = (*own, *_of_slowdowns(run, compared))
     verdict = worst_verdict((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
-    reasons = (*_reasons(findings, labels(run)), *missing_records)
+    reasons = (*_reasons(_displayed(findings, intervals), labels(run)), *missing_records)
     rows |= _of_derived(run, rows, compared)
     machine = (f for f in findings if f.limit.origin == "machine" and f.verdict == "invalid")
     disturbed = frozenset(f.interval for f in machine)
@@ -486,6 +486,13 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
         if key not in verdicts and (watched := verdicts.get(watched_interval(key))):
             verdicts[key] = watched
     return verdicts
+
+
+def _displayed(findings: Iterable[Finding], verdicts: Mapping[IntervalId, Verdict]) -> Iterator[Finding]:
+    """Yield the findings for reasons: no ratio to a prediction in an interval that is invalid for another reason."""
+    for finding in findings:
+        if finding.limit not in (UNEXPLAINED, RESOLUTION) or verdicts.get(finding.interval, "ok") != "invalid":
+            yield finding
 
 
 def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) -> Iterator[str]:

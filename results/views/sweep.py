@@ -97,7 +97,7 @@ def table(rows: Sequence[SweepRow]) -> Table:
         Column("min", lambda row: fmt.quantity(min(row.values), row.what["unit"]), str),
         Column("max", lambda row: fmt.quantity(max(row.values), row.what["unit"]), str),
         Column("n", lambda row: len(row.values), str),
-        Column("ratio", lambda row: row.ratio, fmt.ratio),
+        Column("ratio", lambda row: None if row.verdict == "invalid" else row.ratio, fmt.ratio),
         text("verdict", lambda row: row.verdict),
         text("machines", lambda row: ", ".join(row.machines)),
     ]

@@ -121,6 +121,19 @@ def test_point_of_an_invalid_interval_is_marked(run: Run) -> None:
     assert "157.0\u00a0ms ?" in shown.render(busy)
 
 
+def test_gain_and_ratio_of_an_invalid_point_are_no_numbers() -> None:
+    results = sample()
+    measured = by_fabric(results)[-1]
+    size = measured.sizes[-1]
+    interval = allreduce_interval(measured.rails.label, "nezha", size)
+    row = tables.benchmark_table(measured, results, frozenset()).cells[len(measured.sizes) - 1]
+    assert re.fullmatch(r"\d\.\d\dx", row[-2])
+    assert re.fullmatch(r"\d\.\d{3}", row[-1])
+    repeats = {point.interval for point in results.points if replace(point.interval, repeat=0) == interval}
+    table = tables.benchmark_table(measured, results.without(repeats), frozenset({interval}))
+    assert table.cells[len(measured.sizes) - 1][-2:] == ("–", "invalid")
+
+
 def titles(table: Table) -> tuple[str, ...]:
     return tuple(column.title for column in table.columns)
 
@@ -136,7 +149,8 @@ def slowed(run: Run) -> Run:
 @pytest.mark.usefixtures("figures_as_text")
 def test_slow_motion_has_a_column_and_a_note(run: Run) -> None:
     slow = slowed(run)
-    table = tables.benchmark_table(by_fabric(AllreduceResults.of(slow))[0])
+    results = AllreduceResults.of(slow)
+    table = tables.benchmark_table(by_fabric(results)[0], results)
     assert titles(table)[:2] == ("size", "slow motion")
     assert [row[:2] for row in table.cells] == [("2KiB", "10x"), ("64MiB", ""), ("Nezha states, at most", "")]
     assert {len(row) for row in table.cells} == {len(table.columns)}

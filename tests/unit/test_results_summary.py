@@ -13,6 +13,7 @@ from railyard.results import format as fmt
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Measurement, Run
+from railyard.results.views import ci, report
 from railyard.results.views.sections.workloads import terminal_times, times_table
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import FAULTS, sample_run
@@ -103,8 +104,37 @@ def test_what_is_derived_from_an_invalid_interval_says_so() -> None:
     agreement = Analysis(run).agreement
     assert agreement.text == "1 of 2 within 0.97-1.05; 1 invalid, not compared"
     assert agreement.verdict == "invalid", "no green box"
-    (line,) = (line for line in screen(run) if "slower by" in line)
-    assert line.endswith("invalid")
+    assert not [line for line in screen(run) if "slower by" in line]
+
+
+def test_ratios_of_invalid_rows_are_numbers_in_data_files_alone() -> None:
+    """Times on rail-optimized are 1.337 of their prediction and invalid; 1.122, 1.333 and -17.7% follow from them."""
+    run = two_fabrics()
+    for number, row in enumerate(run.measurements):
+        if row.fabric == "rail-optimized":
+            run.measurements[number] = replace(row, value=1.337, predicted_with_latency=1.1916, explained_least=1.0)
+            run.loads[number] = replace(run.loads[number], cpu_busy=0.99)
+    goodput = Measurement(IntervalId("rail-optimized", "moe", "spine"), "", "throughput", 2.0, "1/s", 1.5)
+    run.measurements.append(goodput)
+    analysis = Analysis(run)
+    terminal = "\n".join(screen(run, 160))
+    page = re.sub(r"<style>.*?</style>|<script>.*?</script>", "", report.render(analysis), flags=re.DOTALL)
+    junit, markdown = ci.junit(analysis).decode(), ci.markdown(analysis).decode()
+    for view in (terminal, page, junit, markdown):
+        for ratio in ("1.337 of its", ">1.337<", " 1.337 ", "1.122", "1.333", "-17.7%", "−17.7%"):
+            assert ratio not in view
+    assert re.search(
+        r"moe a2a +1.100 s +1.019 +– +1.337 s +invalid +– +invalid +\+8.0%", terminal.replace("\u00a0", " ")
+    )
+    assert "fabrics not compared: moe a2a, since the time on rail-optimized is invalid" in terminal
+    assert (
+        "moe a2a: rail-only and rail-optimized are not compared, since the time on rail-optimized is invalid." in page
+    )
+    summary = report.summarise(analysis)
+    (times,), (slow,) = summary["headline"]["times"], summary["headline"]["slowdown"]
+    spread = times["fabrics"]["rail-optimized"]
+    assert (spread["ratio"], spread["verdict"]) == (1.337, "invalid")
+    assert (slow["measured"], slow["verdict"]) == (1.1 / 1.337, "invalid")
 
 
 def test_fabrics_of_different_rates_are_not_compared() -> None:

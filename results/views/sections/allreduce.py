@@ -65,7 +65,7 @@ class _Allreduces(Section):
             "multirail": {
                 "targets": targets_table(analysis.performance, "Performance targets"),
                 "latencies": [
-                    (m.rails.label, plots.latency(m), benchmark_table(m, invalid, coarse), starts_text(m))
+                    (m.rails.label, plots.latency(m), benchmark_table(m, believable, invalid, coarse), starts_text(m))
                     for m in by_fabric(found)
                 ],
                 "thresholds": thresholds_table(believable),
@@ -105,7 +105,10 @@ class _Allreduces(Section):
         believable = _believable(analysis)
         paper, measured = table_1(believable), [o for o in analysis.performance if o.samples]
         tables = (
-            *(*(benchmark_table(m, invalid, coarse) for m in by_fabric(found)), *((paper,) if paper else ())),
+            *(
+                *(benchmark_table(m, believable, invalid, coarse) for m in by_fabric(found)),
+                *((paper,) if paper else ()),
+            ),
             *(thresholds_table(believable), gains_table(believable)),
             *(cuts_table(found.cuts), trainings_table(believable)),
             *(ddp_runs_table(found, analysis.judgement.intervals), targets_table(measured, "Performance targets")),
@@ -131,13 +134,18 @@ class _Allreduces(Section):
 
 
 def benchmark_table(
-    m: FabricMeasurements, invalid: frozenset[IntervalId] = frozenset(), coarse: frozenset[IntervalId] = frozenset()
+    m: FabricMeasurements,
+    valid_results: AllreduceResults,
+    invalid: frozenset[IntervalId] = frozenset(),
+    coarse: frozenset[IntervalId] = frozenset(),
 ) -> Table:
     """Return a fabric's times: a row for each size, a column for each policy; then nezha's shares and its gain.
 
-    `?` marks a point whose interval is `invalid`, of any repeat. Points in `coarse` are below resolution, and not
+    `?` marks a point whose interval is `invalid`, of any repeat: it isn't compared with its prediction. Gains are
+    computed from `valid_results`, in which such repeats are missing. Points in `coarse` are below resolution, and not
     compared with their prediction.
     """
+    valid = FabricMeasurements(m.rails, tuple(p for p in valid_results.points if p.fabric == m.rails.label))
     slow, own = is_slowed(m.points), "nezha" in m.policies
     paper = {policy: gain for (*where, policy), gain in nezha.GAINS.items() if where == [m.rails.mix, m.rails.nodes]}
     titles = ["size", *[SLOW_MOTION] * slow, *m.policies, *["nezha's shares", "gain", "m/p"] * own]
@@ -149,10 +157,14 @@ def benchmark_table(
             cells.insert(0, _factor(p for p in m.points if p.size == size))
         if own:
             shares = "/".join(f"{100 * share:.0f}" for share in m.shares("nezha", size) or ())  # percents by rail
-            cells += [shares or fmt.NOTHING, fmt.times(m.gain("nezha", size))]
-            is_coarse = allreduce_interval(m.rails.label, "nezha", size) in coarse
-            compared = _over_predicted(m.at("nezha", size), m.predicted("nezha", size))
-            cells.append("below resolution" if is_coarse else compared)
+            cells += [shares or fmt.NOTHING, fmt.times(valid.gain("nezha", size))]
+            interval = allreduce_interval(m.rails.label, "nezha", size)
+            if interval in invalid:
+                cells.append("invalid")
+            elif interval in coarse:
+                cells.append("below resolution")
+            else:
+                cells.append(_over_predicted(m.at("nezha", size), m.predicted("nezha", size)))
         rows.append([size_name(size), *cells])
     if paper:
         gains = [fmt.times(paper[policy]) if policy in paper else "" for policy in m.policies]

@@ -154,7 +154,7 @@ class _Replacements(Section):
             yield Card(
                 f"{row.case} on {row.fabric}, replaced by {row.method}: interruption of the job",
                 fmt.milliseconds(found.median),
-                f"iteration after / before {fmt.ratio(row.slowdown)}, theory {fmt.ratio(row.predicted_slowdown)}",
+                f"iteration after / before {fmt.ratio(_slowdown(row))}, theory {fmt.ratio(row.predicted_slowdown)}",
                 f"{_ms(found.least)} to {_ms(found.most)}, {found.n} runs" if known else SPREAD_UNKNOWN,
                 row.verdict,
             )
@@ -195,6 +195,11 @@ def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
     return Table(columns, rows)
 
 
+def _slowdown(row: ReplacementRow) -> float | None:
+    """Return an iteration's time after the replacement over that before; None if one of them is invalid."""
+    return None if row.verdict == "invalid" else row.slowdown
+
+
 def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
     """Return times of the state transfer and of an iteration, beside the model."""
     transfer, iteration = "state transfer", "iteration time"
@@ -206,7 +211,7 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
         _median("predicted", "before_predicted_s", fmt.seconds, iteration),
         _median("after", "after_s", fmt.seconds, iteration),
         _median("predicted", "after_predicted_s", fmt.seconds, iteration),
-        Column("after / before", "slowdown", fmt.ratio, group=iteration),
+        Column("after / before", _slowdown, fmt.ratio, group=iteration),
         Column("predicted", "predicted_slowdown", fmt.ratio, group=iteration),
     )
     return Table(columns, rows)
@@ -240,7 +245,7 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
         _median("moved", "moved_bytes", fmt.size),
         _median("iteration\nbefore", "before_s", fmt.seconds),
         _median("after", "after_s", fmt.seconds),
-        Column("after /\nbefore", "slowdown", fmt.ratio),
+        Column("after /\nbefore", _slowdown, fmt.ratio),
         Column("pre-\ndicted", "predicted_slowdown", fmt.ratio),
         Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )

@@ -100,6 +100,7 @@ def _rows(analysis: Analysis) -> Sequence[_Row]:
     for (fabric, policy, work), rows in by_work.items():
         intervals = [row.interval for row in rows]
         times = timed_by_work[fabric, policy, work]
+        valid_times = [m for m in times if analysis.judgement.of_row(m) != "invalid"]
         with_collisions = [(m.predicted_by_uplink or m.predicted or 0) / (m.predicted or 1) for m in times]
         by_uplink = [
             {f"{switch} spine{n}": size * len(sizes) / (sum(sizes) or 1) for n, size in enumerate(sizes)}
@@ -113,7 +114,7 @@ def _rows(analysis: Analysis) -> Sequence[_Row]:
                 workload_label(work),
                 tuple(row.value for row in rows),
                 rows[0].predicted if rows else None,
-                median(m.ratio or 0 for m in times) if times else None,
+                median(m.ratio or 0 for m in valid_times) if valid_times else None,
                 median(with_collisions) if with_collisions else None,
                 {name: tuple(part[name] for part in by_uplink if name in part) for name in names},
             )

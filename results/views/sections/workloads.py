@@ -36,6 +36,7 @@ _PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a
 _MAX_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
 _MAX_SIDE_BY_SIDE: Final = 2  # fabrics that the table of times on the terminal sets side by side
 _MAX_SLOWDOWN_LINES: Final = 2
+_MAX_NAMED_ROWS: Final = 3  # in a line below the table
 _RATIO: Final = "m/p"
 _WITH_LATENCY: Final = "m/pl"
 
@@ -88,19 +89,18 @@ class _Workloads(Section):
     def cards(self, analysis: Analysis) -> Iterable[Card]:
         timed = _side_by_side(analysis)
         for s in [s for s in analysis.slowdowns if s.is_all_to_all] if timed else ():  # Rail-only IV-B
-            slow, fast = (s.row.by_fabric[name] for name in (s.rail_only, s.rail_optimized))
-            ends = (min(slow.values) / max(fast.values), max(slow.values) / min(fast.values))
-            repeats = min(len(slow.values), len(fast.values))
             yield Card(
                 f"{s.row.workload} {s.row.phase}: {s.rail_only} over {s.rail_optimized}".replace(" :", ":"),
-                fmt.change(s.measured),
+                _difference(s.displayed),
                 f"theory {fmt.change(s.predicted)} (Eq. 3 / Eq. 2)",
-                f"{fmt.change(ends[0])} to {fmt.change(ends[1])}, {repeats} runs" if repeats > 1 else SPREAD_UNKNOWN,
+                s.not_compared or _difference_spread(s),
                 s.verdict,
             )
         for row in [r for r in timed if not r.phase]:
             for fabric, spread in row.by_fabric.items():
-                theory = f"theory {fmt.seconds(spread.predicted)}, measured / theory {fmt.ratio(spread.ratio)}"
+                theory = f"theory {fmt.seconds(spread.predicted)}"
+                if spread.displayed_ratio is not None:
+                    theory += f", measured / theory {fmt.ratio(spread.displayed_ratio)}"
                 yield Card(
                     f"{row.workload} on {fabric}",
                     fmt.seconds(spread.median),
@@ -113,6 +113,9 @@ class _Workloads(Section):
         timed = _side_by_side(analysis)
         for s in [s for s in analysis.slowdowns if s.is_all_to_all] if timed else ():  # Rail-only IV-B
             what, longer = f"{s.row.workload} {s.row.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
+            if s.not_compared:
+                yield f"{what}: {s.rail_only} and {s.rail_optimized} are not compared, since {s.not_compared}."
+                continue
             measured, nominal = fmt.percent(abs(s.measured - 1)), fmt.percent(s.nominal)
             yield Markup(
                 "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
@@ -172,9 +175,14 @@ class _Workloads(Section):
             for reason, rows in _reasons(timed).items():
                 why_not = f"not compared with a formula: {', '.join(rows)}, since it {reason}"
                 console.print(why_not, style="dim", highlight=False)
+            for reason, rows in _reasons_of_differences(timed, slow).items():
+                names = ", ".join(rows) if len(rows) <= _MAX_NAMED_ROWS else f"in {len(rows)} rows"
+                console.print(f"fabrics not compared: {names}, since {reason}", style="dim", highlight=False)
             for s in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
                 formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
                 what = f"{s.row.workload} {s.row.phase}".strip()
+                if s.not_compared:
+                    continue  # a line above has the reason
                 measured = (f"{fmt.change(s.measured)} measured", "bold")
                 doubt = (f", {s.verdict}", "bold red") if s.verdict != "ok" else ""
                 line = Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"), doubt)
@@ -252,7 +260,11 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
     columns = [text("workload"), text("phase", plot_times.label)]
     for fabric in fabrics:
         if any(fabric in r.by_fabric for r in rows):
-            parts = (("measured", "median", "s"), ("predicted", "predicted", "s"), ("ratio", "ratio", "ratio"))
+            parts = (
+                ("measured", "median", "s"),
+                ("predicted", "predicted", "s"),
+                ("ratio", "displayed_ratio", "ratio"),
+            )
             columns += [
                 Column(t, partial(_of_spread, fabric, name), unit=unit, group=fabric) for t, name, unit in parts
             ]
@@ -274,8 +286,33 @@ def _judged_ratio(fabric: str, row: Row) -> str:
     spread = row.by_fabric.get(fabric)
     if spread is None or not (spread.predicted or spread.not_compared):
         return fmt.NOTHING
-    ratio = "" if spread.ratio is None else fmt.ratio(spread.ratio)
+    ratio = "" if spread.displayed_ratio is None else fmt.ratio(spread.displayed_ratio)
     return f"{ratio} {spread.verdict}".strip() if spread.verdict != "ok" else ratio
+
+
+def _difference(value: float | None) -> str:
+    """Return the difference between two fabrics as text; None: they are not compared."""
+    return "not compared" if value is None else fmt.change(value)
+
+
+def _difference_spread(slowdown: Slowdown) -> str:
+    """Return between which values the repeats are, each repeat of one fabric over each of the other."""
+    slow = slowdown.row.by_fabric[slowdown.rail_only].values
+    fast = slowdown.row.by_fabric[slowdown.rail_optimized].values
+    repeats = min(len(slow), len(fast))
+    if repeats == 1:
+        return SPREAD_UNKNOWN
+    return f"{fmt.change(min(slow) / max(fast))} to {fmt.change(max(slow) / min(fast))}, {repeats} runs"
+
+
+def _reasons_of_differences(rows: Sequence[Row], slow: Sequence[Slowdown]) -> dict[str, list[str]]:
+    """Return the rows whose fabrics are not compared with each other, by reason; none without the column."""
+    by_reason: dict[str, list[str]] = {}
+    for slowdown in slow if _slowdown_columns(slow) else ():
+        if slowdown.not_compared and slowdown.row in rows:
+            name = f"{slowdown.row.workload} {slowdown.row.phase}".strip()
+            by_reason.setdefault(slowdown.not_compared, []).append(name)
+    return by_reason
 
 
 def _reasons(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -305,11 +342,16 @@ def _slowdown_columns(slow: Sequence[Slowdown] | None, group: str = "") -> tuple
         found = find(row)
         return found.nominal if found and found.is_all_to_all else None
 
+    def difference(row: Any) -> str:
+        slowdown = find(row)
+        return _difference(slowdown.displayed) if slowdown else fmt.NOTHING
+
     def of(name: str) -> Callable[[Any], Any]:
         return lambda row: getattr(find(row), name, None)
 
     return (
-        Column("measured", of("measured"), fmt.change, group=group, key="measured"),
+        Column("measured", difference, group=group),
+        Column("", of("measured"), key="measured", group=group),
         Column("formula", of("predicted"), fmt.change, group=group, key="predicted"),
         Column(Markup("C<sub>S</sub>/C<sub>F</sub>"), nominal, fmt.percent, group=group),
         Column("", of("nominal"), key="nominal_cs_over_cf", group=group),
@@ -337,7 +379,7 @@ def others_table(rows: Sequence[Row]) -> Table:
         *(text("metric", lambda x: x[0].metric), text("fabric", lambda x: x[1])),
         Column("median", lambda x: fmt.quantity(x[2].median, x[0].unit)),
         Column("predicted", lambda x: fmt.quantity(x[2].predicted, x[0].unit)),
-        *(Column("ratio", lambda x: x[2].ratio, unit="ratio"), Column("repeats", lambda x: len(x[2].values))),
+        *(Column("ratio", lambda x: x[2].displayed_ratio, unit="ratio"), Column("repeats", lambda x: len(x[2].values))),
         text("verdict", lambda x: x[2].verdict),
     )
     found = [
@@ -378,9 +420,16 @@ def terminal_times(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[S
         if _has_latency(shown):
             columns.append(Column(_WITH_LATENCY, with_latency, unit="ratio", style="dim", together=fabric))
     if found := _slowdown_columns(slow):
-        columns.append(replace(found[0], title="difference", together="difference"))
-        columns.append(replace(found[1], style="dim", together="difference"))
+        measured = partial(_short_difference, found[0])  # as wide as its title: "not compared" would split the table
+        columns.append(replace(found[0], value=measured, title="difference", together="difference"))
+        columns.append(replace(found[2], style="dim", together="difference"))
     return Table(columns, shown, _times_title(shown), more=len(rows) - len(shown))
+
+
+def _short_difference(column: Column, row: Row) -> str:
+    """Return the cell of a difference; "invalid" where one of the times is, which a line below the table explains."""
+    cell = column.cell(row)
+    return "invalid" if cell == _difference(None) else cell
 
 
 def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
