@@ -83,7 +83,9 @@ def all_emitted_names() -> dict[str, set[str]]:
     """Return each event name or expression of the source, with the modules that emit it."""
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     sources = {path: path.read_text() for path in paths}
-    shared = dict(match.groups() for source in sources.values() for match in CONSTANT.finditer(source))
+    shared: dict[str, str] = {}
+    for source in sources.values():
+        shared.update(CONSTANT.findall(source))
     trees = {path: ast.parse(source) for path, source in sources.items() if EMITS.search(source)}
     emitters: dict[str, set[str]] = {}
     for path, tree in trees.items():
