@@ -14,7 +14,8 @@ from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, F
 from railyard.results.format import interval_label, percent, ratio, seconds, workload_label
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
-from railyard.results.runs.fidelity import LIMITS, Finding, Limit
+from railyard.results.runs.findings import Finding
+from railyard.results.runs.limits import LIMITS, Limit
 from railyard.results.theory.spine_condition import Cell
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all

@@ -19,7 +19,8 @@ from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.experiments.spec.replacements import with_spares
-from railyard.results.runs.fidelity import FAULT_LATE, judge
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.limits import FAULT_LATE
 from railyard.results.runs.records import Run
 from railyard.topologies.plan import make_plan
 from railyard.workloads.allreduce.balancing.costs import Rail

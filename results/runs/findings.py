@@ -1,0 +1,238 @@
+"""Findings on the fidelity of a run: each recorded quantity of an interval, set against its limit."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from railyard.core.records import IntervalId, Record
+from railyard.results.analysis.aggregate import grouped, unexplained
+from railyard.results.format import digits, percent, rate, size
+from railyard.results.runs.allreduce import LostRails
+from railyard.results.runs.limits import (
+    BACKGROUND,
+    BYTES,
+    CLOCKS,
+    CPU_BUSY,
+    CPU_FOREIGN,
+    CPU_STOLEN,
+    CPU_THROTTLED,
+    DROPS,
+    FAULT_LATE,
+    FOREIGN_BURST,
+    LAG,
+    LINK_RATE,
+    NEEDLESS,
+    PAUSE,
+    PAUSED,
+    PORT_BYTES,
+    PROCESS_MISSING,
+    RAILS_MISSING,
+    RAILS_REMEASURED,
+    RESOLUTION,
+    RETRANSMITS,
+    TOO_FAST,
+    UNDERLAY,
+    UNDERLAY_FLOOR_BYTES,
+    UNEXPLAINED,
+    Limit,
+)
+from railyard.results.runs.records import (
+    BACKGROUND_SENT,
+    INJECTED_LATE,
+    PROCESS,
+    RUN,
+    ByteCheck,
+    Event,
+    LinkCheck,
+    Load,
+    Measurement,
+    Run,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Record):
+    """One quantity in one interval, set against its limit.
+
+    The interval has a fabric only where it holds for the whole fabric, as it was built with this `dilation`.
+    """
+
+    limit: Limit
+    value: float
+    text: str
+    dilation: float = 1.0
+    phase: str | None = None  # of the row that it is about; None: of the whole interval
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict on its value."""
+        value, limit = self.value, self.limit
+        return "invalid" if value > limit.invalid else "degraded" if value > limit.degraded else "ok"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, with the limit that it exceeds, or else the first one that it could."""
+        return {
+            "interval": self.interval.as_dict(),
+            "quantity": self.limit.quantity,
+            "origin": self.limit.origin,
+            "value": self.value,
+            "limit": self.limit.invalid if self.verdict == "invalid" else self.limit.degraded,
+            "unit": self.limit.unit,
+            "verdict": self.verdict,
+            "text": self.text,
+        }
+
+
+def link_findings(links: Sequence[LinkCheck]) -> Iterator[Finding]:
+    """Yield the link of each class that is furthest off: a collective takes as long as its slowest link."""
+
+    def error(link: LinkCheck) -> float:
+        return abs(link.measured_bps / link.expected_bps - 1) if link.expected_bps else 1.0
+
+    for (fabric, name, dilation), sample in grouped(links, "fabric", "link_class", "dilation").items():
+        worst = max(sample, key=error)
+        text = f"{name} link {worst.link} carries {rate(worst.measured_bps)}, expected {rate(worst.expected_bps)}"
+        yield Finding(IntervalId(fabric), LINK_RATE, error(worst), text, dilation)
+
+
+def load_findings(load: Load) -> Iterator[Finding]:
+    """Yield what the machine's load says of one interval."""
+    where = load.interval
+    yield Finding(where, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
+    text = f"{percent(load.cpu_foreign)} of all cores used by other programs"
+    yield Finding(where, CPU_FOREIGN, load.cpu_foreign, text)
+    text = f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
+    lag = replace(LAG, degraded=load.late_ms, invalid=max(LAG.invalid, load.late_ms))
+    yield Finding(where, lag, load.lag_p99_ms, text)
+    text = f"{percent(load.cpu_stolen)} of all cores had by other guests of the host"
+    yield Finding(where, CPU_STOLEN, load.cpu_stolen, text)
+    text = f"stopped by a CPU quota for {percent(load.cpu_throttled)} of the time"
+    yield Finding(where, CPU_THROTTLED, load.cpu_throttled, text)
+    text = f"{percent(load.paused)} of the time in pauses of over {digits(load.late_ms, 2)} ms"
+    yield Finding(where, PAUSED, load.paused, text)
+    text = f"{percent(load.foreign_100ms)} of all cores used by other programs for 100 ms"
+    yield Finding(where, FOREIGN_BURST, load.foreign_100ms, text)
+    if load.transfers_faulted:
+        yield Finding(where, PAUSE, load.pause_ms, f"the machine paused for {load.pause_ms:.0f} ms")
+        return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
+    retransmitted, dropped = (count / max(1, load.segments) for count in (load.retransmits, load.drops))
+    if not load.rerouted:
+        text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted, 2)})"
+        yield Finding(where, RETRANSMITS, retransmitted, text)
+        again = load.needless_retransmits / max(1, load.segments)
+        text = f"TCP sent {load.needless_retransmits:,} of {load.segments:,} segments again, which had arrived"
+        yield Finding(where, NEEDLESS, again, f"{text} ({percent(again)})")
+    text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
+    if load.drops_node:
+        text += f", most at {load.drops_node}, port {load.drops_interface} ({load.drops_most:,})"
+    yield Finding(where, DROPS, dropped, text)
+
+
+def clock_finding(row: Measurement) -> Finding:
+    """Return how far the clocks of a fabric's machines may be apart."""
+    text = f"clocks of its machines known to {digits(row.value * 1e6, 3)} us"
+    return Finding(row.interval, CLOCKS, row.value, text)
+
+
+def underlay_finding(row: Measurement, predicted: float) -> Finding:
+    """Return how far the bytes between machines are off those that the cables of the fabric explain."""
+    off = abs(row.value - predicted) / max(predicted, UNDERLAY_FLOOR_BYTES)
+    text = f"interfaces between the machines sent {size(row.value)}, expected {size(predicted)} ({percent(off)} off)"
+    return Finding(row.interval, UNDERLAY, off, text)
+
+
+def byte_findings(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
+    """Yield the bytes delivered, and those of the rails' ports.
+
+    In steered runs the expected port counters may be unknown; they are then not checked.
+    """
+    wrong = abs(check.delivered_bytes - check.asked_bytes)
+    text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
+    yield Finding(check.interval, BYTES, float(max(wrong, check.pairs_wrong)), text)
+    counted, expected = check.rail_port_bytes, check.rail_expected_bytes
+    if not is_steered or expected > 0:
+        # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
+        off = abs(counted - expected) / (expected or check.asked_bytes or 1)
+        text = f"rail ports counted {size(counted)}, expected {size(expected)} with headers ({percent(off)} off)"
+        yield Finding(check.interval, PORT_BYTES, off, text)
+
+
+def time_findings(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
+    """Yield each time that has a prediction, with what makes it more or less than that.
+
+    A whole that is below resolution is a finding on its interval, which is then degraded; a phase is marked alone. So
+    is every phase of a run of an earlier version, which recorded no resolution.
+    """
+    # times are of the fabric, where time may pass slower than by the clock
+    lag_s = {load.interval: load.lag_p99_ms / 1e3 / load.dilation for load in run.loads}
+    for row in run.measurements:
+        if row.ratio is None or row.unit != "s":
+            if row.not_compared:
+                yield row, []
+            continue
+        name = row.phase or "the whole"
+        deviations = list[Finding]()
+        late = lag_s.get(row.interval, 0.0) / row.value if row.value else math.inf
+        if row.frames is not None:  # what its links' shapers could pass at once was recorded
+            share = max(row.credit_share, late)
+            text = f"idle credit or a late thread may change {name} by {percent(share)}"
+            deviations.append(Finding(row.interval, RESOLUTION, share, text, phase=row.phase))
+            if row.explained_least and row.credit_share < 1:
+                fast = max(0.0, 1 - row.ratio / row.explained_least / (1 - row.credit_share))
+                text = f"{name} took {digits(row.ratio, 4)} of its prediction, which its links do not allow"
+                deviations.append(Finding(row.interval, TOO_FAST, fast, text, phase=row.phase))
+        if row.explained_least and not is_not_compared(row):
+            most = row.explained_most
+            is_coarse = any(finding.verdict != "ok" for finding in deviations)
+            # below resolution it may be as much slower as threads are late; how fast it may be was judged above
+            ratio, least = (row.ratio / (1 + late), 0.0) if is_coarse else (row.ratio, row.explained_least)
+            off = unexplained(ratio, least, most)
+            beyond = f" beyond {digits(most, 4)}" if 1.005 < most < math.inf else ""
+            text = f"{name} took {digits(row.ratio, 4)} of its prediction, unexplained{beyond}"
+            deviations.append(Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase))
+        yield row, deviations
+
+
+def counts_for_interval(row: Measurement, finding: Finding) -> bool:
+    """Return whether a finding on a time is one on its interval too. A prediction that judges no time degrades none."""
+    if finding.limit is RESOLUTION:
+        return not row.phase and row.explained_least > 0
+    return not row.phase or row.frames is not None
+
+
+def verdict_of_time(row: Measurement, deviations: Iterable[Finding]) -> Verdict:
+    """Return a time's own verdict: invalid, then its deviation's, then below resolution, then not compared."""
+    verdicts = {finding.limit: finding.verdict for finding in deviations}
+    if verdicts.get(TOO_FAST, "ok") != "ok":
+        return "invalid"
+    if verdicts.get(UNEXPLAINED, "ok") != "ok":
+        return "degraded"
+    if verdicts.get(RESOLUTION, "ok") != "ok":
+        return "below resolution"
+    return "not compared" if is_not_compared(row) else "ok"
+
+
+def is_not_compared(row: Measurement) -> bool:
+    """Return whether a time has a reason not to be set against its prediction; earlier versions recorded only one."""
+    return bool(row.not_compared or row.shares_links_with)
+
+
+def lost_rails_finding(lost: LostRails) -> Finding:
+    """Return rails that were lost though no fault was injected."""
+    limit, effect = (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
+    return Finding(lost.interval, limit, 1.0, f"{', '.join(lost.rails)} lost while nothing was cut, {effect}")
+
+
+def event_findings(event: Event) -> Iterator[Finding]:
+    """Yield an interrupted process, a fault that was injected late, or background that was not sent."""
+    where = IntervalId.of(event.detail)
+    if event.source == PROCESS and event.what != BACKGROUND_SENT:
+        yield Finding(where, PROCESS_MISSING, 1.0, str(event.detail["text"]))
+    elif (event.source, event.what) == (RUN, INJECTED_LATE):
+        yield Finding(where, FAULT_LATE, float(event.detail["seconds"]), str(event.detail["text"]))
+    elif event.source == PROCESS:
+        sent, requested = event.detail["sent"], event.detail["requested"]
+        missing = max(0.0, 1 - sent / requested) if requested else 0.0
+        yield Finding(where, BACKGROUND, missing, f"{size(sent)} of background sent of {size(requested)}")
