@@ -6,6 +6,7 @@ read a registry.
 """
 
 import hashlib
+import json
 import os
 import sys
 import traceback
@@ -13,8 +14,8 @@ import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
@@ -23,6 +24,9 @@ from railyard.core.safe_files import read_input, real_path
 ENVIRONMENT: Final = "RAILYARD_PLUGINS"
 GROUP: Final = "railyard.plugins"
 """The entry point group of installed packages: each entry point names a module that registers definitions."""
+SOURCES: Final = "RAILYARD_PLUGIN_SOURCES"
+"""The sources of plugins that have no file, as JSON by their names."""
+MAX_VARIABLE_BYTES: Final = 100_000  # of a variable of the environment; Linux takes 128 KiB
 MAX_BYTES: Final = 2**20
 Origin = Literal["built-in", "plugin", "package"]
 origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")  # of what is being imported at the moment
@@ -83,31 +87,75 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
     source = read_input(path, field, MAX_BYTES, str(file))
     if path.suffix != ".py":
         raise BadInput(field, str(file), "must be a Python file: its name ends in .py")
-    name = f"railyard_plugin_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
-    spec = spec_from_file_location(name, path)
-    assert spec and spec.loader  # noqa: PT018
-    module = module_from_spec(spec)
-    sys.modules[name] = module
     token = origin.set("plugin")
+    try:
+        execute(path, source, field, str(file))
+    finally:
+        origin.reset(token)
+    _loaded[path] = Plugin(path, source)
+    os.environ[ENVIRONMENT] = os.pathsep.join(str(path) for path in _loaded if path.is_absolute())
+    return _loaded[path]
+
+
+def execute(path: Path, source: bytes, field: str, shown: str) -> ModuleType:
+    """Import a user's Python file, and return its module. BadInput names the field, the file, and the line at fault.
+
+    `shown`: the file as the user has written it. SystemExit and the like count as errors of the file.
+    """
+    name = f"railyard_plugin_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # which a class in it may ask for
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # two lines of text, and the plugin is checked anyway
-            spec.loader.exec_module(module)
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:  # also what ends a program, such as sys.exit and pytest.importorskip
         del sys.modules[name]
         if isinstance(error, BadDefinition | KeyboardInterrupt):
             raise
-        # the line of the plugin that raised, and what it raised, on one line
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-        if isinstance(error, SyntaxError):
-            lines, what = [error.lineno], f"SyntaxError: {error.msg}"
-        where = f"line {lines[-1]}: " if lines else ""
-        raise BadInput(field, str(file), f"can't be loaded: {where}{what}") from error
-    finally:
-        origin.reset(token)
-    _loaded[path] = Plugin(path, source)
-    os.environ[ENVIRONMENT] = os.pathsep.join(map(str, _loaded))
+        raise BadInput(field, shown, f"can't be loaded: {error_line(error, path)}") from error
+    return module
+
+
+def search_in(folder: Path) -> None:
+    """Let imports find modules in a folder, after all others, as those of a script find the files beside it."""
+    if str(folder) not in sys.path:
+        sys.path[:] = [*sys.path, str(folder)]
+
+
+def error_line(error: BaseException, path: Path) -> str:
+    """Return in one line what an exception says, and the last line of a file that it passed through."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    if isinstance(error, SyntaxError):
+        lines, text = [error.lineno], f"SyntaxError: {error.msg}"
+    where = f"line {lines[-1]}: " if lines else ""
+    return f"{where}{text}"
+
+
+def add(name: str, source: str) -> Plugin:
+    """Load a plugin that has no file, which the program has made of a user's input: child processes get its source.
+
+    `name`: of its copy in a run's folder, such as Tree.py. ValueError for a source that is too long for that.
+    """
+    path, encoded = Path(name), source.encode()
+    if path in _loaded and _loaded[path].source != encoded:
+        raise ValueError(f"another {path.stem} is loaded, with other parts")
+    if path not in _loaded:
+        sources = {str(plugin.path): plugin.source.decode() for plugin in loaded() if not plugin.path.is_absolute()}
+        variable = json.dumps(sources | {name: source})
+        if len(variable) > MAX_VARIABLE_BYTES:
+            raise ValueError(
+                f"takes {len(variable):,} bytes, of {MAX_VARIABLE_BYTES:,} that child processes can be given"
+            )
+        token = origin.set("plugin")
+        try:
+            execute(path, encoded, "plugin", name)
+        finally:
+            origin.reset(token)
+        _loaded[path] = Plugin(path, encoded)
+        os.environ[SOURCES] = variable
     return _loaded[path]
 
 
@@ -134,6 +182,8 @@ def load_inherited() -> None:
         origin.reset(token)
     for file in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
         load(file, ENVIRONMENT)
+    for name, source in json.loads(os.environ.get(SOURCES, "{}")).items():
+        add(name, source)
 
 
 def _is_importing() -> bool:

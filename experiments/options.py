@@ -84,6 +84,24 @@ PluginFiles = Annotated[
         help="Load your own definitions: faults, policies, workloads, ... (docs/extending.md).",
     ),
 ]
+OptionalName = Annotated[
+    str,
+    typer.Argument(
+        metavar="[NAME|FILE]",
+        help="An experiment of `list`, or your own YAML file. With --topo, the default is topology.",
+        show_default=False,
+        autocompletion=completion(experiment_names),
+    ),
+]
+Topo = Annotated[
+    str,
+    typer.Option(
+        "--topo",
+        metavar="FILE:CLASS[,ARGS]",
+        show_default=False,
+        help="Run it on a Mininet topology of yours: a Topo class, and its arguments (docs/mininet-users.md).",
+    ),
+]
 Live = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +123,7 @@ Markdown = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print summary.json to stdout; everything else goes to stderr.")]
 _NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\])")  # a bracket of no tag that we use
+TOPOLOGY: Final = "topology"  # the experiment that --topo runs where none is named
 PROGRESS_AFTER_S: Final = 2.0
 PROGRESS_EVERY_S: Final = 5.0
 P = ParamSpec("P")
@@ -161,6 +180,13 @@ class PrintableConsole(Console):
 
 def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(c if c in "\n\t\u00a0" else printable(c) for c in text)
+
+
+def experiment_of(name: str, topo: str) -> str:
+    """Return the experiment that an OptionalName means. BadParameter if it is missing."""
+    if not (name or topo):
+        raise typer.BadParameter("Missing argument 'NAME|FILE'")
+    return name or TOPOLOGY
 
 
 def console(stderr: bool = False) -> Console:

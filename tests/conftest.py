@@ -107,15 +107,18 @@ def _forget_interruptions() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _forget_plugins() -> Iterator[None]:
     """Undo what a test's plugins registered: the next test of this process expects the built-in definitions alone."""
-    before, inherited = dict(plugins._loaded), os.environ.get(plugins.ENVIRONMENT)
+    before = dict(plugins._loaded)
+    inherited = {name: os.environ.get(name) for name in (plugins.ENVIRONMENT, plugins.SOURCES)}
     yield
     for path in set(plugins._loaded) - set(before):
         spec._BUILT.clear()
         del plugins._loaded[path]
         for registry in REGISTRIES.values():
-            for name in [name for name, (_, source) in registry._entries.items() if ROOT / source.file == path]:
+            sources = {name: Path(source.file) for name, (_, source) in registry._entries.items()}
+            for name in [name for name, file in sources.items() if path in (file, ROOT / file)]:
                 registry.remove(name)
-    if inherited is None:
-        os.environ.pop(plugins.ENVIRONMENT, None)
-    else:
-        os.environ[plugins.ENVIRONMENT] = inherited
+    for variable, value in inherited.items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value

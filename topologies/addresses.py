@@ -67,6 +67,11 @@ def plane_of_device(device: str) -> int:
     return int(device.removeprefix("rail"))
 
 
+def is_gpu_name(name: str) -> bool:
+    """Return whether this is a GPU's name, such as d3g5."""
+    return _NAME.fullmatch(name) is not None
+
+
 def gpu_of_name(name: str) -> Gpu:
     """`d3g5` -> Gpu(3, 5). ValueError for anything else."""
     match = _NAME.fullmatch(name)

@@ -81,6 +81,8 @@ def hb_packets_needed(spec: FabricSpec, rail_bps: int) -> float:
 
     The NIC of a slow link hands on single frames: at 60 Mbit/s it sends as many packets as at 180 Mbit/s.
     """
+    if spec.rails == 1:
+        return 0.0
     hb_bps = round(rail_bps * _hb_ratio(spec))
     packet = max_gso_segments(hb_bps, spec.mtu) * (spec.mtu + ETHERNET)
     return spec.gpus * hb_bps / 8 / packet

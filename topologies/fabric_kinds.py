@@ -159,6 +159,8 @@ class FabricKind:
     """The kind with which reports compare its times, on a fabric of the same size and rates; "" for none."""
     default_spines: ClassVar[int] = 0
     """How many spines join the rail switches unless the specification says; 0: this kind has none."""
+    min_rails: ClassVar[int] = 2
+    """How many GPUs an HB domain has at least: with one, nothing crosses HB links."""
     max_domains: ClassVar[int] = MAX_DOMAINS
     max_domains_reason: ClassVar[str] = "the address plan has no more"
     takes_optics: ClassVar[bool] = False  # whether optical switches can stand between its GPUs and its rail switches

@@ -22,7 +22,7 @@ MAX_GRAPH_DOMAINS: Final = 239
 """Ports of GPUs at a switch of a graph are numbered as at the single switch, and end below LEAF_UPLINK_PORT."""
 MAX_SWITCHES: Final = 4096  # numbers in a datapath id
 MAX_UPLINKS: Final = 2048  # ports between switches, of one switch
-_SWITCH_NAME: Final = re.compile(r"[a-z]{2,8}[0-9]*")
+_SWITCH_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MAX_NAME: Final = 10  # characters: interfaces have the names of switches, some with five characters before them
 _RESERVED: Final = re.compile(r"(hb|ocs)\d*|d\d+g\d+|lo")
 Ends = frozenset[str]  # of a cable: the names of two nodes
@@ -89,7 +89,9 @@ def _switch_problems(switches: Collection[str]) -> Iterator[str]:
     names = set[str]()
     for name in switches:
         if not _SWITCH_NAME.fullmatch(name) or len(name) > _MAX_NAME or _RESERVED.fullmatch(name):
-            yield f"switch {name!r} needs a name like leaf0: letters and a number, {_MAX_NAME} characters at most"
+            rule = f"a letter, then letters, digits and _, {_MAX_NAME} characters at most"
+            reserved = "; lo and names like d0g0, hb0 and ocs0 are taken" if _RESERVED.fullmatch(name) else ""
+            yield f"switch {name!r} needs a name like leaf0 or s1: {rule}{reserved}"
         elif name in names:
             yield f"switch {name} is listed twice"
         names.add(name)

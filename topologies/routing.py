@@ -183,8 +183,11 @@ def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return routes to a neighbour in the domain for all that would leave by rail0 while that has no carrier (drd).
 
     Transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link makes no loop,
-    since the neighbour's own rail lives; its source may be that neighbour, which then carries its own packet.
+    since the neighbour's own rail lives; its source may be that neighbour, which then carries its own packet. None
+    for a GPU that is alone in its domain.
     """
+    if plan.spec.rails == 1:
+        return []
     neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
     blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
     return [Route(block, (Hop("hb0", neighbour),), metric=BACKUP_METRIC) for block in blocks]

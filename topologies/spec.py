@@ -64,7 +64,7 @@ class FabricSpec(BaseFabricSpec):
 
     kind: Annotated[str, BeforeValidator(_gpu_fabric_kind)]
     domains: Annotated[int, Field(ge=2, le=MAX_DOMAINS)] = 4
-    rails: Annotated[int, Field(ge=2, le=MAX_RAILS)] = 4
+    rails: Annotated[int, Field(le=MAX_RAILS)] = 4
     platform: PlatformName = "a100"
     rail_rate: Rate | Literal["auto"] = "auto"
     hb_rate: Rate | Literal["auto"] = "auto"
@@ -82,6 +82,15 @@ class FabricSpec(BaseFabricSpec):
         if domains > most:
             raise ValueError(f"must be {most} or less for kind {info.data['kind']}: {reason}")
         return domains
+
+    @field_validator("rails")
+    @classmethod
+    def _rails_suffice(cls, rails: int, info: ValidationInfo) -> int:
+        kind = _kind_in(info)
+        fewest = kind.min_rails if kind else 2
+        if rails < fewest:
+            raise ValueError(f"must be {fewest} or more")
+        return rails
 
     @field_validator("hb_rate")
     @classmethod

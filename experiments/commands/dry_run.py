@@ -16,7 +16,15 @@ from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
 from railyard.core.units import format_size, format_time
 from railyard.experiments import options
-from railyard.experiments.options import Overrides, PluginFiles, completion, plain_table, shows_progress
+from railyard.experiments.options import (
+    Overrides,
+    PluginFiles,
+    Topo,
+    completion,
+    experiment_of,
+    plain_table,
+    shows_progress,
+)
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
@@ -25,9 +33,11 @@ from railyard.experiments.spec.replacements import with_spares
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.results.format import NOTHING
+from railyard.topologies import from_mininet
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 from railyard.topologies.spec import FabricSpec
+from railyard.topologies.topology_kind import TopologyKind
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.schedule import Schedule
@@ -43,27 +53,29 @@ PAIRS_SHOWN: Final = 4
 
 @shows_progress
 def command(
+    overrides: Overrides,
+    plugin_files: PluginFiles,
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|FILE|TRACE",
+            metavar="[NAME|FILE|TRACE]",
+            show_default=False,
             help="An experiment; or a trace of Chakra, PARAM or SimAI: a file, or a folder with a file per rank.",
             autocompletion=completion(loading.names),
         ),
-    ],
-    overrides: Overrides,
-    plugin_files: PluginFiles,
+    ] = "",
+    topo: Topo = "",
 ) -> int:
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     keep_freed_memory()
-    spec = experiment(name, overrides)
+    spec = experiment(experiment_of(name, topo), overrides, topo)
     if not (spec.workloads or spec.fault_runs or spec.replacements or spec.trainings):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     spec.family.dry_run(spec, options.console())
     return 0
 
 
-def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
+def experiment(name_or_file: str, overrides: Iterable[str], topo: str = "") -> ExperimentSpec:
     """Return an experiment; for a trace, one that replays its bytes unscaled on the default rail-only fabric.
 
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
@@ -73,9 +85,10 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     if name_or_file not in loading.names() and not trace and is_trace_prefix(name_or_file):
         raise BadInput("NAME", name_or_file, f"begins the names of a trace's files here: write ./{name_or_file}")
     if name_or_file in loading.names() or name_or_file.endswith((".yaml", ".yml")) or not trace:
-        return loading.load_any(name_or_file, overrides)
+        return loading.load_any(name_or_file, overrides, topo=topo)
     workload = {"kind": "trace", "path": name_or_file}
-    data: dict[str, Any] = {"name": "dry-run", "fabrics": [{"kind": "rail-only"}], "workloads": [workload]}
+    fabric = from_mininet.load(topo) if topo else {"kind": "rail-only"}
+    data: dict[str, Any] = {"name": "dry-run", "fabrics": [fabric], "workloads": [workload]}
     data = loading.apply(data, overrides)
     replayed = data["workloads"][0]
     if isinstance(replayed, dict) and not {"duration", "bytes_factor"} & set(replayed):
@@ -83,8 +96,29 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     return parse(data)
 
 
+def _print_topologies(spec: ExperimentSpec, console: Console) -> None:
+    """Print for each fabric made of a Mininet topology which GPU is which host, and the ports of its switches."""
+    for fabric in spec.gpu_fabrics:
+        if not isinstance(fabric.definition, TopologyKind):
+            continue
+        plan = nominal_plan(fabric)
+        hosts = plain_table("host", "GPU", "address", "switch", "port", right=("port",))
+        for host, gpu in zip(fabric.definition.hosts, plan.gpus, strict=True):
+            end = plan.network_end(gpu, "rail")
+            hosts.add_row(host, gpu.name, gpu.ip, end.node, str(end.port))
+        console.print(f"[bold]hosts[/] of {fabric.kind}", highlight=False)
+        console.print(hosts, "")
+        switches = plain_table("switch", "datapath id", "ports to other switches")
+        for switch in plan.switches:
+            ports = [f"{name} {port}" for name, port in plan.graph.ports[switch.name].items()]
+            switches.add_row(switch.name, f"{switch.dpid:#x}", ", ".join(ports))
+        console.print(f"[bold]switches[/] of {fabric.kind}", highlight=False)
+        console.print(switches, "")
+
+
 def print_all(spec: ExperimentSpec, console: Console) -> None:
     """Print each workload on each fabric of GPUs, the first routes, faults, replacements and trainings."""
+    _print_topologies(spec, console)
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):

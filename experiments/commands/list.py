@@ -115,7 +115,10 @@ def definitions() -> Iterator[tuple[str, str, str, str]]:
             if inspect.isclass(definition) or inspect.isroutine(definition):
                 text = inspect.getdoc(definition)
             else:
-                module = ast.parse((PROJECT / source.file).read_text(encoding="utf-8"))
-                text = ast.get_docstring(module) or inspect.getdoc(type(definition))
+                file = PROJECT / source.file
+                module_text = ""
+                if file.is_file():  # a topology of --topo has none
+                    module_text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+                text = module_text or inspect.getdoc(type(definition))
             first = " ".join((text or "").split("\n\n")[0].split()).rstrip(".")
             yield sort, name, first, f"{source.origin} {source.file}:{source.line}"

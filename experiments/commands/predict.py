@@ -15,8 +15,10 @@ from railyard.core.memory import keep_freed_memory
 from railyard.experiments.options import (
     Overrides,
     PluginFiles,
+    Topo,
     completion,
     console,
+    experiment_of,
     plain_table,
     shows_progress,
 )
@@ -96,15 +98,17 @@ def _cell(value: Cell) -> str:
 
 @shows_progress
 def command(
+    overrides: Overrides,
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|FILE|FIGURE",
+            metavar="[NAME|FILE|FIGURE]",
+            show_default=False,
             help="An experiment, or a figure or table of the papers: fig8, table2 (`list` shows all).",
             autocompletion=completion(lambda: [*loading.names(), *FIGURES]),
         ),
-    ],
-    overrides: Overrides,
+    ] = "",
+    topo: Topo = "",
     out: Annotated[
         Path | None, typer.Option(help="The folder for NAME.csv and NAME.png.", show_default="this folder")
     ] = None,
@@ -116,13 +120,16 @@ def command(
     plugin_files: PluginFiles,
 ) -> int:
     """Compute the formulas without running anything; write NAME.csv and NAME.png. Needs no root."""
+    name = experiment_of(name, topo)
     if loading.is_figure(name):
+        if topo:
+            raise BadInput("--topo", topo, f"{name} is a figure of a paper, on its own fabrics")
         if overrides:
             raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
         found = figure_of(name, console())
     else:
         keep_freed_memory()
-        spec = load_any(name, overrides, seed)
+        spec = load_any(name, overrides, seed, topo)
         found = spec.family.predict(spec)
     files = found.save(out or Path()) if out or not as_json else ()
     if as_json:

@@ -21,10 +21,12 @@ from railyard.experiments.options import (
     Junit,
     Live,
     Markdown,
-    Name,
+    OptionalName,
     Overrides,
     PluginFiles,
     SaveScript,
+    Topo,
+    experiment_of,
 )
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import command_line, load_any
@@ -34,8 +36,9 @@ PURPOSE = "Run experiments"
 
 
 def command(
-    name: Name,
     overrides: Overrides,
+    name: OptionalName = "",
+    topo: Topo = "",
     out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices; kept in spec.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
@@ -63,7 +66,7 @@ def command(
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
     return run(
-        name,
+        experiment_of(name, topo),
         overrides,
         out,
         seed,
@@ -77,6 +80,7 @@ def command(
         no_queue,
         on,
         verbose=verbose,
+        topo=topo,
     )
 
 
@@ -110,6 +114,7 @@ def run(
     on: str = "",
     tell: Callable[[str], object] = _tell,
     verbose: bool = False,
+    topo: str = "",
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one.
 
@@ -119,9 +124,12 @@ def run(
     from railyard.experiments.live.launch import opened_page
     from railyard.experiments.machines import dask, joining
     from railyard.experiments.run.sandboxed import check_machine, own_command
+    from railyard.topologies.topology_kind import hosts_line, hosts_of
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
-    spec = load_any(name, overrides, seed)
+    spec = load_any(name, overrides, seed, topo)
+    if topo and not (quiet or as_json):
+        print(f"{topo}: {hosts_line(hosts_of(spec.gpu_fabrics[0].definition))}")
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     machine = check_machine(spec)
@@ -155,7 +163,7 @@ def run(
         if several:
             task["cluster"] = {**several, "quiet": quiet}
             inherited.append(several["machine_net"])
-        task["command"] = command_line(name, overrides, seed, plugin_files)
+        task["command"] = command_line(name, overrides, seed, plugin_files, topo)
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
         watched = other_programs.Watch(machine.cores)
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=inherited)

@@ -8,7 +8,7 @@ import typer
 from railyard.core.errors import BadInput
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
-from railyard.experiments.options import Live, Name, Overrides, PluginFiles, SaveScript
+from railyard.experiments.options import Live, OptionalName, Overrides, PluginFiles, SaveScript, Topo, experiment_of
 from railyard.experiments.spec.loading import load_any
 
 PURPOSE = "Run experiments"
@@ -16,8 +16,9 @@ _RUN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")  # no number, wh
 
 
 def command(
-    name: Name,
     overrides: Overrides,
+    name: OptionalName = "",
+    topo: Topo = "",
     run_name: Annotated[
         str, typer.Option("--name", metavar="RUN", help="Name for `ps` and `exec`, if not shell-NAME.")
     ] = "",
@@ -34,7 +35,7 @@ def command(
 
     if run_name and not _RUN_NAME.fullmatch(run_name):
         raise BadInput("--name", run_name, "must have 1 to 64 letters, digits and ._-, a letter or _ first")
-    spec = load_any(name, overrides)
+    spec = load_any(experiment_of(name, topo), overrides, topo=topo)
     refuse_several(spec, "shell")
     check_machine(spec)
     run = f"{spec.name} {run_name or f'shell-{spec.name}'}"

@@ -1,6 +1,8 @@
 """Mininet's command line on a built fabric, which no command can end by an error."""
 
+import re
 import sys
+from collections.abc import Mapping
 
 from mininet.cli import CLI
 from mininet.log import error
@@ -10,14 +12,20 @@ from railyard.topologies.build.network import EmulatedNet
 
 
 class FabricCli(CLI):  # type: ignore[misc]
-    """Mininet's CLI, reading from this process's standard input until `exit`."""
+    """Mininet's CLI, reading from this process's standard input until `exit`.
 
-    def __init__(self, net: EmulatedNet) -> None:
+    `hosts`: other names of nodes, which commands may use; the nodes' names by these.
+    """
+
+    def __init__(self, net: EmulatedNet, hosts: Mapping[str, str] | None = None) -> None:
+        self._hosts = hosts or {}
         CLI.readlineInited = True  # or it would leave a history file in the home folder
         super().__init__(net, stdin=sys.stdin)  # the default is that of when the module was loaded
 
     def onecmd(self, line: str) -> bool:
         """Run a command; an error in it is printed in one line, and the session goes on."""
+        for host, node in self._hosts.items():
+            line = re.sub(rf"(?<!\S){re.escape(host)}(?!\S)", node, line)
         try:
             return bool(super().onecmd(line))
         except RailyardError as problem:

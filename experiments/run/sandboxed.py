@@ -21,6 +21,8 @@ from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.topology_kind import hosts_line, hosts_of
 
 
 def main() -> int:
@@ -31,11 +33,20 @@ def main() -> int:
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
-        init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
+        init.add_hosts(_addresses(spec))
         status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return init.signal_exit_status() or status
+
+
+def _addresses(spec: ExperimentSpec) -> dict[str, str]:
+    """Return the addresses of the fabrics' hosts by name, also by their names in a Mininet topology."""
+    addresses: dict[str, str] = {}
+    for plan, fabric in zip(nominal_plans(spec), spec.fabrics, strict=True):
+        addresses |= plan.addresses
+        addresses |= {host: plan.addresses[gpu] for host, gpu in hosts_of(FABRIC_KINDS[fabric.kind]).items()}
+    return addresses
 
 
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
@@ -70,11 +81,15 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     net = spec.family.network(plan, datapath)
     with stderr.status(f"building {plan.title}"):
         net.start()
-    first, second = plan.hosts[0], plan.hosts[-1]
+    hosts = hosts_of(FABRIC_KINDS[spec.fabrics[0].kind])
+    names = tuple(hosts) or plan.hosts
+    first, second = names[0], names[-1]
     examples = f"{first} ping -c 3 {second}; pingall; help; exit"
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
+    if hosts:
+        stderr.print(f"Names of the topology work too: {hosts_line(hosts)}", highlight=False)
     with page.served(task["live"], task["spec"]), page.fabric(spec.labels[0], net, []):
-        FabricCli(net)
+        FabricCli(net, hosts)
     net.stop()
     return 0
 

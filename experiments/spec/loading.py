@@ -165,8 +165,35 @@ def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterab
     raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")
 
 
+def rename_hosts(data: dict[str, Any]) -> None:
+    """Give faults whose target is a host of a Mininet topology that host's GPU as their target."""
+    from railyard.topologies.fabric_kinds import FABRIC_KINDS
+    from railyard.topologies.topology_kind import hosts_of
+
+    names: dict[str, str] = {}
+    for fabric in _dicts_in(data.get("fabrics")):
+        kind = fabric.get("kind")
+        if isinstance(kind, str) and kind in FABRIC_KINDS:
+            names |= hosts_of(FABRIC_KINDS[kind])
+    faults = _dicts_in(data.get("faults"))
+    for script in _dicts_in(data.get("scripts")):
+        faults += _dicts_in(script.get("faults"))
+    for fault in faults:
+        target = fault.get("target")
+        if isinstance(target, str):
+            fault["target"] = names.get(target, target)
+
+
+def _dicts_in(items: object) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
 def command_line(
-    name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None, plugin_files: Iterable[Path] = ()
+    name_or_file: str,
+    overrides: Iterable[str] = (),
+    seed: int | None = None,
+    plugin_files: Iterable[Path] = (),
+    topo: str = "",
 ) -> dict[str, Any]:
     """Return a line for each key that a command changes, `key: from -> to`, and the command that repeats the run.
 
@@ -180,7 +207,10 @@ def command_line(
         for key in dict.fromkeys([*before, *after])
         if before.get(key) != after.get(key)
     ]
-    options = [word for item in overrides for word in ("-o", item)]
+    if topo:
+        changed.insert(0, f"fabrics: replaced by {topo}")
+    options = ["--topo", topo] if topo else []
+    options += [word for item in overrides for word in ("-o", item)]
     options += [word for file in plugin_files for word in ("--plugin", str(file))]
     options += [] if seed is None else ["--seed", str(seed)]
     repeat = f"{RUN} {shlex.join(['run', name_or_file, *options])}"
@@ -201,13 +231,22 @@ def leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
         yield from leaves(value, f"{prefix}{key}.")
 
 
-def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> "ExperimentSpec":
-    """Return a named experiment or a YAML file, with `key=value` overrides on top. BadInput if it can't be used."""
+def load_any(
+    name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None, topo: str = ""
+) -> "ExperimentSpec":
+    """Return a named experiment or a YAML file, with `key=value` overrides on top. BadInput if it can't be used.
+
+    `topo`: the Mininet topology that takes the place of its fabrics, as `--topo` has it.
+    """
     data = read(name_or_file)
     if "axes" in data:
         raise BadInput("axes", data["axes"], f"is for a sweep: type sweep {name_or_file}")
     load_plugins(data, name_or_file)
     data = from_folder_of(name_or_file, data)
+    if topo:
+        from railyard.topologies import from_mininet
+
+        data["fabrics"] = [from_mininet.load(topo)]
     return make(data, name_or_file, overrides, seed)
 
 
@@ -220,6 +259,7 @@ def make(
     load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
     data = apply(data, overrides)
     load_plugins(data, name_or_file)
+    rename_hosts(data)
     if seed is not None:
         data["seed"] = seed
     crash.context["specification"] = data

@@ -63,11 +63,13 @@ def samples(net: FabricNet) -> list[Sample]:
 
 
 def _graph_samples(plan: Plan, hb_bps: float, payload: float) -> list[Sample]:
-    """Return one flow within a domain, one along a rail, and one between rails if they are joined."""
-    chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb_bps)]
+    """Return one flow along a rail, and where domains have several GPUs one within a domain and one between rails."""
+    chosen = list[Sample]()
     pairs: list[tuple[LinkClass, Gpu, Gpu]] = [("rail", Gpu(1, 0), Gpu(0, 0))]
-    if plan.spec.paths(Gpu(0, 1), Gpu(1, 0))[0].path.kind == "spine":
-        pairs.append(("uplink", Gpu(0, 1), Gpu(1, 0)))
+    if plan.spec.rails > 1:
+        chosen.append(Sample("hb", Gpu(0, 0), Gpu(0, 1), hb_bps))
+        if plan.spec.paths(Gpu(0, 1), Gpu(1, 0))[0].path.kind == "spine":
+            pairs.append(("uplink", Gpu(0, 1), Gpu(1, 0)))
     graph = plan.graph
     for link_class, src, dst in pairs:
         used = graph.shares(graph.switch_of[src], graph.switch_of[dst])
