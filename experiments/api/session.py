@@ -24,10 +24,11 @@ from railyard.experiments.run.traffic import Workload, expected, record, run_wor
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
+from railyard.failure.active import ActiveFault
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
 from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
-from railyard.failure.scenario.script import Script, inject, repair
+from railyard.failure.scenario.script import Script
 from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -44,13 +45,14 @@ _POLL_S: Final = 0.1
 
 
 @dataclass
-class ActiveFault:
-    """A fault and the probes of the pairs that it affects. Times are monotonic ns, 0 until they are known.
+class ProbedFault:
+    """An active fault and the probes of the pairs that it affects. `begun_ns`: when they began, monotonic ns.
 
     `run` has its records; `load` records the machine's load until it is closed.
     """
 
     spec: FaultSpec
+    active: ActiveFault
     script: Script
     selection: PairSelection
     run: Run
@@ -58,8 +60,7 @@ class ActiveFault:
     probe_port: int
     load: ExitStack = field(default_factory=ExitStack)
     begun_ns: int = 0
-    injected_ns: int = 0
-    repaired_ns: int = 0
+    is_confirmed: bool = False  # it took effect
     has_recovered: bool = False  # the page has shown its first packet
 
 
@@ -70,7 +71,7 @@ class LiveFabric:
         """`base`: the records of building it."""
         self._spec, self._session, self._base, self._reroute = spec, session, base, reroute
         self._links: list[LinkCheck] = []
-        self._faults: dict[int, ActiveFault] = {}
+        self._faults: dict[int, ProbedFault] = {}
         self._heartbeats = ExitStack()
         self._probe_ports = ProbePorts()
 
@@ -149,7 +150,8 @@ class LiveFabric:
             time.sleep(SETTLE_S)
         port = self._probe_ports.take()
         job = TrafficJob(streams=(), probes=selection.probes, stream_bytes_per_s=0.0, port=port)
-        fault = ActiveFault(spec, script, selection, run, Traffic(job), port)
+        active = ActiveFault(session.net, spec.fault, page.show_fault)
+        fault = ProbedFault(spec, active, script, selection, run, Traffic(job), port)
         interval = replace(session.interval(), reroute=self._mode, part=spec.label)
         try:
             if spec.registry is not None:
@@ -159,8 +161,8 @@ class LiveFabric:
             fault.begun_ns = time.monotonic_ns()
             fault.traffic.start()
             time.sleep(WARM_UP_S)
-            fault.injected_ns = inject(session.net, spec.fault)
-            page.show_fault("inject", spec.fault, fault.injected_ns)
+            active.begin()
+            fault.is_confirmed = True
         except BaseException:
             self._faults[number] = fault
             self.repair(number)
@@ -175,7 +177,7 @@ class LiveFabric:
 
         def is_settled() -> bool:
             now_ns = time.monotonic_ns()
-            last_ns = max([fault.injected_ns, *(at for at, _, _ in self._session.events())])
+            last_ns = max([fault.active.injected_ns, *(at for at, _, _ in self._session.events())])
             if now_ns - last_ns < STEADY_NS:
                 return False
             found[:] = [self._evaluate(fault, fault.traffic.peek(), now_ns)]
@@ -192,28 +194,26 @@ class LiveFabric:
             ports.callback(self._probe_ports.release, fault.probe_port)  # after the probes have ended
             if not self._faults:
                 last.callback(self._heartbeats.close)
-            if not fault.injected_ns:
-                repair(self._session.net, fault.spec.fault)
+            if not fault.is_confirmed:
+                fault.active.close()
                 return fault.run
-            fault.repaired_ns = time.monotonic_ns()
-            repair(self._session.net, fault.spec.fault)
-            page.show_fault("repair", fault.spec.fault, fault.repaired_ns)
+            fault.active.repair()
             time.sleep(AFTER_S)
             poll(lambda: not active_detours(self._session.events()), RESTORE_S)
             row = self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
         return self._recorded(fault, row)
 
-    def _evaluate(self, fault: ActiveFault, log: TrafficLog, now_ns: int) -> Recovery:
+    def _evaluate(self, fault: ProbedFault, log: TrafficLog, now_ns: int) -> Recovery:
         """Return the recovery by what was observed until now; a fault that lasts is evaluated as if repaired now."""
         until_ns = now_ns - IN_FLIGHT_NS  # later probes may still be on their way
         probes = [probe.before(until_ns) for probe in log.probes]
         observed = ScriptObservations(
             self._session.plan, fault.script, (), fault.selection.probes, TrafficLog(probes=probes), fault.begun_ns,
-            [fault.injected_ns], [fault.repaired_ns or until_ns], self._session.events(),
+            [fault.active.injected_ns], [fault.active.repaired_ns or until_ns], self._session.events(),
         )  # fmt: skip
         return evaluate_all(observed, (fault.selection,))[0][0].recovery
 
-    def _recorded(self, fault: ActiveFault, row: Recovery) -> Run:
+    def _recorded(self, fault: ProbedFault, row: Recovery) -> Run:
         """Return the records of a fault: its recovery, and the load until now."""
         if row.recovered and not fault.has_recovered:
             page.show_first_packet(row)

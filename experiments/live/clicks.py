@@ -13,6 +13,7 @@ from railyard.core.installation import RUN
 from railyard.experiments.api.specs import class_name
 from railyard.experiments.live.traffic import STARTABLE
 from railyard.experiments.spec.scripts import fault_dict
+from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault, FaultScope
 from railyard.failure.scenario.random_faults import idle_s
 from railyard.failure.scenario.script import Timed
@@ -32,13 +33,17 @@ _TWO: Final = "Faults can't be beside policies or background load. For what was 
 
 @dataclass
 class Click:
-    """A fault of a click, what it affects, and when it was injected and repaired, monotonic s; None while active."""
+    """A fault of a click, what it affects, and when it was injected and repaired, monotonic s; None while active.
+
+    `injection`: the fault on the fabric, which repairs it.
+    """
 
     fault: Fault
     scope: FaultScope
     injected_s: float
     repaired_s: float | None = None
     is_repaired: threading.Event = field(default_factory=threading.Event, compare=False)
+    injection: ActiveFault | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass

@@ -20,8 +20,8 @@ from railyard.experiments.live.clicks import Click, Clicks, as_dict
 from railyard.experiments.live.first_packets import FIRST_PACKET, FirstPackets
 from railyard.experiments.live.traffic import STARTABLE, PageTraffic
 from railyard.experiments.spec.faults import BaseFaultSpec
+from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault
-from railyard.failure.scenario import script
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.plan import Plan
 
@@ -82,7 +82,7 @@ class Controls:
                 self._traffic = None
                 for click in self._clicks.active:
                     with suppress(RailyardError, OSError):
-                        self._repair(net, click)
+                        self._repair(click)
                 if self._probes:
                     self._probes.close()
                 self._probes, self._record = None, self._keep
@@ -152,7 +152,7 @@ class Controls:
         click = next((click for click in self._clicks.active if click.fault == fault), None)
         if click is None:
             raise BadInput("target", fault.target, f"has no {fault.kind} of the page to repair")
-        self._repair(self._net, click)
+        self._repair(click)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -164,29 +164,30 @@ class Controls:
         return {"active": active, "running": running, "paused": held, "command": command}
 
     def _inject(self, net: EmulatedNet, fault: Fault) -> None:
-        script.prepare(net, fault)
+        injection = ActiveFault(net, fault)
+        injection.prepare()
         probes = self._probes.begin(fault) if self._probes else None
-        click = Click(fault, fault.scope(net.plan), time.monotonic())
+        click = Click(fault, fault.scope(net.plan), time.monotonic(), injection=injection)
         self._clicks.faults.append(click)
         try:
-            at_ns = script.apply(net, fault)
+            at_ns = injection.inject()
             self._note("inject", as_dict(fault), at_ns)
             self._save()
-            script.confirm(net, fault)
+            injection.confirm()
         except BaseException:
             self._clicks.faults.remove(click)
             if probes and self._probes:
                 self._probes.end(probes)
             with suppress(RailyardError, OSError):
-                self._repair(net, click)
+                self._repair(click)
             raise
         if probes and self._probes:
             self._probes.observe(probes, at_ns, click.is_repaired)
 
-    def _repair(self, net: EmulatedNet, click: Click) -> None:
+    def _repair(self, click: Click) -> None:
+        assert click.injection
         click.is_repaired.set()
-        at_ns = time.monotonic_ns()
-        script.repair(net, click.fault)
+        at_ns = click.injection.repair()
         click.repaired_s = at_ns / 1e9
         self._note("repair", as_dict(click.fault), at_ns)
         self._save()

@@ -26,6 +26,7 @@ from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.phases import PHASE, PhaseProgress
+from railyard.failure.active import Operation
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
 from railyard.topologies.build.network import EmulatedNet
@@ -173,9 +174,10 @@ def showing_phases(
     return {"started": start, "watched": progress.watched}
 
 
-def show_fault(operation: str, fault: Fault, ns: int) -> None:
-    """Show that a fault of the experiment was injected or repaired (`operation`: inject, repair), monotonic ns."""
-    show(operation, {"kind": fault.kind, "target": fault.target}, ns)
+def show_fault(operation: Operation, fault: Fault, ns: int) -> None:
+    """Show that a fault of the experiment was injected or repaired, monotonic ns; a preparation isn't shown."""
+    if operation != "prepare":
+        show(operation, {"kind": fault.kind, "target": fault.target}, ns)
 
 
 def show_first_packet(row: Recovery) -> None:

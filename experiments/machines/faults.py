@@ -6,10 +6,10 @@ from typing import get_args
 from railyard.core.worker import Message, Worker
 from railyard.experiments.machines import messages
 from railyard.experiments.machines.cluster import Cluster, Machine
+from railyard.failure.active import Operator
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state
 from railyard.failure.faults import Fault
 from railyard.failure.probes.sites import Site
-from railyard.failure.scenario.script import Operator
 from railyard.topologies.build.machine_part import PartNet
 
 

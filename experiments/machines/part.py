@@ -23,8 +23,8 @@ from railyard.core.sandbox import init
 from railyard.core.worker import Parent, Ready
 from railyard.experiments.machines import messages
 from railyard.experiments.machines.faults import act
+from railyard.failure.active import Operator
 from railyard.failure.analysis.state_snapshot import snapshot_state
-from railyard.failure.scenario.script import Operator
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.machine_part import PartNet, guarded, interface_bytes
 from railyard.topologies.measure import rates

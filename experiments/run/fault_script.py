@@ -30,6 +30,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
+from railyard.failure.active import Operator
 from railyard.failure.analysis.evaluate import active_detours, false_alarms
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
@@ -38,7 +39,7 @@ from railyard.failure.faults import Fault
 from railyard.failure.probes.sites import Site
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.scenario.script import Action, Operator, Script
+from railyard.failure.scenario.script import Action, Script
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, LATE_S, Event, GoodputTrace, Measurement, Run
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.prediction import WHOLE

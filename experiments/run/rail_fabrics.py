@@ -19,7 +19,7 @@ from railyard.experiments.run.rail_session import MultirailSession, built
 from railyard.experiments.run.session import record_late_injection, surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
-from railyard.failure.scenario.script import apply, confirm, prepare, repair
+from railyard.failure.active import ActiveFault
 from railyard.results.runs.allreduce import allreduce_interval
 from railyard.results.runs.records import Rails, Run
 from railyard.topologies.capacity import Capacity
@@ -135,21 +135,18 @@ def _inject_and_repair(
     seed = spec.seed + injected.interval.repeat
     ranks.begin([Operations("allreduce", "int32", injected.sent, count, seed, check=True)] * session.plan.spec.nodes)
     begun = time.monotonic()
-    try:
-        prepare(session.net, fault.fault)
-    except ProgramFailed as error:
-        what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
-        raise MissingRequirement(what, "use Linux 5.16") from error
     due_s = begun + fault.at
-    sleep_until(due_s)
-    t_fault = apply(session.net, fault.fault)
-    page.show_fault("inject", fault.fault, t_fault)
-    record_late_injection(session.run, injected.interval, fault.fault, t_fault, round(due_s * 1e9))
-    try:
-        confirm(session.net, fault.fault)
-        sleep_until(t_fault / 1e9 + fault.repair)
-    finally:
-        repair(session.net, fault.fault)
+    with ActiveFault(session.net, fault.fault, page.show_fault) as active:
+        try:
+            active.prepare()
+        except ProgramFailed as error:
+            problem = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
+            raise MissingRequirement(problem, "use Linux 5.16") from error
+        sleep_until(due_s)
+        active.inject()
+        record_late_injection(session.run, injected.interval, fault.fault, active.injected_ns, round(due_s * 1e9))
+        active.confirm()
+        sleep_until(active.injected_ns / 1e9 + fault.repair)
+    # Rails are back when the repair is done, not when it begins.
     t_repair = time.monotonic_ns()
-    page.show_fault("repair", fault.fault, t_repair)
-    return replace(injected, t_fault=t_fault, t_repair=t_repair), ranks.finish()
+    return replace(injected, t_fault=active.injected_ns, t_repair=t_repair), ranks.finish()

@@ -32,9 +32,9 @@ from railyard.experiments.run.session import (
 )
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
+from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober, taken_over_ns
-from railyard.failure.scenario.script import inject
 from railyard.results.analysis.recovery import INTERVAL_PARTS, replacement_name
 from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
@@ -125,7 +125,6 @@ class ReplacementTimeline:
             finally:
                 abort.set()
             self.at["fault"] = injection.result()
-            page.show_fault("inject", fault, self.at["fault"])
             with suppress(Aborted, CheckFailed):  # a connection that broke ends the iteration too
                 iteration.result()
                 raise RailyardError("an iteration was over before something failed in its middle")
@@ -178,7 +177,7 @@ class ReplacementTimeline:
 
 def _inject(net: FabricNet, fault: Fault) -> int:
     with _raised_priority():  # names can't move before it has taken effect
-        return inject(net, fault)
+        return ActiveFault(net, fault, page.show_fault).begin()  # a GPU that is replaced is never repaired
 
 
 @contextmanager

@@ -37,8 +37,8 @@ from railyard.experiments.run.training_traffic import TrafficMeter
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.trainings import TrainingSpec
+from railyard.failure.active import ActiveFault
 from railyard.failure.faults.support.processes import processes_in, signal_all
-from railyard.failure.scenario.script import apply, confirm, prepare, repair
 from railyard.results.runs import training as results
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.results.runs.training import Report, TrainingOutcome
@@ -281,30 +281,31 @@ class TrainingRun:
             deadline_s = time.monotonic() + self.training.deadline
             self._await_begin(job, deadline_s)
             inject_s = time.monotonic() + fault.at
-            with session.watch().record_load(self.run, interval, faulted=True), ExitStack() as active:
-                prepare(session.net, fault.fault)
-                t_fault = t_repair = 0
-                while not (is_over := job.is_over(bool(t_fault) and not t_repair, dead)) or not t_repair:
+            with (
+                session.watch().record_load(self.run, interval, faulted=True),
+                ActiveFault(session.net, fault.fault, page.show_fault) as active,
+                ExitStack() as probing,  # ends before the repair, which would be taken for a reroute
+            ):
+                active.prepare()
+                while not (is_over := job.is_over(active.is_injected, dead)) or not active.repaired_ns:
                     now_s = time.monotonic()
-                    if not t_fault and now_s >= inject_s:
+                    if not active.injected_ns and now_s >= inject_s:
                         job.may_restart = True
-                        active.callback(repair, session.net, fault.fault)
-                        injected = active.enter_context(page.probing(fault.fault))
-                        t_fault = apply(session.net, fault.fault)
-                        confirm(session.net, fault.fault)
-                        page.show_fault("inject", fault.fault, t_fault)
-                        injected(t_fault)
-                        active.callback(lambda: page.show_fault("repair", fault.fault, time.monotonic_ns()))
-                    elif t_fault and not t_repair and now_s >= t_fault / 1e9 + fault.repair:
-                        t_repair = time.monotonic_ns()
-                        active.close()
-                    if is_over and not t_fault:
+                        show_injected = probing.enter_context(page.probing(fault.fault))
+                        active.inject()
+                        active.confirm()
+                        show_injected(active.injected_ns)
+                    elif active.is_injected and now_s >= active.injected_ns / 1e9 + fault.repair:
+                        probing.close()
+                        active.repair()
+                    if is_over and not active.injected_ns:
                         allowed = "it must take longer, or the fault needs an earlier `at`"
                         raise CheckFailed(f"{self.training.program} ended before {fault.fault.name}: {allowed}")
                     if now_s >= deadline_s:
                         break
                     time.sleep(_POLL_S)
-                t_repair = t_repair or time.monotonic_ns()
+        t_fault = active.injected_ns
+        t_repair = active.repaired_ns
         ranks = list(job.job.addresses)
         killed = frozenset(n for n, gpu in enumerate(ranks) if gpu in dead)
         is_job = self.training.definition.restarts == "job"  # of which nothing notices a fault after its restart

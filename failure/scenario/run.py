@@ -9,6 +9,7 @@ from typing import Final
 from railyard.core import watch
 from railyard.core.records import ConnectivityCheck
 from railyard.core.wait import sleep_until
+from railyard.failure.active import Operator
 from railyard.failure.analysis.evaluate import (
     AFTER_S,
     WARM_UP_S,
@@ -22,7 +23,7 @@ from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.sites import Site
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.script import NO_PHASES, Action, Operator, PhaseEnds, Player, Script
+from railyard.failure.scenario.script import NO_PHASES, Action, PhaseEnds, Player, Script
 from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0

@@ -6,17 +6,14 @@ Each fault of a script has a thread of its own, so that simultaneous faults are 
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from railyard.core.errors import CheckFailed
-from railyard.core.wait import poll
-from railyard.failure.faults import Fault, FaultKind
-from railyard.topologies.build.network import EmulatedNet
+from railyard.failure.active import ActiveFault, FaultyFabric, Operation
+from railyard.failure.faults import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Action:
 
     at_ns: int
     done_ns: int
-    operation: str  # "inject" or "repair"
+    operation: Operation  # an injection or a repair
     fault: Fault
 
     @property
@@ -76,21 +73,21 @@ class ActionLog:
         self._script, self._lock = script, threading.Lock()
         self._done: list[Action] = []
         self._in_progress = 0
-        self._scheduled: dict[tuple[int, str], int] = {}
+        self._scheduled: dict[tuple[int, Operation], int] = {}
         self._broken: dict[int, Fault] = {}
 
-    def schedule(self, number: int, operation: str, due_ns: int) -> None:
+    def schedule(self, number: int, operation: Operation, due_ns: int) -> None:
         """Set when an action of a fault is due."""
         with self._lock:
             self._scheduled[number, operation] = due_ns
 
-    def begin(self, number: int, operation: str) -> None:
+    def begin(self, number: int, operation: Operation) -> None:
         """Note that an action begins."""
         with self._lock:
             self._in_progress += 1
             self._scheduled.pop((number, operation), None)
 
-    def end(self, number: int, operation: str, at_ns: int) -> None:
+    def end(self, number: int, operation: Operation, at_ns: int) -> None:
         """Log an action that is done."""
         with self._lock:
             self._in_progress -= 1
@@ -119,88 +116,6 @@ class ActionLog:
             return QuietPeriod(last, tuple(self._broken.values()), until_ns)
 
 
-class Operator:
-    """Carries out the operations of faults on a fabric of this machine."""
-
-    def __init__(self, net: EmulatedNet) -> None:
-        self.net = net
-
-    def prepare(self, fault: Fault) -> None:
-        """Do what a fault's kind does before the injection."""
-        fault.definition.prepare(self.net, fault.target, fault.parameters)
-
-    def inject(self, fault: Fault) -> int:
-        """Inject a fault; return when (monotonic ns, just before)."""
-        at_ns = time.monotonic_ns()
-        fault.definition.inject(self.net, fault.target, fault.parameters)
-        return at_ns
-
-    def repair(self, fault: Fault) -> int:
-        """Repair a fault; return when (monotonic ns, just before)."""
-        at_ns = time.monotonic_ns()
-        fault.definition.repair(self.net, fault.target, fault.parameters)
-        return at_ns
-
-    def symptoms(self, fault: Fault) -> Sequence[bool]:
-        """Return for each affected part whether it is faulty."""
-        return fault.definition.symptoms(self.net, fault.target, fault.parameters)
-
-
-Fabric = EmulatedNet | Operator
-
-
-def _operator(fabric: Fabric) -> Operator:
-    return fabric if isinstance(fabric, Operator) else Operator(fabric)
-
-
-SYMPTOMS_TIMEOUT_S: Final = 5.0
-"""A kernel may report a carrier a second late, and a busy machine later: only then it counts as an error."""
-
-
-def inject(net: Fabric, fault: Fault) -> int:
-    """Prepare a fault, inject it, and return when (monotonic ns, just before). CheckFailed as `prepare`, `confirm`."""
-    prepare(net, fault)
-    at_ns = apply(net, fault)
-    confirm(net, fault)
-    return at_ns
-
-
-def prepare(net: Fabric, fault: Fault) -> None:
-    """Do what can be done before the injection. CheckFailed if the target is faulty already."""
-    if is_active(net, fault):
-        raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is active already")
-    _operator(net).prepare(fault)
-
-
-def apply(net: Fabric, fault: Fault) -> int:
-    """Inject a prepared fault; return when (monotonic ns, just before)."""
-    return _operator(net).inject(fault)
-
-
-def confirm(net: Fabric, fault: Fault) -> None:
-    """Raise CheckFailed if the fault isn't active: its recovery time would be 0."""
-    if not _have_symptoms(net, fault, expected=True):
-        raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
-
-
-def repair(net: Fabric, fault: Fault) -> None:
-    """Repair a fault. CheckFailed if some part is still faulty afterwards."""
-    _operator(net).repair(fault)
-    if not _have_symptoms(net, fault, expected=False):
-        raise CheckFailed(f"{fault.kind} at {fault.target} is still active after its repair")
-
-
-def is_active(net: Fabric, fault: Fault) -> bool:
-    """Return whether all affected parts are faulty, observed at the parts themselves."""
-    return all(_operator(net).symptoms(fault))
-
-
-def _have_symptoms(net: Fabric, fault: Fault, expected: bool) -> bool:
-    """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
-    operator = _operator(net)
-    return poll(lambda: {*operator.symptoms(fault)} == {expected}, SYMPTOMS_TIMEOUT_S)
-
-
 PREPARE_S: Final = 0.6  # time before an injection to check that the fault isn't active, and to prepare it
 _POLL_S: Final = 0.001
 
@@ -220,10 +135,12 @@ class Player:
     after it was due an injection began. `actions`: their log.
     """
 
-    def __init__(self, net: Fabric, script: Script, phases: PhaseEnds = NO_PHASES) -> None:
+    def __init__(self, fabric: FaultyFabric, script: Script, phases: PhaseEnds = NO_PHASES) -> None:
         if any(timed.after and timed.after not in phases for timed in script.faults):
             raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
-        self._net, self._script, self._phases = net, script, phases
+        self._fabric = fabric
+        self._script = script
+        self._phases = phases
         self._stopped = threading.Event()
         self._begun_ns = 0
         self._fault_futures: list[Future[None]] = []
@@ -260,41 +177,42 @@ class Player:
 
     def _run_fault(self, number: int) -> None:
         timed = self._script.faults[number]
-        try:
-            self._inject(number, timed)
-            repair_at_ns = self.injected_ns[number] + int(timed.repair_s * 1e9)
-            self.actions.schedule(number, "repair", repair_at_ns)
-            confirm(self._net, timed.fault)
-            self._sleep_until(repair_at_ns)
-        except BaseException:
-            self._stopped.set()
-            raise
-        finally:
-            if number in self.injected_ns:
-                self.actions.begin(number, "repair")
-                self.repair_start_ns[number] = time.monotonic_ns()
-                repair(self._net, timed.fault)
-                self.actions.end(number, "repair", self.repair_start_ns[number])
+        with ActiveFault(self._fabric, timed.fault) as fault:
+            try:
+                self._prepare(timed, fault)
+                self._inject(number, timed, fault)
+                repair_at_ns = fault.injected_ns + int(timed.repair_s * 1e9)
+                self.actions.schedule(number, "repair", repair_at_ns)
+                fault.confirm()
+                self._sleep_until(repair_at_ns)
+            except BaseException:
+                self._stopped.set()
+                raise
+            finally:
+                if fault.is_injected:
+                    self._repair(number, fault)
 
-    def _inject(self, number: int, timed: Timed) -> None:
-        """Prepare a fault and inject it, unless the script ends before; what was prepared is undone then."""
-        fault, targets = timed.fault, [other.fault.target for other in self._script.faults]
-        with ExitStack() as preparation:
-            # after a phase: prepare at once, unless preparations of one target would conflict
-            if not timed.after:
-                self._sleep_until(self._inject_at_ns(timed) - int(PREPARE_S * 1e9))
-            elif targets.count(fault.target) > 1:
-                self._sleep_until(self._inject_at_ns(timed))
-            prepare(self._net, fault)
-            if type(fault.definition).prepare is not FaultKind.prepare:  # its repair undoes it
-                preparation.callback(_operator(self._net).repair, fault)
+    def _prepare(self, timed: Timed, fault: ActiveFault) -> None:
+        """Prepare a fault shortly before its injection, and wait until the injection is due."""
+        targets = [other.fault.target for other in self._script.faults]
+        # A fault after a phase is prepared at once, unless preparations of one target would conflict.
+        if not timed.after:
+            self._sleep_until(self._inject_at_ns(timed) - int(PREPARE_S * 1e9))
+        elif targets.count(fault.fault.target) > 1:
             self._sleep_until(self._inject_at_ns(timed))
-            self.actions.begin(number, "inject")
-            preparation.pop_all()
-        self.injected_ns[number] = time.monotonic_ns()  # before, so that half an injection is repaired too
-        self.injected_ns[number] = apply(self._net, fault)
-        self.late_ns[number] = self.injected_ns[number] - self._inject_at_ns(timed)
-        self.actions.end(number, "inject", self.injected_ns[number])
+        fault.prepare()
+        self._sleep_until(self._inject_at_ns(timed))
+
+    def _inject(self, number: int, timed: Timed, fault: ActiveFault) -> None:
+        self.actions.begin(number, "inject")
+        self.injected_ns[number] = fault.inject()
+        self.late_ns[number] = fault.injected_ns - self._inject_at_ns(timed)
+        self.actions.end(number, "inject", fault.injected_ns)
+
+    def _repair(self, number: int, fault: ActiveFault) -> None:
+        self.actions.begin(number, "repair")
+        self.repair_start_ns[number] = fault.repair()
+        self.actions.end(number, "repair", fault.repaired_ns)
 
     def _inject_at_ns(self, timed: Timed) -> int:
         """Wait for the fault's phase, if it has one; return when the injection is due."""

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.host import Datapath, datapath_choice, detect
+from railyard.failure.active import ActiveFault
+from railyard.failure.faults import Fault
 from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_of_ip
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
@@ -196,3 +198,13 @@ def build(kind: str, domains: int, rails: int, reroute: bool = True, backups: bo
         with namespaces.inside(gpu.name):
             namespaces.set_sysctl("net/ipv4/icmp_ratelimit", 0)  # or the kernel would answer one trace a second
     return Fabric(net, controller, events)
+
+
+def inject(net: EmulatedNet, fault: Fault) -> int:
+    """Inject a fault and return when (monotonic ns); `repair` repairs it."""
+    return ActiveFault(net, fault).begin()
+
+
+def repair(net: EmulatedNet, fault: Fault) -> None:
+    """Repair a fault that `inject` injected."""
+    ActiveFault(net, fault).repair()

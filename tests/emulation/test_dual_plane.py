@@ -13,10 +13,9 @@ import pytest
 
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from tests.emulation.fabrics import Fabric, build, eventually
+from tests.emulation.fabrics import Fabric, build, eventually, inject, repair
 
 pytestmark = pytest.mark.sandbox
 FLOWS = 24

@@ -9,18 +9,19 @@ import pytest
 from railyard.core.errors import CheckFailed
 from railyard.core.records import IN_FLIGHT_NS
 from railyard.experiments.run.session import built
+from railyard.failure import active
+from railyard.failure.active import is_active
 from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.probes.traffic import Traffic, TrafficJob
-from railyard.failure.scenario import script as player
 from railyard.failure.scenario.pairs import monitored_pairs
 from railyard.failure.scenario.run import run_script
-from railyard.failure.scenario.script import Script, Timed, inject, is_active, repair
+from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
-from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
+from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually, inject, repair
 from tests.emulation.programs import command_line
 
 pytestmark = pytest.mark.sandbox
@@ -213,7 +214,7 @@ def test_a_fault_that_changes_nothing_is_no_fault() -> None:
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
-    monkeypatch.setattr(player, "SYMPTOMS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(active, "SYMPTOMS_TIMEOUT_S", 0.3)
     fault = Fault("link-down", "d0g1")
     monkeypatch.setattr(type(FAULTS["link-down"]), "inject", lambda *_: None)
     with pytest.raises(CheckFailed, match="link-down at d0g1 had no effect"):

@@ -9,15 +9,15 @@ import psutil
 import pytest
 
 from railyard.core.errors import CheckFailed
+from railyard.failure import active
+from railyard.failure.active import is_active
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.support.links import is_up, lost_frames
-from railyard.failure.scenario import script
-from railyard.failure.scenario.script import inject, is_active, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.fabric_kinds import End
 from tests.emulation.fabrics import WAIT_S as LONG_S
-from tests.emulation.fabrics import Fabric, build, eventually
+from tests.emulation.fabrics import Fabric, build, eventually, inject, repair
 
 pytestmark = pytest.mark.sandbox
 
@@ -292,7 +292,7 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
 
 
 def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "SYMPTOMS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(active, "SYMPTOMS_TIMEOUT_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in FAULT_TARGETS.items():
         monkeypatch.setattr(type(FAULTS[kind]), "inject", lambda *_: None)

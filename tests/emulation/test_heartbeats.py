@@ -18,13 +18,12 @@ from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.processes import messages
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import disable_lanes, ends, lanes_enabled
 from railyard.workloads.background.flows import flows_of, reserved
 from railyard.workloads.background.spec import BackgroundSpec
-from tests.emulation.fabrics import Fabric, build, eventually
+from tests.emulation.fabrics import Fabric, build, eventually, inject, repair
 from tests.unit.path_choices import chosen_path
 
 pytestmark = pytest.mark.sandbox

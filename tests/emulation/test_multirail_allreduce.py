@@ -15,14 +15,13 @@ from functools import partial
 import pytest
 
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import Nic, parse_multirail
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, Timeouts, latencies_s
 from railyard.workloads.allreduce.engines.railyard import Ranks
-from tests.emulation.fabrics import datapath, eventually
+from tests.emulation.fabrics import datapath, eventually, inject, repair
 
 pytestmark = pytest.mark.sandbox
 NODES = 3

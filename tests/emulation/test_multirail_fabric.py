@@ -18,7 +18,6 @@ from pyroute2 import IPRoute
 
 from railyard.core.host import NETNS_DIR
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import inject, repair
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.measure.counters import PortReader
@@ -27,7 +26,7 @@ from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import Nic, parse_multirail
 from tests.emulation.fabrics import WAIT_S as LONG_S
-from tests.emulation.fabrics import at_best, datapath, eventually
+from tests.emulation.fabrics import at_best, datapath, eventually, inject, repair
 
 pytestmark = pytest.mark.sandbox
 WAIT_S = 0.2

@@ -15,6 +15,7 @@ from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_session import MultirailSession
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.failure.active import Operator
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
@@ -116,6 +117,7 @@ class Runs:
         self.goes_well = 0  # so many calls, before it breaks
         self.tell: Tell = lambda policy, turn, reports: reports
         self.saved: list[Run] = []
+        self.active_faults: list[Fault] = []
         self.trained = dict.fromkeys(("gloo", "railyard"), [TrainingResult([1.0, 0.5], [0.2, 0.1], 400, [])] * 2)
         monkeypatch.setattr(common_runner, "detect", lambda: FULL)
         carries = Capacity(2, batched_s=2 / 90_000)
@@ -125,10 +127,10 @@ class Runs:
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(common_session, "count", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(rail_fabrics, "Ranks", lambda _, policy: Ranks(policy, self))
-        for name in ("prepare", "confirm"):
-            monkeypatch.setattr(rail_fabrics, name, lambda *_: None)
-        monkeypatch.setattr(rail_fabrics, "apply", self.inject)
-        monkeypatch.setattr(rail_fabrics, "repair", lambda _, fault: self.did.append(f"repair {fault.target}"))
+        monkeypatch.setattr(Operator, "prepare", lambda *_: None)
+        monkeypatch.setattr(Operator, "inject", self.inject)
+        monkeypatch.setattr(Operator, "repair", self.repair)
+        monkeypatch.setattr(Operator, "symptoms", lambda _, fault: (fault in self.active_faults,))
         monkeypatch.setattr("railyard.workloads.jobs.ddp.DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         # the load is that of the machine that tests this
@@ -147,9 +149,15 @@ class Runs:
         self.saved.append(run)
         return Analysis(run)
 
-    def inject(self, _: object, fault: Fault) -> int:
+    def inject(self, fault: Fault) -> int:
         self.did.append(fault.name)
+        self.active_faults.append(fault)
         return 2 * MS
+
+    def repair(self, fault: Fault) -> int:
+        self.did.append(f"repair {fault.target}")
+        self.active_faults.clear()
+        return 3 * MS
 
     @contextmanager
     def built(

@@ -3,6 +3,7 @@
 import pytest
 
 from railyard.core.records import ConnectivityCheck, IntervalId
+from railyard.failure.active import Operation
 from railyard.failure.connectivity.check import missed_checks
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Action
@@ -12,7 +13,7 @@ CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault
 CHECK_S, AFTER_S = 0.2, 1.2
 
 
-def act(at_s: float, operation: str, fault: Fault = CUT, takes_s: float = 0.02) -> Action:
+def act(at_s: float, operation: Operation, fault: Fault = CUT, takes_s: float = 0.02) -> Action:
     return Action(round(at_s * S), round((at_s + takes_s) * S), operation, fault)
 
 

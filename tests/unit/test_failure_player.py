@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import CheckFailed
+from railyard.failure import active
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario import script as injection
 from railyard.failure.scenario.script import Player, Script, Timed
 
 NET: Any = None
@@ -56,7 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         monkeypatch.setattr(definition, "inject", lambda _, net, target, p: made.inject(net, target))
         monkeypatch.setattr(definition, "repair", lambda _, net, target, p: made.repair(net, target))
         monkeypatch.setattr(definition, "symptoms", lambda _, net, target, p: made.symptoms(net, target))
-    monkeypatch.setattr(injection, "SYMPTOMS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(active, "SYMPTOMS_TIMEOUT_S", 0.05)
     yield made
     assert not made.broken
     assert not made.prepared

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.experiments.run import rail_fabrics
 from railyard.experiments.run.runner import run_experiment
+from railyard.failure.active import Operator
 from railyard.results.runs.allreduce import AllreduceResults
 from railyard.workloads.allreduce.peers.training import TrainingResult
 from tests.unit.multirail_runs import EXPERIMENT, NOWHERE, Runs, spec_of
@@ -143,7 +143,7 @@ def test_measurements_are_kept_when_the_run_ends_early(runs: Runs, monkeypatch: 
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rail_fabrics, "apply", interrupted)
+    monkeypatch.setattr(Operator, "inject", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1), NOWHERE, None)
     (run,) = runs.saved
