@@ -306,6 +306,9 @@ class TrainingRun:
                     time.sleep(_POLL_S)
         t_fault = active.injected_ns
         t_repair = active.repaired_ns
+        if not t_fault:
+            limit = f"the deadline of {self.training.deadline:g} s"
+            raise CheckFailed(f"{self.training.program} came to {limit} before {fault.fault.name}")
         ranks = list(job.job.addresses)
         killed = frozenset(n for n, gpu in enumerate(ranks) if gpu in dead)
         is_job = self.training.definition.restarts == "job"  # of which nothing notices a fault after its restart
