@@ -52,7 +52,7 @@ def test_a_run_without_spines_has_no_uplinks_to_show(run: Run) -> None:
     assert '<section id="uplinks">' not in render(bare)
 
 
-def test_collisions_on_cables_of_a_graph_are_named_without_counters(run: Run) -> None:
+def test_collisions_on_cables_of_a_graph_are_named(run: Run) -> None:
     graph = replace(run, measurements=[m for m in run.measurements if m.metric != UPLINK_IMBALANCE])
     sentence = "moe on rail-optimized: flows collide on cables between switches. So the time is expected to be 1.250 of"
     (found,) = SECTIONS["uplinks"]().headline(Analysis(graph))
