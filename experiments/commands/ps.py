@@ -28,7 +28,7 @@ from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
 from railyard.core.sandbox.run_socket import announcements
 from railyard.core.units import format_time
-from railyard.experiments.options import completion, console, plain_table
+from railyard.experiments.options import console, plain_table
 
 PURPOSE = "Look into a live run"
 NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
@@ -150,23 +150,12 @@ def live_run_names() -> list[str]:
     return [run.name for run in find() if _WORD.fullmatch(run.name)]
 
 
-def complete_node(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the GPUs and switches of the live run that the command line names."""
+def node_names(wanted: str) -> list[str]:
+    """Return the GPUs and switches of a live run, for the shell to complete; none if there is no such run."""
     try:
-        nodes = choose(context.params.get("run") or "", find()).nodes
+        return choose(wanted, find()).nodes
     except RailyardError:
-        nodes = []
-    return [node for node in nodes if node.startswith(incomplete)]
-
-
-LiveRunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run that `ps` lists: its name, its experiment, or its pid.",
-        autocompletion=completion(live_run_names),
-    ),
-]
+        return []
 
 
 def as_plain(run: LiveRun) -> dict[str, object]:

@@ -41,7 +41,7 @@ def command(
         str,
         typer.Option(
             help="The platform of GPUs and links; or your own YAML file.",
-            autocompletion=options.completion(lambda: PLATFORMS),
+            autocompletion=options.completion(options.platform_names),
         ),
     ] = "h100",
     domain_gpus: Annotated[
