@@ -1,5 +1,6 @@
-"""Choice of the links that are measured before a run."""
+"""Choice of the links that are measured before a run, and the ends of the programs that measure them."""
 
+import subprocess
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core import watch
 from railyard.experiments.run import session as sessions
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
 from railyard.results.views.report import repeated_lines
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.measure.rates import MEASURED_BYTES, Sample, calibration_s, samples
+from railyard.topologies.measure.rates import MEASURED_BYTES, IperfFlow, Sample, calibration_s, report_of, samples
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.path_choices import POLICIES, own_path
@@ -72,3 +74,15 @@ def test_links_that_are_off_are_measured_again(
     lines = repeated_lines(Analysis(run))
     assert now in "".join(lines)
     assert len(lines) == (len(rates) > 1)
+
+
+def test_server_that_is_ended_with_its_client_has_not_died() -> None:
+    """As at Ctrl-C: the run ended it, so no line says that it died, and no interval is invalid for it."""
+    watch.take()
+    client = subprocess.Popen(["sh", "-c", "exit 3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, text=True)
+    watch.add("the server", server.pid, may_exit=True)
+    with pytest.raises(watch.ProgramFailed):
+        report_of(IperfFlow(client, server, 10.0))
+    assert server.returncode == -9
+    assert [str(interruption) for interruption in watch.take()] == []

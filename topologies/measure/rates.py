@@ -209,12 +209,12 @@ def report_of(flow: IperfFlow) -> dict[str, Any]:
     except ValueError:
         raise RailyardError(f"iperf3 failed without a report: {' '.join(text.split())[-200:]}") from None
     finally:
-        if (
-            flow.server and flow.client.returncode != 0
-        ):  # else no packet of this is to be counted as one of the workload's
+        if flow.server and flow.client.returncode != 0:
+            # no packet of this flow is to be counted as one of the workload's; `watch` would take this end for a death
             watch.expect_signal(flow.server.pid, signal.SIGKILL)
             flow.server.kill()
-        with suppress(watch.ProcessMissing):
-            if flow.server:
+            flow.server.communicate()
+        elif flow.server:
+            with suppress(watch.ProcessMissing):
                 watch.communicate(flow.server, "iperf3's server", statuses=range(256))
     return report
