@@ -5,9 +5,24 @@ Written for old Pythons too, so that one that can't run Railyard prints what to 
 """
 
 import os
-import shlex
-import sys
-from pathlib import Path
+import signal
+
+
+def end(number: int, frame: object) -> None:
+    """End at Ctrl-C with one line: until the program has begun, a KeyboardInterrupt would be a traceback."""
+    os.write(2, b"stopped by Ctrl-C\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, end)
+    if "RAILYARD_SANDBOX" not in os.environ:  # there, signals wait for the handlers of a run
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))  # script/run blocks it while Python starts
+
+import shlex  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 PROJECT = Path(__file__).resolve().parent
 
@@ -32,8 +47,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # while Python imports what runs the command line
-        print("stopped by Ctrl-C", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(main())

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from railyard.core import interrupt
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, print_error
 
 STATUS: Final = 70
-STOPPED: Final = "stopped by Ctrl-C"
 sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
 parent_has_stdout = False  # the process that started this one prints to the same stdout, after it
 context: Final[dict[str, object]] = {}  # what a report has besides: the experiment's specification
@@ -58,8 +58,8 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
     try:
         status = main()
     except KeyboardInterrupt:
-        print(STOPPED, file=sys.stderr)
-        status = 130
+        print(interrupt.STOPPED, file=sys.stderr)
+        status = interrupt.STATUS
     except SystemExit as stop:
         if _from_plugin(stop):
             return report_error(stop)
@@ -72,6 +72,7 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
         status = 1 if stdout and error is stdout.error else report_error(error)
     if stdout is None:
         return status
+    interrupt.end_at_ctrl_c()
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if stdout.error is None:

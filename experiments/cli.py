@@ -9,9 +9,8 @@ import logging
 import os
 import re
 import resource
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from inspect import cleandoc
@@ -23,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import railyard
-from railyard.core import crash
+from railyard.core import crash, interrupt
 from railyard.core.errors import MissingRequirement, print_error
 from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROGRAM, RUN
@@ -97,11 +96,20 @@ class _Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command, which Ctrl-C ends with one line."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            print(crash.STOPPED, file=sys.stderr)
-            return 128 + signal.SIGINT
+        return _interruptible(lambda: super(_Command, self).invoke(ctx))
+
+
+def _interruptible(command: Callable[[], Any]) -> Any:
+    """Return the exit status of a command. Ctrl-C ends it with one line, after it has cleaned up.
+
+    Typer would end with the status alone.
+    """
+    interrupt.raise_at_ctrl_c()
+    try:
+        return command()
+    except KeyboardInterrupt:
+        print(interrupt.STOPPED, file=sys.stderr)
+        return interrupt.STATUS
 
 
 def load_command(name: str) -> Any:
@@ -192,7 +200,7 @@ def start(
         return 0
     from railyard.experiments.commands.run import run
 
-    return run("quickstart")
+    return int(_interruptible(lambda: run("quickstart")))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
