@@ -1,0 +1,72 @@
+"""Outputs of commands as golden files: printed at a fixed width, without colour, and without what names the checkout.
+
+A golden file is text that a test compares with the output of today, byte for byte. `pytest --regen-all` writes the
+output of today into it (CONTRIBUTING.md).
+"""
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Final
+
+import railyard
+from railyard.core.installation import PACKAGE, PROJECT
+from railyard.experiments import cli
+
+FOLDER: Final = Path(__file__).parent / "golden"
+WIDTHS: Final = (120, 80)
+"""Columns: 120 is the width of a file or pipe, 80 that of a terminal."""
+LISTS: Final = {"experiments": ["list"], "kinds": ["list", "--kinds"], "json": ["list", "--json"]}
+"""Forms of `list` by the names of their golden files."""
+COMMANDS: Final = ("describe", "dry-run", "predict")
+"""Commands with a golden file for each shipped experiment."""
+REPLACED: Final = (
+    (str(PROJECT), "/railyard"),
+    (str(PACKAGE), "/railyard"),
+    (f"railyard {railyard.__version__}", "railyard VERSION"),
+)
+"""What depends on the checkout, and the fixed words in place of it."""
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal for programs that ask."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@contextmanager
+def terminal_of(width: int) -> Iterator[None]:
+    """Describe a terminal of so many columns, which shows no colours, by the variables that Rich reads."""
+    variables = {"TERM": "dumb", "COLUMNS": str(width), "LINES": "50"}
+    before = dict(os.environ)
+    os.environ.update(variables)
+    os.environ.pop("FORCE_COLOR", None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def printed(arguments: list[str], width: int) -> str:
+    """Run a command in this process; return its command line, output, error output and exit status as text."""
+    output = io.StringIO() if width == WIDTHS[0] else Terminal()
+    errors = io.StringIO()
+    with terminal_of(width), redirect_stdout(output), redirect_stderr(errors):
+        status = cli.main(arguments)
+    text = f"$ {' '.join(arguments)}  # {width} columns\n{output.getvalue()}"
+    if errors.getvalue():
+        text += f"error output:\n{errors.getvalue()}"
+    return without_checkout(f"{text}exit status: {status}\n")
+
+
+def without_checkout(text: str) -> str:
+    """Return a text with fixed words in place of paths of the checkout and of the version."""
+    for private, public in REPLACED:
+        text = text.replace(private, public)
+    return re.sub(r"[ \t]+\n", "\n", text)
