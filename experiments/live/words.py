@@ -9,7 +9,7 @@ from typing import Any, Final
 from railyard.core.installation import data_file
 
 _SENTENCES: Final = re.compile(r"const SENTENCES = (\{.*?\n\});", re.DOTALL)
-_BLANK: Final = re.compile(r"\{(\*|\w+)(!?)(?::(\w+))?\}")
+_BLANK: Final = re.compile(r"\{(\*|[\w-]+)(!?)(?::(\w+))?\}")
 
 
 @cache

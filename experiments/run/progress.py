@@ -47,6 +47,8 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
         measured = run.since(before)
         if not (text := disturbance(measured)):
             return
+        if Steps.current:
+            Steps.current.end_attempt()
         run.discard(before)
         for interval in dict.fromkeys(load.interval for load in measured.loads):
             run.events.append(Event(time.monotonic_ns(), RUN, REPEATED, {**interval.as_dict(), "text": text}))
@@ -109,6 +111,7 @@ class Steps:
         self._done = 0
         self._title = ""
         self._shown_events = 0
+        self._begun_ns = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="progress", daemon=True)
 
@@ -135,6 +138,7 @@ class Steps:
         self._bars.state = ""
         self._bars.reset(self._step, total=total, visible=True)
         before, begun_ns = self._run.sizes(), time.monotonic_ns()
+        self._begun_ns = begun_ns
         yield
         took_s = (time.monotonic_ns() - begun_ns) / 1e9
         verdict, result = outcome(self._run, self._run.since(before))
@@ -157,10 +161,16 @@ class Steps:
         """The step under way, with its attempt unless that is the first."""
         return self._bars.title
 
+    def end_attempt(self) -> None:
+        """Print the events of an attempt whose records are discarded next, above the line of the next attempt."""
+        if self._with_events:
+            self._print_events(self._begun_ns)
+
     def begin_attempt(self, number: int, of: int) -> None:
         """Name an attempt other than the first: the bar goes back to where the interval began."""
         attempt = f"attempt {number} of {of}" if number > 1 else ""
         self._bars.title = f"{self._title} ({attempt})" if attempt else self._title
+        self._shown_events = min(self._shown_events, len(self._run.events))  # some of those printed were discarded
         if attempt and self._is_terminal and self._console:
             again = [event for event in self._run.events if event.what == REPEATED]
             reason = f": {again[-1].detail['text']}" if again else ""
@@ -175,14 +185,20 @@ class Steps:
         if verdict:
             line.append("  ").append(verdict, _COLOUR[verdict])
         line.append(f"  {result}" if result else "", "dim" if self._is_terminal else "")
+        self._print_line(number, line)
+
+    def _print_line(self, beginning: str, line: Text, style: str = "") -> None:
+        """Print a line; on a terminal it is broken below itself, not below its `beginning`."""
+        if self._console is None:
+            return
         if not self._is_terminal:  # a log has whole lines
-            self._console.print(Text(number) + line, soft_wrap=True, highlight=False)
+            self._console.print(Text(beginning) + line, style=style, soft_wrap=True, highlight=False)
             return
         table = Table.grid()
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
-        table.add_row(number, line)
-        self._console.print(table, highlight=False)
+        table.add_row(beginning, line)
+        self._console.print(table, style=style, highlight=False)
 
     def _refresh(self) -> None:
         """In a thread, on a terminal: draw the bars again."""
@@ -207,8 +223,7 @@ class Steps:
         for event in sorted(new, key=lambda event: event.monotonic_ns):
             if event.source not in _HIDDEN and self._console:
                 after_s = (event.monotonic_ns - begun_ns) / 1e9
-                line = Text(f"  {after_s:9.4f} s  {event_text(event)}", "dim")
-                self._console.print(line, soft_wrap=not self._is_terminal, highlight=False)
+                self._print_line(f"  {after_s:9.4f} s  ", Text(event_text(event)), "dim")
 
 
 def event_text(event: Event) -> str:

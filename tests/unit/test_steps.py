@@ -172,6 +172,37 @@ def test_terminal_says_which_attempt_goes_back(monkeypatch: pytest.MonkeyPatch) 
     assert Steps.current is None
 
 
+def test_events_of_an_attempt_are_above_the_line_of_the_next_one() -> None:
+    run, shown = run_of(), io.StringIO()
+    load = [replace(QUIET, cpu_busy=0.99, cpu_foreign=0.6), QUIET]
+    console = Console(file=shown, force_terminal=True, width=60, color_system=None)
+    with Steps(console, 1, run, with_events=True) as steps, steps.step("all-to-all"):
+
+        def measure() -> None:
+            now, is_first = time.monotonic_ns(), len(load) == 2
+            run.loads.append(load.pop(0))
+            port = {
+                "port": "d0g1 of the first attempt" if is_first else "d0g1 of the second attempt",
+                "switch": "rail1",
+            }
+            run.events.append(Event(now, "controller", "port-down", port))
+            run.events.append(Event(now + 1, "fault", "link-down", {**WHERE.as_dict(), "target": "d0g1"}))
+
+        measure_undisturbed(run, measure)
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.getvalue()).splitlines()]
+    before_result = lines[: next(n for n, line in enumerate(lines) if line.startswith("[1/1]"))]
+    printed = [line for line in before_result if re.match(r" +0\.\d+ s|  attempt| {14}", line)]
+    assert [re.sub(r"^ +0\.\d+ s  |^ +", "", line).partition(":")[0] for line in printed] == [
+        "rail1 lost the carrier of d0g1 of the first",
+        "attempt",
+        "fault",
+        "attempt 2 of 3",
+        "rail1 lost the carrier of d0g1 of the second",
+        "attempt",
+        "fault",
+    ]
+
+
 def test_the_outcome_of_faults_and_links_is_short() -> None:
     run = run_of()
     assert outcome(run, run_of()) == ("", "1 links within 0.0%")

@@ -18,8 +18,8 @@ const SENTENCES = {
   "port-up": ["{switch} has the carrier of {port} again"],
   "switch-down": ["controller lost {switch}"],
   "switch-up": ["{switch} is connected again"],
-  "silent": ["no heartbeats from {*}"],
-  "resumed": ["controller acts again, with {switches:switch}", "heartbeats from {*} again"],
+  "silent": ["no heartbeats over the link of {link}", "no heartbeats over the HB link of {hb-link}", "no heartbeats from GPU {gpu}", "no heartbeats over rail switch {rail}", "no heartbeats over HB domain {hb-domain}", "no heartbeats from {*}"],
+  "resumed": ["controller acts again, with {switches:switch}", "heartbeats over the link of {link} again", "heartbeats over the HB link of {hb-link} again", "heartbeats from GPU {gpu} again", "heartbeats over rail switch {rail} again", "heartbeats over HB domain {hb-domain} again", "heartbeats from {*} again"],
   "decided": ["controller chose new paths for {gpus:GPU}"],
   "rerouted": ["{routes:route} changed; {detours:detour} in use"],
   "changed": ["agents changed {routes:route} of {sources:GPU}"],
@@ -95,7 +95,7 @@ function count(number, noun) {
 function filled(sentence, detail) {
   const text = (value) => (value === undefined || value === null ? "" : String(value));
   let isWhole = true;
-  const words = sentence.replace(/\{(\*|\w+)(!?)(?::(\w+))?\}/g, (_, key, notZero, noun) => {
+  const words = sentence.replace(/\{(\*|[\w-]+)(!?)(?::(\w+))?\}/g, (_, key, notZero, noun) => {
     if (key === "*") return Object.values(detail).join(", ");
     const value = notZero && detail[key] === 0 ? undefined : detail[key];
     const part = noun && value !== undefined ? count(value, noun) : text(value);
