@@ -153,6 +153,7 @@ Markdown = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print summary.json to stdout; everything else goes to stderr.")]
 _NO_TAG: Final = re.compile(r"(\\*)\[(?!(?:/|(?:bold|dim|red|green|yellow| )+)\])")  # a bracket of no tag that we use
 TOPOLOGY: Final = "topology"  # the experiment that --topo runs where none is named
+NOTEBOOK_WIDTH: Final = 100  # columns of a cell's output that are visible without scrolling
 PROGRESS_AFTER_S: Final = 2.0
 PROGRESS_EVERY_S: Final = 5.0
 P = ParamSpec("P")
@@ -221,14 +222,21 @@ def experiment_of(name: str, topo: str) -> str:
 def console(stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or 120 columns where there is none.
 
-    FORCE_COLOR asks for colours in a pipe or a file too, which does not make it a terminal.
+    FORCE_COLOR asks for colours in a pipe or a file too, which does not make it a terminal. The output of a notebook's
+    cell is none either: Jupyter gives it a terminal of 80 columns, but shows no line that is drawn again, and keeps
+    escape codes in the notebook's file. A kernel and what it starts have JPY_PARENT_PID in their environment.
     """
     stream = sys.stderr if stderr else sys.stdout
-    if stream.isatty():
+    is_notebook = bool(os.environ.get("JPY_PARENT_PID"))
+    if stream.isatty() and not is_notebook:
         return PrintableConsole(stderr=stderr)
-    is_coloured = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
+    is_coloured = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR") and not is_notebook
     return PrintableConsole(
-        width=120, stderr=stderr, force_terminal=False, color_system="standard" if is_coloured else None
+        width=NOTEBOOK_WIDTH if is_notebook else 120,
+        stderr=stderr,
+        force_terminal=False,
+        force_jupyter=False,
+        color_system="standard" if is_coloured else None,
     )
 
 

@@ -8,6 +8,8 @@ import time
 import pytest
 
 from railyard.experiments import options
+from railyard.experiments.run.progress import Steps
+from railyard.results.runs.records import Run
 
 
 def test_a_slow_command_reports_to_a_terminal_a_quick_one_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +43,25 @@ def test_forced_colour_does_not_make_a_pipe_a_terminal(
     console.print("x", style="red")
     assert not console.is_terminal
     assert ("\x1b[31m" in out.getvalue()) == is_coloured
+
+
+def test_a_cell_of_a_notebook_gets_lines_without_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter runs `!command` with a terminal and FORCE_COLOR."""
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-color")
+    ours, theirs = os.openpty()
+    run = Run("mine", {}, {}, "now")
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        console = options.console()
+        assert console.width == options.NOTEBOOK_WIDTH
+        with Steps(console, 2, run) as steps:
+            for title in ("build", "measure"):
+                with steps.step(title, total=2):
+                    steps.reached(1)
+        terminal.flush()
+        output = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert "\x1b" not in output
+    assert [line[:5] for line in output.splitlines()] == ["[1/2]", "[2/2]"]
