@@ -142,6 +142,14 @@ _ROLES: Final[dict[int, SwitchRole]] = {
 }
 
 
+_TITLES: Final[dict[SwitchRole, str]] = {"rail": "rail switch", "single": "switch", "optical": "optical switch"}
+
+
+def switch_title(role: SwitchRole, name: str) -> str:
+    """Return what messages call such a switch. One of a graph is called by its name, without the number: "leaf"."""
+    return _TITLES.get(role, name.rstrip("0123456789"))
+
+
 def role_of(dpid: int) -> tuple[SwitchRole, int]:
     """Return (role, index) of a datapath id. ValueError for one that isn't in the scheme."""
     role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF

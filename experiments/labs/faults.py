@@ -251,7 +251,8 @@ run was disturbed, repeat it with `--out {{ folder }}/measured-2`.
             "`{{ gpu }}`, and to the third? What happened in between, and what carried the packets meanwhile?",
             "Some milliseconds; the output below has both times. The switch reports its port (PORT_STATUS), the "
             "controller chooses detours, and an agent installs them by netlink, one after the other. Meanwhile the "
-            "kernel uses the backup route, which needs no controller: so the ping loses nothing.",
+            "kernel uses the backup route, which needs no controller. The reply takes a detour once the controller has "
+            "changed the routes of `{{ peer }}`: so the ping loses its first reply at most.",
         ),
         (
             "Why is the cable cut at the switch's end, and not with `{{ gpu }} ip link set rail0 down`?",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from railyard.core.records import Recovered
 from railyard.experiments.labs.definition import LABS, Lab, LabRun, Mistake, Question, Setting
 from railyard.results.theory.ecmp import hashes
 
@@ -208,8 +209,8 @@ link-down,d0g{{ rank }},
         Question(
             "back",
             "On the fabric with two planes, was all traffic back before the repair (yes or no)?",
-            lambda s: "yes" if s.recovery("measured", fabric="dual-plane").recovered else "no",
-            "The column `recovered` of this line",
+            lambda s: "no" if s.recovery("measured", fabric="dual-plane").recovered is Recovered.NO else "yes",
+            "The column `recovered` of this line; `unaffected` means that no probe was lost",
             "Only if no flow from the far end is hashed to the plane whose link is cut: without a controller nothing "
             "tells the far end.",
         ),

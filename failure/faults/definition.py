@@ -98,7 +98,11 @@ class FaultKind:
         names = self.targets(plan)
         span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if names else ""
         allowed = f"allowed are {span}" if names else "it has none"
-        return "" if target in names else f"is no {self.target_sort} of {plan.title}: {allowed}"
+        return "" if target in names else f"is no {self.target_sort_on(plan)} of {plan.title}: {allowed}"
+
+    def target_sort_on(self, plan: FabricPlan) -> str:
+        """Return what a target is called on a fabric."""
+        return self.target_sort
 
     def parameter_problems(self, p: Any, repair_s: float) -> Iterator[tuple[str, str]]:
         """Yield (parameter, what is allowed) for values that don't fit a fault of this duration."""

@@ -11,8 +11,8 @@ class RailSwitchCrash(SwitchCrash):
     order, weight = 7, 1.0
     first_packet_targets = (
         FirstPacketTarget(
-            "rail switch killed",
-            "its OpenFlow connections end, a decision, and route changes at every source that used the rail",
+            "switch killed",
+            "its OpenFlow connections end, a decision, and route changes at every source that used it",
             100,
             150,
         ),

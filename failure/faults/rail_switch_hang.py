@@ -18,7 +18,7 @@ class RailSwitchHang(SwitchFault):
     order, weight = 8, 1.0
     first_packet_targets = (
         FirstPacketTarget(
-            "rail switch stopped",
+            "switch stopped",
             "three heartbeats of 20 ms missing, the next check of them, and route changes",
             100,
             150,

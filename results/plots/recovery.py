@@ -1,5 +1,6 @@
 """Faults over time: steps of recovery and goodput around a fault, replacements, whole failure scripts."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
@@ -331,7 +332,13 @@ def script_timeline(script: ScriptRow) -> style.Plot:
             style.quiet(panels[0], grid="y", ylim=(0, None), ylabel="goodput")
         component_kinds = {component_kind(r.fault) for r in script.faults}
         keys: list[Patch | Line2D] = [
-            Patch(facecolor=colour, edgecolor=style.PAPER, linewidth=0, hatch=_PART_HATCH[kind], label=kind)
+            Patch(
+                facecolor=colour,
+                edgecolor=style.PAPER,
+                linewidth=0,
+                hatch=_PART_HATCH[kind],
+                label=component_title(kind, script.faults),
+            )
             for kind, colour in _PART_COLOUR.items()
             if kind in component_kinds
         ]
@@ -386,6 +393,15 @@ def component_kind(fault: str) -> str:
     prefixes = {**{name: name for name in _PART_COLOUR}, **_PREFIX}
     by_name = next((name for prefix, name in prefixes.items() if fault.startswith(prefix)), "other")
     return "controller" if definition_of(fault).is_control_plane else by_name
+
+
+def component_title(kind: str, faults: Sequence[Recovery]) -> str:
+    """Return what a legend calls the failed components of a kind: switches by what the fabric calls them."""
+    if kind not in ("rail switch", "spine"):
+        return kind
+    targets = [fault.target for fault in faults if component_kind(fault.fault) == kind]
+    stems = dict.fromkeys(re.split("[0-9]", target)[0] for target in targets)
+    return ", ".join("rail switch" if stem == "rail" else stem for stem in stems)
 
 
 def _outcome(connectivity_check: ConnectivityCheck) -> str:

@@ -10,14 +10,19 @@ from typing import Final
 
 import numpy as np
 
+from railyard.results.theory.bottleneck import is_multipath
+from railyard.results.theory.ecmp import has_choice
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Numbers, Sizes
+from railyard.workloads.matrix.traffic_matrix import ways
 from railyard.workloads.schedule import Phase, Program, Rates, Schedule
 
+POINT_TO_POINT: Final = "point-to-point"
 COMPUTES: Final = "computes between its transfers, which no bound of bytes counts"
+HASHED: Final = "takes paths that a hash chooses, on which other transfers may be"
 SEVERAL_STEPS: Final = "has several steps, of which no formula gives the whole"
 
 
@@ -32,6 +37,8 @@ def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, St
         prediction = schedule.stated.get(phase.name) or _of_definitions(phase, schedule, rates, fabric)
         if prediction is None and phase.name in computing:
             prediction = NotCompared(COMPUTES)
+        if prediction is None and phase.name in _hashed_phases(schedule, fabric):
+            prediction = NotCompared(HASHED)
         if prediction is not None:
             by_phase[phase.name] = prediction
     whole = schedule.stated.get(WHOLE) or _of_whole(schedule, by_phase)
@@ -56,8 +63,11 @@ def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: Fabr
 
 
 def phase_pairs(phase: Phase, schedule: Schedule) -> Iterator[Sizes]:
-    """Yield the bytes of each pair in one run of a phase, stage by stage, on the first GPUs of the fabric."""
-    if phase.collective:
+    """Yield the bytes of each pair in one run of a phase, stage by stage.
+
+    Of a group these are the first GPUs of the fabric; of two GPUs, or without an algorithm, those of its first run.
+    """
+    if phase.collective and phase.collective != POINT_TO_POINT:
         grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
         part = tuple(row[: phase.x] for row in grid[: phase.y])
         for stage in ALGORITHMS[phase.collective].stages(phase, part):
@@ -67,6 +77,40 @@ def phase_pairs(phase: Phase, schedule: Schedule) -> Iterator[Sizes]:
     first = next(number for number, other in enumerate(schedule.phases) if other.name == phase.name)
     sent = np.flatnonzero(~columns.is_compute & (columns.phase == first))
     yield Sizes(columns.src[sent], columns.dst[sent], columns.bytes[sent].astype(np.float64))
+
+
+@lru_cache(maxsize=8)  # repeats have the same schedule
+def _hashed_phases(schedule: Schedule, fabric: FabricSpec) -> frozenset[str]:
+    """Return the names of phases whose transfers have several paths, which their formula doesn't count.
+
+    The formula of a group counts what a hash does in the group. That of two GPUs counts no other transfer.
+    """
+    columns = schedule.columns
+    names = set[str]()
+    for name in dict.fromkeys(phase.name for phase in schedule.phases):
+        numbers = [number for number, phase in enumerate(schedule.phases) if phase.name == name]
+        phase = schedule.phases[numbers[0]]
+        if not phase.collective or fabric.definition.is_graph:  # cables of a graph are counted in whole groups
+            continue
+        sent = ~columns.is_compute & np.isin(columns.phase, numbers)
+        pairs = np.unique(columns.src[sent] * schedule.gpus + columns.dst[sent])
+        if not _are_hashed(*np.divmod(pairs, schedule.gpus), schedule.rails, fabric):
+            continue
+        formula_pairs = [sizes[:2] for sizes in phase_pairs(phase, schedule)]
+        is_counted = any(_are_hashed(src, dst, schedule.rails, fabric) for src, dst in formula_pairs)
+        if phase.collective == POINT_TO_POINT or not is_counted:
+            names.add(name)
+    return frozenset(names)
+
+
+def _are_hashed(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> bool:
+    """Return whether any of these pairs has several paths, or crosses spines of which it has a choice."""
+    routes = ways(src, dst, rails, fabric)
+    if is_multipath(routes):
+        return True
+    if not has_choice(fabric):
+        return False
+    return any(bool(((way.share > 0) & (way.enter % rails != way.leave % rails)).any()) for way in routes)
 
 
 def _of_whole(schedule: Schedule, by_phase: dict[str, Stated]) -> Stated | None:

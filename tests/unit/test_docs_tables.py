@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from railyard.core.config import ConfigModel
+from railyard.failure.faults import FAULTS
 from railyard.failure.faults.support import links, processes
 from railyard.topologies.platforms import Platform
 from railyard.workloads.models.catalogue import KINDS, Layer, load_model
@@ -19,6 +20,7 @@ from railyard.workloads.schedule import Program
 ROOT = Path(__file__).parents[2]
 WORKLOADS = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
 EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+FAILURE = (ROOT / "docs" / "failure.md").read_text(encoding="utf-8")
 NOT_FOR_PLUGINS = {"set_groups", "link_state", "loss_rules"}
 """What only the other helpers of faults call."""
 MODEL_KEYS = "### Keys of a model file"
@@ -34,6 +36,12 @@ def names_in_rows(text: str) -> set[str]:
     """Return what stands in backquotes in tables."""
     rows = (line for line in text.splitlines() if line.startswith("|"))
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, definition in FAULTS.items() if definition.Parameters.model_fields])
+def test_row_of_a_fault_kind_has_its_parameters(kind: str) -> None:
+    (row,) = (line for line in FAILURE.splitlines() if line.startswith(f"| `{kind}` |"))
+    assert set(FAULTS[kind].Parameters.model_fields) <= set(re.findall(r"`(\w+)`", row))
 
 
 @pytest.mark.parametrize("model", [*KINDS.values(), Layer, Parallelism])

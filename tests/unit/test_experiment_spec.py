@@ -112,7 +112,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
             experiment(
                 fabrics=[FABRIC, {"kind": "single-switch"}], faults=[{"kind": "rail-switch-crash", "target": "rail1"}]
             ),
-            "faults.0.target: 'rail1' is no rail switch of the single-switch fabric of 4 domains x 4 rails: "
+            "faults.0.target: 'rail1' is no switch of the single-switch fabric of 4 domains x 4 rails: "
             "allowed are switch0",
         ),
         (experiment(faults=[{**LINK_DOWN, "at": "0s"}]), "faults.0.at: '0s' is not a time above zero, such as 20ms"),

@@ -11,9 +11,10 @@ from railyard.controller.openflow.flows import graph_tables
 from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
-from railyard.failure.faults import Fault
+from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.scenario.pairs import affected_pairs, broken_by
+from railyard.results.plots.recovery import component_kind, component_title
 from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.results.theory.predict import explained_ratios, predict_phase
 from railyard.topologies.addresses import Gpu, gpu_at, role_of
@@ -24,6 +25,7 @@ from railyard.topologies.routing import ON_RAIL, neighbours, source_routes
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.schedule import Phase, Rates, Schedule
+from tests.unit.test_script_run import fault_run
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "leaf_spine.py"
 RAIL_BPS = 100_000_000
@@ -125,6 +127,17 @@ def test_faults_agree_with_the_oracle(plan: Plan) -> None:
         hit = {gpu for gpu in plan.gpus if gpu.domain == 0} if fault.kind != "link-down" else {Gpu(0, 0)}
         if fault.kind != "spine-crash":
             assert crossed == {(a, b) for a, b in pairs - within if a in hit or b in hit}
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"), [("rail-switch-crash", "leaf"), ("rail-switch-hang", "leaf"), ("spine-crash", "spine")]
+)
+def test_messages_call_switches_by_the_kinds_names(plan: Plan, kind: str, title: str) -> None:
+    problem = FAULTS[kind].target_problem(plan, "rail0")
+    assert problem.startswith(f"is no {title} of the leaf-spine fabric")
+    names = [f"{title}0", f"{title}1"]
+    recoveries = [fault_run(Fault(kind, name)).recovery for name in names]
+    assert component_title(component_kind(kind), recoveries) == title
 
 
 def test_dead_nic_is_passed_by_the_domain(plan: Plan) -> None:

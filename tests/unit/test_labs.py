@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Recovered
 from railyard.core.units import dimension_of
 from railyard.experiments import cli
 from railyard.experiments.labs import checking, policy
@@ -181,6 +182,17 @@ def test_scores_are_asked_as_dry_run_prints_them(student: str, capsys: pytest.Ca
     answers = right_answers(setting)
     assert answers["dr_score"] == pytest.approx(float(scores[1]))
     assert answers["drd_score"] == pytest.approx(float(scores[2]))
+
+
+@pytest.mark.parametrize(("outcome", "answer"), [("yes", "yes"), ("unaffected", "yes"), ("no", "no")])
+def test_traffic_that_a_cut_plane_did_not_affect_counts_as_back(
+    monkeypatch: pytest.MonkeyPatch, outcome: str, answer: str
+) -> None:
+    recovery = SimpleNamespace(recovered=Recovered(outcome))
+    monkeypatch.setattr(Setting, "recovery", lambda *_, **keys: recovery)
+    setting = Setting.of(find("9"))
+    (question,) = (question for question in setting.lab.questions if question.name == "back")
+    assert question.right(setting) == answer
 
 
 def test_sets_are_right_in_any_order_and_case() -> None:

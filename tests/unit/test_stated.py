@@ -4,19 +4,21 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from railyard.core import plugins
 from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.results.theory.predict import equation, explained_ratios, hash_choices, predict_schedule
-from railyard.results.theory.stated import COMPUTES, SEVERAL_STEPS, stated
+from railyard.results.theory.stated import COMPUTES, HASHED, SEVERAL_STEPS, stated
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Share, Shares, path_of
 from railyard.topologies.forwarding import Path as FabricPath
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
-from railyard.topologies.spec import FabricSpec
+from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.collectives.algorithm import Sizes
+from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Schedule
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
 
@@ -82,6 +84,30 @@ def test_flows_over_several_paths_take_the_mean_over_hashes() -> None:
     single = FabricSpec(kind="rail-only", domains=2, rails=2, policy="dr")
     assert hash_choices(schedule.phases[0], schedule, single) == ""
     assert bottleneck_s([sizes], 2, 2, RATES, single) == 10
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_hashed"),
+    [
+        ({"kind": "rail-only", "policy": "either-rail"}, True),
+        ({"kind": "rail-only", "policy": "dr"}, False),
+        ({"kind": "rail-optimized", "spines": 2}, True),
+        ({"kind": "rail-optimized", "spines": 1}, False),
+    ],
+)
+def test_transfers_over_paths_of_a_hash_are_not_compared(keys: dict[str, Any], is_hashed: bool) -> None:
+    """d0g0 to d1g1 and d0g1 to d1g0: each has the formula of two GPUs alone, which have a rail of their own."""
+    fabric = parse_fabric({"domains": 2, "rails": 2, **keys})
+    schedule = transfers_schedule(2, 2, [(0, 3), (1, 2)], 10)
+    reason = NotCompared(HASHED)
+    assert stated(schedule, RATES, fabric) == ({"transfer": reason, WHOLE: reason} if is_hashed else {})
+    assert predict_schedule(schedule, RATES, fabric) == ({} if is_hashed else {"transfer": 10.0})
+
+
+def test_a_policy_states_its_prediction_of_the_pairs_that_are_sent() -> None:
+    fabric = FabricSpec(kind="rail-only", domains=2, rails=2, policy="unpredictable")
+    found = stated(transfers_schedule(2, 2, [(0, 3)], 10), RATES, fabric)
+    assert found["transfer"] == NotCompared("is sent at random")
 
 
 @pytest.mark.parametrize(("pair", "expected"), [((0, 3), NotCompared("is sent at random")), ((0, 2), None)])

@@ -17,7 +17,15 @@ function seriesOf(fabric) {
     groups.get(link.b).push(i);
   });
   const all = [...groups].map(([name, links]) => ({ name, links }));
-  return all.length <= MAX_SERIES ? all : [{ name: `all ${all.length} rail switches`, links: all.flatMap((group) => group.links) }];
+  return all.length <= MAX_SERIES ? all : [{ name: `all ${all.length} switches`, links: all.flatMap((group) => group.links) }];
+}
+
+/** Return what the switches of GPUs' cables are called: of a graph by their names without numbers, such as "leaf". */
+function switchTitle(fabric) {
+  const titles = fabric.switches
+    .filter((each) => ["rail", "single", "leaf"].includes(each.role))
+    .map((each) => (each.role === "rail" ? "rail switch" : each.name.replace(/\d+$/, "")));
+  return [...new Set(titles)].join(" or ") || "switch";
 }
 
 /** Return a function from a sample to the strips' values: Mbit/s into each group of links, then KB in all queues. */
@@ -47,7 +55,7 @@ export class Strips {
     this.plots = [];
     if (!fabric) return;
     const groups = seriesOf(fabric);
-    this.add("Traffic into each rail switch, Mbit/s", groups.map(({ name }, i) => ({ label: name, stroke: style(`--s${i}`), dash: DASHES[i % DASHES.length] })));
+    this.add(`Traffic into each ${switchTitle(fabric)}, Mbit/s`, groups.map(({ name }, i) => ({ label: name, stroke: style(`--s${i}`), dash: DASHES[i % DASHES.length] })));
     if (hasQueues) this.add("Bytes that wait in all queues, KB", [{ label: "queues", stroke: style("--ink") }]);
   }
 

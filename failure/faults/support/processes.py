@@ -16,7 +16,7 @@ from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
 from railyard.failure.faults.support.impact import FaultScope, Impact
 from railyard.failure.faults.support.links import is_set_up, is_up, set_groups, set_link
-from railyard.topologies.addresses import GPU_SWITCHES, gpu_of_name
+from railyard.topologies.addresses import GPU_SWITCHES, gpu_of_name, switch_title
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.carrier import HELD_GROUP
 from railyard.topologies.build.network import EmulatedNet, FabricNet
@@ -124,6 +124,11 @@ class SwitchFault(FaultKind):
     def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all switches of these roles."""
         return [switch.name for switch in plan.switches if switch.role in self.roles]
+
+    def target_sort_on(self, plan: FabricPlan) -> str:
+        """Return what the fabric's switches of these roles are called."""
+        titles = [switch_title(switch.role, switch.name) for switch in plan.switches if switch.role in self.roles]
+        return " or ".join(dict.fromkeys(titles)) or self.target_sort
 
     def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return a dead switch."""

@@ -67,6 +67,7 @@ class _Fabrics(Section):
         )
         return {
             "drawings": [(f.label, plot_fabric.draw(f)) for f in fabrics],
+            "have_rails": any(not f.cables for f in fabrics),  # a graph lists its cables
             "are_small": all(plot_fabric.is_small(f) for f in fabrics),
             "built": Table(built, fabrics),
         }
