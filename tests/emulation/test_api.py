@@ -20,6 +20,7 @@ from railyard.experiments.api.machine import TURN
 from railyard.experiments.spec.loading import load_any
 from railyard.results.analysis.comparison import MIN_VALUES, RowKey, Values, compare, values_of
 from tests.emulation.fabrics import eventually
+from tests.emulation.plugins import EXAMPLES
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
 KEYS = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "200Mbit"}
@@ -194,6 +195,22 @@ def test_two_fabrics_side_by_side_and_a_closed_one(fabric: ry.Fabric) -> None:
     for refused in (lambda: closed.ping("d0g1", "d1g1"), lambda: closed.exec("d0g0", "true")):
         with pytest.raises(ry.RailyardError, match="has ended"):
             refused()
+
+
+def test_definitions_of_plugins_work_on_a_fabric() -> None:
+    """Kinds of a fabric, of a workload and of a fault, of which the sandbox loads the same files."""
+    for name in ("leaf_spine", "broadcast", "rail_brownout"):
+        ry.load_plugin(EXAMPLES / f"{name}.py")
+    broadcast = getattr(ry, "Broadcast")(bytes="100KB", root="d1g0")  # noqa: B009 - type checkers don't know it
+    with ry.fabric(ry.FabricSpec(kind="leaf-spine", domains=2, rails=2, rail_rate="20Mbit", hb_rate="200Mbit")) as net:
+        assert net.exec("leaf1", ["ovs-vsctl", "show"]).returncode == 0
+        assert net.ping("d0g0", "d1g1")
+        found = net.run(broadcast)
+        with net.fault("rail-brownout", "leaf1"):
+            assert net.iperf("d0g0", "d1g0") < 4e6
+        assert net.iperf("d0g0", "d1g0") > 8e6
+    assert set(found.results.workload) == {"broadcast"}
+    assert all(check.passed for check in found.checks if "byte" in check.name)
 
 
 @pytest.mark.parametrize("count", [1, 2])

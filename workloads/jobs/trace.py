@@ -26,7 +26,8 @@ class TraceSpec(spec.Workload):
 
     All bytes are scaled by `bytes_factor`, or such that the whole lasts `duration`. `groups`: ASTRA-sim's file of
     communicator groups, for a Chakra trace that doesn't define its own. `algorithm`: of even all-to-alls; those with
-    splits go from pair to pair as the trace has them. `efficiency` is for a PARAM gemm that has no time of its own.
+    splits go from pair to pair as the trace has them. `efficiency` is for what has no measured time: a PARAM gemm, or a
+    Chakra node with `num_ops`.
     """
 
     path: InputPath
