@@ -202,7 +202,8 @@ link-down,d0g{{ rank }},
             lambda s: lost(s, "dual-plane"),
             "The line with the fabric `dual-plane`",
             "d0g{{ rank }} itself loses only what it sends before its kernel sees the dead link. GPUs at the far end "
-            "can't see it: those whose flows are hashed to the dead plane go on losing packets.",
+            "can't see it: those whose flows are hashed to the dead plane go on losing packets. With luck no probe is "
+            "hashed there.",
             within=0,
             mistakes=(Mistake(lambda s: lost(s, "rail-only"), "This is the fabric with one plane"),),
         ),
@@ -212,7 +213,7 @@ link-down,d0g{{ rank }},
             lambda s: "no" if s.recovery("measured", fabric="dual-plane").recovered is Recovered.NO else "yes",
             "The column `recovered` of this line; `unaffected` means that no probe was lost",
             "Only if no flow from the far end is hashed to the plane whose link is cut: without a controller nothing "
-            "tells the far end.",
+            "tells the far end. Streams are flows of their own, so they may be cut where no probe is lost.",
         ),
     )
     discuss = (
