@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,9 +19,12 @@ from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.experiments.spec.replacements import with_spares
+from railyard.failure import active
+from railyard.failure.faults import Fault
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.limits import FAULT_LATE
 from railyard.results.runs.records import Run
+from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.plan import make_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engines.railyard import Ranks
@@ -41,14 +44,30 @@ def late_faults(run: Run) -> list[tuple[str, str]]:
     return [(finding.interval.part, re.sub(r"[0-9.]+ s", "… s", finding.text)) for finding in findings]
 
 
+class SlowOperator(active.Operator):
+    """Preparing a fault takes PREPARE_S; there is nothing to break."""
+
+    is_faulty = False
+
+    def prepare(self, fault: Fault) -> None:
+        time.sleep(PREPARE_S)
+
+    def inject(self, fault: Fault) -> int:
+        self.is_faulty = True
+        return time.monotonic_ns()
+
+    def repair(self, fault: Fault) -> int:
+        self.is_faulty = False
+        return time.monotonic_ns()
+
+    def symptoms(self, fault: Fault) -> Sequence[bool]:
+        return [self.is_faulty]
+
+
 @pytest.fixture
 def slow_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preparing a fault takes PREPARE_S; injecting it does nothing."""
-    for module in (training, rail_fabrics):
-        monkeypatch.setattr(module, "prepare", lambda net, fault: time.sleep(PREPARE_S))
-        monkeypatch.setattr(module, "apply", lambda net, fault: time.monotonic_ns())
-        monkeypatch.setattr(module, "confirm", lambda net, fault: None)
-        monkeypatch.setattr(module, "repair", lambda net, fault: None)
+    operator = SlowOperator(cast(EmulatedNet, None))
+    monkeypatch.setattr(active, "operator_of", lambda fabric: operator)
 
 
 @dataclass
