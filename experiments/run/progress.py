@@ -75,9 +75,10 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         found.append(first_packets_text(measured.recoveries))
     if measured.links and not measured.loads:
         errors = [abs(link.measured_bps / link.expected_bps - 1) for link in measured.links if link.expected_bps]
-        found.append(f"{len(measured.links)} links within {percent(max(errors, default=0.0), 1)}")
+        noun = "link" if len(measured.links) == 1 else "links"
+        found.append(f"{len(measured.links)} {noun} within {percent(max(errors, default=0.0), 1)}")
     again = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
-    found += [f"measured again {how_often(len(again))}: {again[-1]}"] if again else []
+    found += [f"measured again {how_often(len(again))} ({again[-1]})"] if again else []
     found += reasons[:1]
     return verdict, ", ".join(found).replace("\u00a0", " ")
 

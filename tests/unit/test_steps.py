@@ -113,7 +113,7 @@ def test_a_log_has_a_line_for_each_step_with_its_result() -> None:
     first, second = shown.getvalue().splitlines()
     assert first == "[ 1/12]     0.0 s  rail-only: building"
     assert second.endswith(
-        "over both rails  ok  1.000 s, 1.000 of its prediction, measured again once: 99.0% of all cores busy"
+        "over both rails  ok  1.000 s, 1.000 of its prediction, measured again once (99.0% of all cores busy)"
     )
     assert [event.detail["text"] for event in run.events if event.what == "step"] == [
         "rail-only: building", "rail-only: all-to-all, 64 KiB, over both rails",
@@ -205,5 +205,5 @@ def test_events_of_an_attempt_are_above_the_line_of_the_next_one() -> None:
 
 def test_the_outcome_of_faults_and_links_is_short() -> None:
     run = run_of()
-    assert outcome(run, run_of()) == ("", "1 links within 0.0%")
+    assert outcome(run, run_of()) == ("", "1 link within 0.0%")
     assert outcome(run, Run("", {}, {}, "")) == ("", "")

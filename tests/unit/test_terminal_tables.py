@@ -117,3 +117,14 @@ def test_summary_has_every_column_at_every_width(width: int) -> None:
 
 def test_last_row_takes_the_place_of_a_note_about_it() -> None:
     assert [len(rows_with_room(range(count), 7)) for count in (0, 7, 8, 9)] == [0, 7, 8, 7]
+
+
+@pytest.mark.parametrize("width", [56, 60, 64, 80, 110])
+def test_a_targets_mark_stands_below_the_targets_heading(width: int) -> None:
+    lines = screen(sample_run(4, 4, 3), width)
+    headings_above = []
+    for number, line in enumerate(lines):
+        if re.match(r"(link-down|rail-switch-crash|gpu-crash).*[✓✗]", line):
+            headings_above.append(next(line for line in reversed(lines[:number]) if line.startswith("fault ")))
+    assert headings_above
+    assert all("target ms" in heading for heading in headings_above), headings_above

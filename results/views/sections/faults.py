@@ -391,9 +391,9 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         text("fabric", lambda x: x.row.fabric),
         Column("n", lambda x: len(x.row.repeats)),
         *(step("detected", "detect_ms"), step("installed", "reroute_ms")),
-        Column(_FIRST_PACKET, on(first_packet), together=_FIRST_PACKET),
-        Column("target ms", on(limits), together=_FIRST_PACKET),
-        Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else "", together=_FIRST_PACKET),
+        Column(_FIRST_PACKET, on(first_packet)),
+        Column("target ms", on(limits), together="target"),
+        Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else "", together="target"),
         step("goodput", "goodput_ms"),
         Column(
             "conns\nlost",
