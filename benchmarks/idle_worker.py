@@ -19,7 +19,8 @@ import typer
 from benchmarks import pairs as pairs_of_runs
 from benchmarks.command import run_benchmark
 from railyard.core.installation import PROJECT
-from railyard.experiments.sweep.cluster import RESOURCE, Cluster
+from railyard.experiments.sweep.cluster import Cluster
+from railyard.experiments.sweep.remote import RESOURCE
 
 CPU_LIMIT: Final = 0.01  # of a core
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -208,6 +208,21 @@ class Folder:
                     os.unlink(part, dir_fd=parent)
                 raise
 
+    def write_new(self, name: str, data: bytes, mode: int) -> None:
+        """Write a file that must not be there yet, with this mode whatever the umask is. FileExistsError if it is."""
+        with _acting_as(self._account):
+            fd = os.open(name, _NEW, mode, dir_fd=self._fd)
+            try:
+                os.fchmod(fd, mode)
+                _write_all(fd, data)
+                self._hand_over(fd)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=self._fd)
+                raise
+            finally:
+                os.close(fd)
+
     def open_empty(self, name: str) -> int:
         """Make an empty file in place of an older one, and return that file, open to write."""
         part = f".{name}.{secrets.token_hex(8)}.part"

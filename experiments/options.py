@@ -93,6 +93,19 @@ Overrides = Annotated[
         help="Change the experiment: domains=8, workloads.0.duration=2s.",
     ),
 ]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys",
+        metavar="FILE",
+        show_default=False,
+        help="With --on tls://: the key that the scheduler was started with; made if the file isn't there.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Allow --on tcp://, where everyone in the network runs programs on all machines."),
+]
 PluginFiles = Annotated[
     list[Path],
     typer.Option(

@@ -18,7 +18,9 @@ from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import (
     AsJson,
+    Insecure,
     Junit,
+    KeyFile,
     Live,
     Markdown,
     OptionalName,
@@ -30,6 +32,7 @@ from railyard.experiments.options import (
 )
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import command_line, load_any
+from railyard.experiments.sweep import access
 from railyard.topologies.measure import other_programs
 
 PURPOSE = "Run experiments"
@@ -56,11 +59,13 @@ def command(
     on: Annotated[
         str,
         typer.Option(
-            metavar="tcp://SCHEDULER|ssh:H1,H2",
+            metavar="tls://SCHEDULER|ssh:H1,H2",
             show_default=False,
             help="With hosts of 2 or more: Dask workers that start the other machines' agents.",
         ),
     ] = "",
+    keys: KeyFile = None,
+    insecure: Insecure = False,
     *,
     plugin_files: PluginFiles,
 ) -> int:
@@ -79,6 +84,8 @@ def command(
         as_json,
         no_queue,
         on,
+        keys,
+        insecure,
         verbose=verbose,
         topo=topo,
     )
@@ -112,6 +119,8 @@ def run(
     as_json: bool = False,
     no_queue: bool = False,
     on: str = "",
+    keys: Path | None = None,
+    insecure: bool = False,
     tell: Callable[[str], object] = _tell,
     verbose: bool = False,
     topo: str = "",
@@ -135,8 +144,11 @@ def run(
     machine = check_machine(spec)
     if on and spec.machine_count == 1:
         raise BadInput("--on", on, "is for hosts of 2 or more: their agents are started there")
+    access.check(on or access.LOCAL, keys, insecure)
     if on:
+        dask.require()
         dask.ensure_token()
+    loaded = access.load_keys(keys)
     several = joining.prepare(spec)
     if several and live is not None:
         joining.refuse_several(spec, "--live")
@@ -144,7 +156,7 @@ def run(
     with (
         folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once
         run_queue.turn(spec.name, at_once, tell=tell),
-        dask.agents(on, spec, *joining.address_and_token(several, spec)) if several and on else nullcontext(),
+        dask.agents(on, loaded, spec, *joining.address_and_token(several, spec)) if several and on else nullcontext(),
         opened_page(live, save_script) as page,
         folder.Spare() as spare,
     ):

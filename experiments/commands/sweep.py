@@ -1,27 +1,27 @@
 """`sweep`: run an experiment at every combination of values, on this machine or on those of a Dask cluster."""
 
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
-from railyard.core.errors import BadInput, MissingRequirement, print_error
+from railyard.core.errors import BadInput, print_error
 from railyard.core.host import detect, require
-from railyard.core.installation import python_extra
 from railyard.core.units import format_time
-from railyard.experiments.options import Name, Overrides, PluginFiles, console, plain_table
+from railyard.experiments.machines import dask
+from railyard.experiments.options import Insecure, KeyFile, Name, Overrides, PluginFiles, console, plain_table
 from railyard.experiments.predict.unsteered import predictions
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.experiment import parse
+from railyard.experiments.sweep import access
 from railyard.experiments.sweep import spec as specification
+from railyard.experiments.sweep.access import LOCAL
 from railyard.experiments.sweep.driver import Driver, Machines
 from railyard.experiments.sweep.folder import FAILED, MACHINES, SweepFolder
 from railyard.experiments.sweep.local import Local
@@ -32,11 +32,12 @@ from railyard.results.runs.sources import RUNS
 from railyard.results.views import sweep as views
 from railyard.results.views.table import Table
 
+if TYPE_CHECKING:
+    from railyard.experiments.sweep.keys import Keys
+
 PURPOSE = "Run experiments"
 RETRIES: Final = ("degraded", "invalid", FAILED)
-LOCAL: Final = "local"
 MAX_SHOWN: Final = 40
-_ON: Final = re.compile(r"(tcp|tls)://\S+:\d+|ssh:\S+")
 
 
 class _Terminated(Exception):
@@ -59,8 +60,10 @@ def command(
         str, typer.Option(metavar="EXPRESSION", show_default=False, help="Leave others out: 'domains * rails <= 16'.")
     ] = "",
     on: Annotated[
-        str, typer.Option(metavar="local|tcp://SCHEDULER|ssh:H1,H2", help="The machines: this one, or Dask workers'.")
+        str, typer.Option(metavar="local|tls://SCHEDULER|ssh:H1,H2", help="The machines: this one, or Dask workers'.")
     ] = LOCAL,
+    keys: KeyFile = None,
+    insecure: Insecure = False,
     out: Annotated[Path | None, typer.Option(show_default="sweeps/NAME", help="The sweep's folder.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what is there; run nothing.")] = False,
     retry: Annotated[
@@ -83,20 +86,20 @@ def command(
     again = _retries(retry)
     path = out or Path("sweeps", sweep.name)
     screen = console(stderr=False)
-    if on != LOCAL and not _ON.fullmatch(on):
-        raise BadInput("--on", on, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST")
+    access.check(on, keys, insecure)
     if dry_run:
         with reporting_path_errors("--out", path):
             _show_plan(sweep, path, again, screen)
         return 0
     if on == LOCAL:
         require(detect())
-    elif find_spec("distributed") is None:
-        raise MissingRequirement("--on: this machine lacks Dask's package distributed", python_extra("cluster"))
+    else:
+        dask.require()
+    loaded = access.load_keys(keys)
     with reporting_path_errors("--out", path), SweepFolder(path, sweep) as folder:
         folder.claim()
         missing = [cell for cell in sweep.cells if folder.state(cell.name) in ("", *again)]
-        with _machines(on if missing else LOCAL) as machines, _terminating():
+        with _machines(on if missing else LOCAL, loaded) as machines, _terminating():
             return _run(sweep, folder, machines, missing, screen, no_queue)
 
 
@@ -192,13 +195,13 @@ def _retries(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _machines(on: str) -> Iterator[Machines]:
+def _machines(on: str, keys: "Keys | None") -> Iterator[Machines]:
     if on == LOCAL:
         yield Local()
         return
     from railyard.experiments.sweep.cluster import Cluster  # Dask takes a second to load
 
-    cluster = Cluster(on)
+    cluster = Cluster(on, keys)
     try:
         yield cluster
     finally:

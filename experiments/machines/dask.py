@@ -20,18 +20,20 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 
 if TYPE_CHECKING:
     from railyard.experiments.sweep.cluster import Cluster
+    from railyard.experiments.sweep.keys import Keys
 
 END_S: Final = 10.0  # for an agent to end after its run
 
 
 @contextmanager
-def agents(on: str, spec: ExperimentSpec, join: str, token: str) -> Iterator[None]:
-    """Let workers on other machines start an agent each, which joins at `join`. MissingRequirement for too few."""
-    if find_spec("distributed") is None:
-        raise MissingRequirement("--on: this machine lacks Dask's package distributed", python_extra("cluster"))
+def agents(on: str, keys: "Keys | None", spec: ExperimentSpec, join: str, token: str) -> Iterator[None]:
+    """Let workers on other machines start an agent each, which joins at `join`. MissingRequirement for too few.
+
+    `keys`: those of the Dask scheduler; None for those of Dask's configuration, or none.
+    """
     from railyard.experiments.sweep.cluster import ASK_EVERY_S, Cluster  # Dask takes a second to load
 
-    cluster = Cluster(on)
+    cluster = Cluster(on, keys)
     try:
         needed = spec.machine_count - 1
         poll(lambda: len(_others(cluster, spec)) >= needed, spec.underlay.wait, ASK_EVERY_S)  # workers may be starting
@@ -48,6 +50,12 @@ def agents(on: str, spec: ExperimentSpec, join: str, token: str) -> Iterator[Non
                 print(line, file=sys.stderr)
     finally:
         cluster.close()
+
+
+def require() -> None:
+    """Raise MissingRequirement if Dask isn't installed."""
+    if find_spec("distributed") is None:
+        raise MissingRequirement("--on: this machine lacks Dask's package distributed", python_extra("cluster"))
 
 
 def _others(cluster: "Cluster", spec: ExperimentSpec) -> dict[str, str]:

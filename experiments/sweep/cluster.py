@@ -1,4 +1,4 @@
-"""Machines that Dask workers are on: `tcp://SCHEDULER`, or `ssh:h1,h2`, where the workers are started by ssh.
+"""Machines that Dask workers are on: `tls://SCHEDULER`, or `ssh:h1,h2`, where the workers are started by ssh.
 
 A machine may have several workers; it gets one run at a time, on a worker with the resource `railyard`. A run that is
 lost with its worker is given to another one.
@@ -7,22 +7,19 @@ lost with its worker is given to another one.
 import asyncio
 import logging
 import secrets
-import shlex
-import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from distributed import Client, Future, SSHCluster
-from distributed.comm import CommClosedError, connect
+from distributed import Client, Future
+from distributed.comm import CommClosedError
 from distributed.security import Security
 
 import railyard
-from railyard.core.errors import BadInput, MissingRequirement, printable
-from railyard.experiments.sweep import machine, worker
+from railyard.core.errors import MissingRequirement, printable
+from railyard.experiments.sweep import connecting, machine, worker
 from railyard.experiments.sweep.answers import (
     FACTS,
     MOST_LINE,
@@ -34,17 +31,17 @@ from railyard.experiments.sweep.answers import (
     read,
     refuse_pickles,
 )
+from railyard.experiments.sweep.connecting import TIMEOUT_S
+from railyard.experiments.sweep.keys import Keys, dask_options
 from railyard.experiments.sweep.machine import Task
+from railyard.experiments.sweep.remote import RESOURCE
 
-RESOURCE: Final = "railyard"
 GONE: Final = "its worker is gone"
 ASK_EVERY_S: Final = 1.0
-TIMEOUT_S: Final = 10.0  # for the scheduler to answer, and for workers to come
+WORKERS_S: Final = 10.0  # for workers to come
 ANSWER_S: Final = 30.0  # for the scheduler to answer later: as long as Dask gives a connection
 GONE_S: Final = 60.0  # without a worker, after which a sweep ends
 _START: Final = f"dask worker SCHEDULER --resources {RESOURCE}=1"
-_UNTIL_EOF: Final = """sh -c '"$@" & exec >&- 2>&-; cat >/dev/null; kill $!' sh"""
-"""Begins a command that ends with the connection that started it, also if the sweep was killed: its input ends."""
 
 
 class Lost(Exception):
@@ -61,35 +58,36 @@ class _Client(Client):  # type: ignore[misc]
 class Cluster:
     """The machines of a Dask cluster."""
 
-    def __init__(self, where: str) -> None:
-        """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version."""
+    def __init__(self, where: str, keys: Keys | None = None) -> None:
+        """Connect. MissingRequirement if no scheduler answers, or it has no worker of our version.
+
+        Without `keys`, `tls://` uses the certificates of Dask's configuration. `ssh:` has keys of its own.
+        """
         self._where, self._sweep = where, secrets.token_hex(8)
         refuse_pickles()
         logging.disable(logging.CRITICAL)  # Dask has tracebacks for workers that come and go, and for a lost scheduler
         with ExitStack() as undo:
-            address: Any = where
-            if where.startswith("ssh:"):
-                address = undo.enter_context(_by_ssh(where))
-            else:
-                _check_answers(where)
+            address, security = _scheduler(where, keys, undo)
             try:
-                self._client = undo.enter_context(_Client(address, timeout=TIMEOUT_S, set_as_default=False))
+                client = _Client(address, timeout=TIMEOUT_S, set_as_default=False, security=security)
+                self._client = undo.enter_context(client)
             except (OSError, TimeoutError) as error:
-                raise _no_answer(where) from error
+                raise connecting.no_answer(where, keys) from error
             with suppress(Exception):  # a scheduler may be on a machine without Railyard
                 self._client.run_on_scheduler(worker.let_scheduler_be_quiet)
             self._machines: dict[str, str] = {}  # worker -> machine
             self._is_lost = False  # whether the scheduler didn't answer
             self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
-            self._await_workers()
+            self._await_workers(keys)
             self._undo = undo.pop_all()
 
-    def _await_workers(self) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
+    def _await_workers(self, keys: Keys | None) -> None:
+        deadline = time.monotonic() + WORKERS_S
         while not self.names():
             if time.monotonic() > deadline:
+                options = f" {dask_options(keys.path)}" if keys and keys.path else ""
                 what = f"--on: {self._where} has no worker with the resource {RESOURCE}"
-                raise MissingRequirement(what, f"start them with: {_START}")
+                raise MissingRequirement(what, f"start them with: {_START}{options}")
             time.sleep(0.2)
 
     def names(self) -> Sequence[str]:
@@ -127,8 +125,11 @@ class Cluster:
         for address in workers:
             try:
                 answers = self._client.run(worker.join, workers=[address], on_error="return")
-                self._client.run(worker.be_quiet, workers=[address], nanny=True, on_error="ignore")
-            except (OSError, TimeoutError, Refused):
+                with suppress(Refused):  # whatever a nanny answers
+                    self._client.run(worker.be_quiet, workers=[address], nanny=True, on_error="ignore")
+            except Refused as error:  # a pickled ImportError, from a worker that lacks the function or all of Railyard
+                raise _other_version(address) from error
+            except (OSError, TimeoutError):
                 continue  # gone in the meantime; asked again if not
             if address in answers:
                 self._machines[address] = _machine_of(address, answers[address])
@@ -227,12 +228,18 @@ def _result(future: Future, within_s: float | None = None) -> object:
         raise Lost(GONE) from error
 
 
+def _other_version(address: str) -> MissingRequirement:
+    """Return the error of a worker that doesn't know the functions of a sweep: only a pickle would say why."""
+    worker_name = f"--on: the worker {printable(address)}"
+    what = f"{worker_name} has another version of Railyard, or none, and this is {railyard.__version__}"
+    return MissingRequirement(what, "install the same version there")
+
+
 def _machine_of(address: str, answer: object) -> str:
     """Return the name of a worker's machine. MissingRequirement if it is of another version."""
     worker_name = f"--on: the worker {printable(address)}"
-    if isinstance(answer, Exception):  # such as an ImportError, which only a pickle would say
-        what = f"{worker_name} has another version of Railyard, or none, and this is {railyard.__version__}"
-        raise MissingRequirement(what, "install the same version there")
+    if isinstance(answer, Exception):
+        raise _other_version(address)
     try:
         facts: Facts = read(FACTS, answer)
     except BadAnswer as error:
@@ -243,45 +250,10 @@ def _machine_of(address: str, answer: object) -> str:
     return facts["machine"]
 
 
-def _no_answer(where: str) -> MissingRequirement:
-    return MissingRequirement(f"--on: no Dask scheduler answers at {where}", "start one with: dask scheduler")
+def _scheduler(where: str, keys: Keys | None, undo: ExitStack) -> tuple[str, Security]:
+    """Return the address of a scheduler, which is started for `ssh:`, and the settings to reach it."""
+    if not where.startswith("ssh:"):
+        return where, connecting.connected_security(where, keys)
+    from railyard.experiments.sweep import ssh  # loads asyncssh
 
-
-def _check_answers(where: str) -> None:
-    """Shake hands with a scheduler, and disconnect. `Client` would wait for ever for one that never says a word."""
-
-    async def shake() -> None:
-        options = Security().get_connection_args("client")
-        comm = await asyncio.wait_for(connect(where, timeout=TIMEOUT_S, **options), TIMEOUT_S)
-        await comm.close()
-
-    try:
-        asyncio.run(shake())
-    except (ValueError, OverflowError) as error:  # of the port
-        raise BadInput("--on", where, "must be local, tcp://SCHEDULER:PORT or ssh:HOST,HOST") from error
-    except TypeError as error:
-        what = f"--on: {where} needs certificates"
-        raise MissingRequirement(what, "name them in Dask's configuration: distributed.comm.tls") from error
-    except Exception as error:  # whatever is there that isn't Dask makes any error of its decoder
-        raise _no_answer(where) from error
-
-
-def _by_ssh(where: str) -> SSHCluster:
-    """Start a scheduler on the first host, and a worker on each. MissingRequirement if a host can't be reached."""
-    hosts = [host for host in where.removeprefix("ssh:").split(",") if host]
-    if not hosts:
-        raise BadInput("--on", where, "must name hosts, such as ssh:h1,h2")
-    options = {}
-    with suppress(OSError):  # such as an alias of ~/.ssh/config
-        own = socket.gethostbyname(hosts[0])
-        if not own.startswith("127."):
-            options["host"] = own  # without it, a host that has no route to the Internet gives out 127.0.0.1
-    options_of_workers = {"nthreads": 1, "resources": {RESOURCE: 1}}
-    python = f"{_UNTIL_EOF} {shlex.quote(sys.executable)}"
-    try:
-        return SSHCluster(
-            [hosts[0], *hosts], worker_options=options_of_workers, scheduler_options=options, remote_python=python
-        )
-    except Exception as error:
-        what = f"--on: Dask can't be started on {', '.join(hosts)}: {' '.join(str(error).split())[:120]}"
-        raise MissingRequirement(what, f"try: ssh {hosts[0]} true") from error
+    return undo.enter_context(ssh.started(where))

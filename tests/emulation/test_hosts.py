@@ -262,7 +262,7 @@ def test_workers_of_a_dask_cluster_start_the_agents(
         start_dask(1, "scheduler", "--host", f"{NETWORK}.1", "--no-dashboard")
         start_dask(2, "worker", SCHEDULER, "--name", "m2", *WORKER_OPTIONS)
         keys = {"hosts": ["m1", "m3", "m2"]}
-        run = start(three, stack, tmp_path, keys, "--on", SCHEDULER)
+        run = start(three, stack, tmp_path, keys, "--on", SCHEDULER, "--insecure")
         time.sleep(LATE_S)
         start_dask(3, "worker", SCHEDULER, "--name", "m3", *WORKER_OPTIONS)
         assert run.end(RUN_S) in (0, 1), run.output

@@ -127,7 +127,7 @@ def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
     shutil.copytree(looped, tmp_path / "out", ignore=shutil.ignore_patterns("runs", "*.parquet"))
     (summary,) = (tmp_path / "out" / "machines").glob("*/summary.json")
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"verdict": "ok"}))
-    with dask(2) as (address, (_, victim, *_)), sweep(spec, tmp_path / "out", "--on", address) as program:
+    with dask(2) as (address, (_, victim, *_)), sweep(spec, tmp_path / "out", "--on", address, "--insecure") as program:
         program.await_text("[1/2]", SWEEP_S * slow)
         victim.kill()
         assert program.end(SWEEP_S * slow) in (0, 1), program.output
@@ -143,7 +143,7 @@ def test_runs_on_three_workers_are_those_of_a_plain_loop(spec: str, tmp_path: Pa
         assert done.returncode in (0, 1), done.stderr
         table = pd.read_csv(tmp_path / str(seed) / "results.csv", dtype={"phase": str, "policy": str})
         frames.append(table.assign(seed=seed))
-    with dask(3) as (address, _), sweep(spec, tmp_path / "out", "--on", address, runs=12) as program:
+    with dask(3) as (address, _), sweep(spec, tmp_path / "out", "--on", address, "--insecure", runs=12) as program:
         assert program.end(2 * SWEEP_S * slow) in (0, 1), program.output
     assert sandboxes() == []
     swept = sorted_keys(assert_whole(tmp_path / "out", 12))
@@ -196,6 +196,7 @@ def test_a_port_where_no_scheduler_speaks_gives_one_line(words: bytes, spec: str
 
 def assert_refused(where: str, status: int, line: str, spec: str, out: Path) -> None:
     argv: Sequence[str] = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", "1..2", "--on", where, "--out", str(out)]
+    argv = [*argv, *["--insecure"] * where.startswith("tcp://")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert line in done.stderr
     assert (done.returncode, done.stderr.count("\n")) == (status, 1)

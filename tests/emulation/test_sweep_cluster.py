@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from shutil import which
@@ -38,11 +38,13 @@ from tests.unit.test_sweep_spec import TINY
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
 from distributed.comm import CommClosedError
 
+from railyard.experiments.sweep import keys
 from railyard.experiments.sweep.cluster import Cluster as DaskCluster
 
 ROOT = Path(__file__).parents[2]
 HOST = "198.18.0.1"
-ADDRESS = f"tcp://{HOST}:8786"
+ADDRESS = f"tls://{HOST}:8786"
+KEYS = "sweep.pem"  # in the documentation's commands
 RUN_S = 1.0
 PRELOAD = """
 from railyard.experiments.sweep import machine
@@ -68,7 +70,7 @@ JOB = """
     from railyard.experiments.sweep.cluster import Cluster
     print(cluster.job_script(), flush=True)
     job = subprocess.Popen(["sh", "-c", cluster.job_script()], start_new_session=True)
-    found = Cluster(cluster.scheduler_address)
+    found = Cluster(cluster.scheduler_address, keys.load(Path("sweep.pem")))
     print("machines:", len(found.names()))
     found.close()
     os.killpg(job.pid, signal.SIGKILL)
@@ -92,6 +94,8 @@ class Cluster:
         self.log = folder / "log"  # of the runs: a line with the worker's process id and the run's folder
         self.preload.write_text(PRELOAD.format(seconds=RUN_S, sample=sample, log=self.log))
         (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+        with suppress(MissingRequirement):  # it says that the file was made
+            keys.load(folder / KEYS)
         ip("link", "add", "br0", "type", "bridge")
         stack.callback(ip, "link", "del", "br0")
         ip("addr", "add", f"{HOST}/24", "dev", "br0")
@@ -115,7 +119,9 @@ class Cluster:
 
     def heal(self, workers: dict[str, str]) -> None:
         """Start the scheduler, and these workers (name -> machine), unless they live."""
-        scheduler, worker = DASK_COMMANDS
+        scheduler, worker = [
+            [word.replace(KEYS, str(self.folder / KEYS)) for word in command] for command in DASK_COMMANDS
+        ]
         self.start("scheduler", [], *scheduler, "--host", HOST, "--no-dashboard")
         for name, machine in workers.items():
             self.start(name, self.machines[machine], *worker, "--preload", str(self.preload), "--no-dashboard")
@@ -164,6 +170,7 @@ def sweep(cluster: Cluster, out: Path, runs: int, on: str = ADDRESS, retry: str 
     spec = str(cluster.folder / "tiny.yaml")
     argv = [*RUN_EXPERIMENT, "sweep", spec, "--seeds", f"1..{runs}", "--on", on, "--out", str(out)]
     argv += ["--retry", retry] if retry else []
+    argv += ["--keys", str(cluster.folder / KEYS)] if on == ADDRESS else []
     return Program(argv, home=cluster.folder, is_new=on.startswith("ssh:"))  # Dask has read its variables in this one
 
 
@@ -323,7 +330,7 @@ def test_a_scheduler_without_fitting_workers_gives_one_line(cluster: Cluster, tm
     with sweep(cluster, tmp_path / "out", 2) as program:
         assert program.end(60 * slow) == 3
     line = f"has Railyard 9.9, and this is {railyard.__version__}; install the same version there\n"
-    assert re.fullmatch(rf"error: --on: the worker tcp://{address(0)}:\d+ {re.escape(line)}", program.output)
+    assert re.fullmatch(rf"error: --on: the worker tls://{address(0)}:\d+ {re.escape(line)}", program.output)
 
 
 @pytest.fixture
@@ -361,7 +368,7 @@ def test_a_host_that_refuses_a_login_gives_one_line(cluster: Cluster, sshds: str
     (cluster.folder / ".ssh" / "own").unlink()
     with sweep(cluster, tmp_path / "out", 2, sshds) as program:
         assert program.end(60 * slow) == 3
-    assert f"--on: Dask can't be started on {address(0)}, {address(1)}: " in program.output
+    assert f"--on: Dask can't be started on {address(0)}: " in program.output
     assert program.output.count("\n") == 1
 
 
@@ -376,7 +383,9 @@ def test_what_ssh_started_ends_after_a_sweep_that_was_killed(
 
 
 def dask_processes() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if "distributed.cli.dask_spec" in command_line(process)]
+    return [
+        process for process in psutil.process_iter() if "railyard.experiments.sweep.remote" in command_line(process)
+    ]
 
 
 def test_the_script_of_a_slurm_job_starts_a_worker(tmp_path: Path) -> None:
@@ -384,8 +393,10 @@ def test_the_script_of_a_slurm_job_starts_a_worker(tmp_path: Path) -> None:
     pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: script/bootstrap cluster")
     (block,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
     script = block.partition("    cluster.scale")[0] + JOB
+    with suppress(MissingRequirement):  # it says that the file was made
+        keys.load(tmp_path / KEYS)
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True,
+        [sys.executable, "-c", script], cwd=tmp_path, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True,
         text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
