@@ -256,4 +256,5 @@ def _scheduler(where: str, keys: Keys | None, undo: ExitStack) -> tuple[str, Sec
         return where, connecting.connected_security(where, keys)
     from railyard.experiments.sweep import ssh  # loads asyncssh
 
-    return undo.enter_context(ssh.started(where))
+    address, own_keys = undo.enter_context(ssh.started(where))
+    return address, connecting.connected_security(address, own_keys)

@@ -30,6 +30,7 @@ def connected_security(where: str, keys: Keys | None) -> Security:
 
     `Client` would wait for ever for a scheduler that never says a word. MissingRequirement says what doesn't fit.
     """
+    _check_port(where)
     security = keys.security() if keys else Security()
     try:
         arguments = security.get_connection_args("client")
@@ -50,11 +51,19 @@ def connected_security(where: str, keys: Keys | None) -> Security:
 
     try:
         asyncio.run(shake())
-    except (ValueError, OverflowError) as error:  # of the port
-        raise BadInput("--on", where, "must be local, tls://SCHEDULER:PORT or ssh:HOST,HOST") from error
     except Exception as error:  # whatever is there that isn't Dask makes any error of its decoder
         raise _mismatch(where, keys, _look(where)) from error
     return security
+
+
+def _check_port(where: str) -> None:
+    """Raise BadInput for an address without a port that there can be."""
+    try:
+        _, port = get_address_host_port(where)
+    except ValueError as error:
+        raise BadInput("--on", where, "must be local, tls://SCHEDULER:PORT or ssh:HOST,HOST") from error
+    if not 0 < port < 2**16:
+        raise BadInput("--on", where, "has a port that is not from 1 to 65535")
 
 
 def no_answer(where: str, keys: Keys | None = None) -> MissingRequirement:
@@ -98,7 +107,7 @@ def _mismatch(where: str, keys: Keys | None, look: _Look) -> MissingRequirement:
         options = dask_options(keys.path) if keys and keys.path else "--tls-ca-file, --tls-cert and --tls-key"
         return MissingRequirement(f"--on: what answers at {where} speaks no TLS", f"start the scheduler with {options}")
     if keys and shown != keys.certificate_bytes():
-        what = f"--on: the scheduler at {where} has another certificate than {keys.path}"
+        what = f"--on: the scheduler at {where} has another certificate than {keys.path or 'that of this sweep'}"
         return MissingRequirement(what, "use the key file that it was started with")
     if keys:
         return MissingRequirement(f"--on: {where} has the certificate, and is no Dask scheduler", "start one there")

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 
 import asyncssh
 import dask
-from distributed.security import Security
 
 import railyard
 from railyard.core.errors import BadInput, MissingRequirement, printable
@@ -31,6 +30,7 @@ START_S: Final = 60.0  # for a host to take the login, load Python and Dask, and
 MOST_OUTPUT: Final = 64 * 1024  # bytes that are read of a host
 _ADDRESS: Final = re.compile(r"tls://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _MODULE: Final = "railyard.experiments.sweep.remote"
+_THREAD: Final = "sweep-ssh"
 _Answer = TypeVar("_Answer")
 
 
@@ -79,17 +79,18 @@ class _Hosts:
     async def _ordered(self, host: str, order: Order) -> str:
         connection = await asyncssh.connect(host)
         self.connections.append(connection)
-        process = await connection.create_process(f"{shlex.quote(sys.executable)} -m {_MODULE}", encoding=None)
-        self.processes.append(process)
+        process: Any = await connection.create_process(f"{shlex.quote(sys.executable)} -m {_MODULE}", encoding=None)
         process.stdin.write(ORDER.dump_json(order) + b"\n")
         output = await _read_until(process.stdout, re.compile(rb"^" + MARK.encode() + rb".*\n", re.MULTILINE))
         if output is None:
             raise _HostError(await _reason(process))
+        address = _address_in(output)
         await process.redirect(stdout=asyncssh.DEVNULL, stderr=asyncssh.DEVNULL)
-        return _address_in(output)
+        self.processes.append(process)
+        return address
 
     async def end(self) -> None:
-        """End what was started: its input ends."""
+        """End what was started: its input ends, at the latest with the connection."""
         for process in self.processes:
             with suppress(OSError, asyncssh.Error):
                 process.stdin.write_eof()
@@ -101,22 +102,24 @@ class _Hosts:
 
 
 @contextmanager
-def started(where: str) -> Iterator[tuple[str, Security]]:
-    """Yield the address of a scheduler that has a worker on each host, and the settings to reach it."""
+def started(where: str) -> Iterator[tuple[str, Keys]]:
+    """Yield the address of a scheduler that has a worker on each host, and the keys of all of them."""
     hosts = [host for host in where.removeprefix("ssh:").split(",") if host]
     if not hosts:
         raise BadInput("--on", where, "must name hosts, such as ssh:h1,h2")
     own_keys = keys.make()
     connected = _Hosts(own_keys)
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread = threading.Thread(target=loop.run_forever, daemon=True, name=_THREAD)
     thread.start()
     try:
-        yield _result(connected.start_all(hosts), loop), own_keys.security()
+        yield _result(connected.start_all(hosts), loop), own_keys
     finally:
         _result(connected.end(), loop)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(END_S)
+        if not thread.is_alive():
+            loop.close()
 
 
 def _result(answer: Awaitable[_Answer], loop: asyncio.AbstractEventLoop) -> _Answer:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +52,7 @@ SCRIPT = 'echo "$PPID $3" >>{log}; sleep {seconds}; cp -r {sample} "$3"'
 machine.program_command = lambda *words: ["sh", "-c", SCRIPT, *words]
 """
 OTHER_VERSION = "import railyard; railyard.__version__ = '9.9'"
+KEY_START = b"MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg"  # of every private key of its kind (P-256) in PEM
 DOCS = (ROOT / "docs" / "sweeps.md").read_text()
 DASK_COMMANDS = [
     [f"{sys.executable.rpartition('/')[0]}/dask", *line.replace("SCHEDULER", HOST).split()]
@@ -357,7 +358,14 @@ def test_workers_are_started_by_ssh_and_end_with_the_sweep(
     cluster: Cluster, sshds: str, tmp_path: Path, slow: float
 ) -> None:
     with sweep(cluster, tmp_path / "out", 4, sshds) as program:
+        program.await_text("[1/4]", 120 * slow)
+        assert dask_processes()
+        assert not shows_a_key(Path("/proc").glob("[0-9]*/cmdline"))
+        assert not shows_a_key(Path("/proc").glob("[0-9]*/environ"))
+        assert not shows_a_key(path for path in cluster.folder.rglob("*") if path.name != KEYS)
         assert program.end(120 * slow) in (0, 1), program.output
+    assert KEY_START not in program.output.encode()
+    assert not shows_a_key((tmp_path / "out").rglob("*"))
     found = records(tmp_path / "out", 4)
     assert len({record["machine"] for record in found}) == 2
     assert_one_at_a_time(found)
@@ -380,6 +388,16 @@ def test_what_ssh_started_ends_after_a_sweep_that_was_killed(
         assert dask_processes()
         program.process.kill()
     eventually(lambda: not dask_processes(), 20 * slow)
+
+
+def shows_a_key(paths: Iterable[Path]) -> list[Path]:
+    """Return the files that have a private key of a sweep in them."""
+    shown = []
+    for path in paths:
+        with suppress(OSError):  # folders, and files of processes that have ended
+            if KEY_START in path.read_bytes():
+                shown.append(path)
+    return shown
 
 
 def dask_processes() -> list[psutil.Process]:

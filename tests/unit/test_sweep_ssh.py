@@ -1,0 +1,221 @@
+"""Hosts of `sweep --on ssh:` that lie, flood, or end early. Each is an ssh server on loopback with real ssh below."""
+
+import asyncio
+import re
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railyard.core.errors import BadInput, MissingRequirement
+
+pytest.importorskip("asyncssh", reason="needs Dask's extra: script/bootstrap cluster")
+pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
+import asyncssh
+
+from railyard.experiments.sweep import connecting, keys, ssh
+
+Behaviour = Callable[[Any], Awaitable[None]]
+KEYS = keys.make()
+
+
+class Server(asyncssh.SSHServer):
+    """An ssh server that asks for no login."""
+
+    def begin_auth(self, username: str) -> bool:
+        return False
+
+
+class Host:
+    """An ssh server that behaves as it is told to, and notes what it is asked to do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.behaviour: Behaviour = silent
+        self.commands = list[str]()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        self.port = self._call(self._listen(key))
+        (folder / ".ssh").mkdir()
+        public = key.export_public_key().decode().strip()
+        (folder / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {public}\n")
+        (folder / ".ssh" / "config").write_text(f"Host h1 h2\n  HostName 127.0.0.1\n  Port {self.port}\n")
+
+    async def _listen(self, key: Any) -> int:
+        self._server = await asyncssh.listen(
+            "127.0.0.1", 0, server_host_keys=[key], server_factory=Server, process_factory=self._process, encoding=None
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _process(self, process: Any) -> None:
+        self.commands.append(process.command)
+        try:
+            await self.behaviour(process)
+        finally:
+            process.close()
+
+    def _call(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result(30)
+
+    async def _end(self) -> None:
+        self._server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.05)  # for the tasks to end
+
+    def close(self) -> None:
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def silent(process: Any) -> None:
+    await asyncio.sleep(60)
+
+
+def prints(out: bytes = b"", error: bytes = b"", status: int = 0) -> Behaviour:
+    """Return the behaviour of a program that prints this, and ends."""
+
+    async def behave(process: Any) -> None:
+        await process.stdin.readline()
+        process.stdout.write(out)
+        process.stderr.write(error)
+        process.exit(status)
+
+    return behave
+
+
+async def ends_before_the_order(process: Any) -> None:
+    process.exit(1)
+
+
+async def cuts_the_connection(process: Any) -> None:
+    process.channel.get_connection().abort()
+
+
+async def floods(process: Any) -> None:
+    while not process.stdout.is_closing():
+        process.stdout.write(b"x" * 30_000)
+        await process.stdout.drain()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        server = Host(folder)
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def in_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "START_S", 1.0)
+
+
+def line_of(where: str) -> str:
+    """Return the error of a sweep whose machines can't be started."""
+    with pytest.raises(MissingRequirement) as error, ssh.started(where):
+        pass
+    assert "sweep-ssh" not in [thread.name for thread in threading.enumerate()]
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (ends_before_the_order, "it ended without a word"),
+        (prints(), "it ended without a word"),
+        (prints(error=b"first\nsh: python: not found\n", status=127), "sh: python: not found"),
+        (prints(error=b"\x1b]0;forged\x07\n"), r"\x1b]0;forged\x07"),
+        (
+            prints(error=b"/usr/bin/python: No module named railyard.experiments.sweep.remote\n"),
+            "another version of Railyard, or none, is there",
+        ),
+        (prints(b"railyard-dask {"), "it ended without a word"),
+        (prints(b"railyard-dask {\n"), "the host's line is no JSON"),
+        (prints(b"railyard-dask " + b"[" * 5000 + b"\n"), "the host's line is no JSON"),
+        (prints(b"railyard-dask []\n"), "the host's line has no address of a port with TLS"),
+        (prints(b'railyard-dask {"address": 1}\n'), "the host's line has no address of a port with TLS"),
+        (
+            prints(b'railyard-dask {"address": "tcp://127.0.0.1:1"}\n'),
+            "the host's line has no address of a port with TLS",
+        ),
+        (
+            prints(b'railyard-dask {"address": "tls://a:1; touch /tmp/x"}\n'),
+            "the host's line has no address of a port with TLS",
+        ),
+        (
+            prints(b'railyard-dask {"address": "tls://a:1\\n--spec"}\n'),
+            "the host's line has no address of a port with TLS",
+        ),
+        (prints(b"x" * 100_000), "the host has printed 65,536 bytes and no address"),
+        (floods, "the host has printed 65,536 bytes and no address"),
+        (cuts_the_connection, "Connection lost"),
+    ],
+)
+def test_a_host_that_starts_nothing_is_named_with_the_reason(host: Host, behaviour: Behaviour, reason: str) -> None:
+    host.behaviour = behaviour
+    line = line_of("ssh:h1,h2")
+    assert line.startswith(f"--on: Dask can't be started on h1: {reason}"), line
+    assert line.endswith("; try: ssh h1 true")
+
+
+def test_a_host_that_says_nothing_is_given_up(host: Host, in_one_second: None) -> None:
+    host.behaviour = silent
+    assert "can't be started on h1: nothing was started there within 1 s; try: ssh h1 true" in line_of("ssh:h1")
+
+
+def test_a_port_that_accepts_and_says_nothing_is_given_up(
+    host: Host, in_one_second: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (tmp_path / ".ssh").mkdir()
+        config = f"Host mute\n  HostName 127.0.0.1\n  Port {listener.getsockname()[1]}\n"
+        (tmp_path / ".ssh" / "config").write_text(config)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert "can't be started on mute: nothing was started there within 1 s" in line_of("ssh:mute")
+
+
+def test_the_key_goes_to_a_host_as_input_alone_and_its_words_to_no_other_host(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "make", lambda: KEYS)
+    orders = list[bytes]()
+
+    async def serve(process: Any) -> None:
+        orders.append(await process.stdin.readline())
+        process.stdout.write(b'Last login\nrailyard-dask {"address": "tls://127.0.0.1:1"}\n' + b"x" * 100_000)
+        await process.stdin.read()  # until the sweep ends
+
+    host.behaviour = serve
+    host.commands.clear()
+    with ssh.started("ssh:h1,h2") as (address, own_keys):
+        assert (address, own_keys) == ("tls://127.0.0.1:1", KEYS)
+    secret = KEYS.private_key.splitlines()[1]
+    assert len(host.commands) == 3
+    assert all(re.fullmatch(r"\S+ -m railyard\.experiments\.sweep\.remote", command) for command in host.commands)
+    assert all(secret.encode() in order for order in orders)
+    assert b"tls://127.0.0.1:1" not in orders[0]
+    assert all(b'"scheduler":"tls://127.0.0.1:1"' in order for order in orders[1:])
+
+
+def test_a_host_that_names_a_silent_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connecting, "_LOOK_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tls://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(MissingRequirement, match=f"no Dask scheduler answers at {address}; start one"):
+            connecting.connected_security(address, KEYS)
+
+
+def test_an_address_without_hosts_is_refused() -> None:
+    with pytest.raises(BadInput, match="--on: 'ssh:,' must name hosts, such as ssh:h1,h2"), ssh.started("ssh:,"):
+        pass
