@@ -80,7 +80,8 @@ class _Hosts:
         connection = await asyncssh.connect(host)
         self.connections.append(connection)
         process: Any = await connection.create_process(f"{shlex.quote(sys.executable)} -m {_MODULE}", encoding=None)
-        process.stdin.write(ORDER.dump_json(order) + b"\n")
+        with suppress(BrokenPipeError):  # it has ended already, and says why below
+            process.stdin.write(ORDER.dump_json(order) + b"\n")
         output = await _read_until(process.stdout, re.compile(rb"^" + MARK.encode() + rb".*\n", re.MULTILINE))
         if output is None:
             raise _HostError(await _reason(process))
