@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
@@ -159,6 +160,19 @@ def add(name: str, source: str) -> Plugin:
     return _loaded[path]
 
 
+def for_other_processes() -> dict[str, str]:
+    """Return what a process that isn't a child of this one needs to load the same plugins: `load_from` takes it."""
+    return {name: os.environ[name] for name in (ENVIRONMENT, SOURCES) if name in os.environ}
+
+
+def load_from(variables: Mapping[str, str]) -> None:
+    """Load the plugins of another process: files by their paths, and what has no file by its source."""
+    for file in filter(None, variables.get(ENVIRONMENT, "").split(os.pathsep)):
+        load(file, ENVIRONMENT)
+    for name, source in json.loads(variables.get(SOURCES, "{}")).items():
+        add(name, source)
+
+
 def load_inherited() -> None:
     """Load the plugins of installed packages, and the files that the parent process had loaded, once.
 
@@ -180,10 +194,7 @@ def load_inherited() -> None:
                 raise BadInput(GROUP, f"{entry.name} ({entry.value})", what) from error
     finally:
         origin.reset(token)
-    for file in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
-        load(file, ENVIRONMENT)
-    for name, source in json.loads(os.environ.get(SOURCES, "{}")).items():
-        add(name, source)
+    load_from(os.environ)
 
 
 def _is_importing() -> bool:

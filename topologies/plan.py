@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from railyard.core import plugins
 from railyard.topologies.addresses import (
     OPTICAL_DPID,
     Gpu,
@@ -234,17 +235,25 @@ PLAN_FILE: Final = Path("/run/railyard/plan.json")
 
 
 def write_active_plan(plan: Plan) -> None:
-    """Store the plan of the running fabric, in one step, so that no reader gets half a plan."""
+    """Store the plan of the running fabric, in one step, so that no reader gets half a plan.
+
+    It has the plugins of this process with it, since its kind and policy may be theirs.
+    """
     PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
     temporary = PLAN_FILE.with_suffix(".half")
-    temporary.write_text(json.dumps([plan.spec.model_dump(mode="json"), plan.rail_bps, plan.hb_bps]))
+    spec = plan.spec.model_dump(mode="json")
+    temporary.write_text(json.dumps([plugins.for_other_processes(), spec, plan.rail_bps, plan.hb_bps]))
     temporary.rename(PLAN_FILE)
 
 
 def read_active_plan() -> Plan | None:
-    """Return the plan of the running fabric; None if there is none."""
+    """Return the plan of the running fabric, and load its plugins; None if there is none.
+
+    Whoever reads it has the rights of the run's owner, whose plugins these are.
+    """
     try:
-        spec, *rates_bps = json.loads(PLAN_FILE.read_text())
+        variables, spec, *rates_bps = json.loads(PLAN_FILE.read_text())
     except FileNotFoundError:
         return None
+    plugins.load_from(variables)
     return Plan(FabricSpec.model_validate(spec), *rates_bps)

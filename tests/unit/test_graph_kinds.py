@@ -1,5 +1,8 @@
 """Fabric kinds that are graphs: plan, flows, routes, faults and predictions of the example, and refused graphs."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
@@ -20,7 +23,7 @@ from railyard.results.theory.predict import explained_ratios, predict_phase
 from railyard.topologies.addresses import Gpu, gpu_at, role_of
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 from railyard.topologies.graph import Cable, Network, Size
-from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.plan import Plan, make_plan, write_active_plan
 from railyard.topologies.routing import ON_RAIL, neighbours, source_routes
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.collectives.algorithm import Sizes
@@ -58,6 +61,20 @@ def follow(plan: Plan, src: Gpu, dst: Gpu, dead: frozenset[str], cut: frozenset[
             assert frozenset((here, names[here, port])) not in cut
             waiting.add(names[here, port])
     return passed
+
+
+def test_another_process_reads_the_plan_of_a_plugins_kind(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`trace` and `watch` enter a run from outside, without the plugins of its command line."""
+    file = tmp_path / "plan.json"
+    monkeypatch.setattr("railyard.topologies.plan.PLAN_FILE", file)
+    write_active_plan(plan)
+    code = f"from pathlib import Path\nfrom railyard.topologies import plan\nplan.PLAN_FILE = Path({str(file)!r})\n"
+    code += "print([switch.name for switch in plan.read_active_plan().switches])"
+    environment = {name: value for name, value in os.environ.items() if name != plugins.ENVIRONMENT}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "['leaf0', 'leaf1', 'leaf2', 'spine0', 'spine1']\n", done.stderr
 
 
 def test_plan_of_the_example(plan: Plan) -> None:
